@@ -254,9 +254,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a million samples cost as many dollars as a dollar buys samples",
-        file="gpubench/sections/words.py",
-        old="    return row.usd_per_million_samples",
-        new="    return row.samples_per_usd.value",
+        file="gpubench/models/row.py",
+        old="return 1e6 / self.samples_per_usd.value if",
+        new="return self.samples_per_usd.value if",
         killer="report/test_sections.py::test_the_cheapest_work_costs_what_its_price_and_throughput_say",
     ),
     Mutant(

@@ -321,7 +321,17 @@ def test_a_notebook_shows_a_small_table(name: str) -> None:
 def test_what_was_ranked_or_measured_plots_itself(make) -> None:
     figure = make().plot()
     assert sum(len(trace.x) for trace in figure.data) >= 1
-    assert all(trace.error_x.type == "data" for trace in figure.data)
+    assert all(trace.error_x.type == "data" for trace in figure.data if "markers" in trace.mode)
+
+
+def test_a_ranking_plots_its_answers_by_name_on_the_axes_of_the_page() -> None:
+    figure = gpubench.rank("resnet50", gpu=["h100", "l4", "rtx 4090"]).plot()
+    texts = [text for trace in figure.data if trace.text is not None for text in trace.text if text]
+    assert any("Cheapest" in text for text in texts)
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+    steps = next(trace for trace in figure.data if trace.mode == "lines")
+    assert list(steps.y) == sorted(steps.y, reverse=True)
+    assert list(steps.x) == sorted(steps.x)
 
 
 @pytest.mark.parametrize("precision", list(Precision))

@@ -189,7 +189,6 @@ def dots(
     alt: str,
     *,
     line_at: float | None = None,
-    band_rows: int = 0,
     logarithmic: bool = False,
     **frame: Unpack[Frame],
 ) -> Figure:
@@ -201,7 +200,6 @@ def dots(
         axis: Title of the value axis, with its unit.
         alt: What the chart shows, before what is told of each mark.
         line_at: A value to mark by a line, such as 1 for "no gain".
-        band_rows: So many rows from the top are a tie and stand on a band.
         logarithmic: For values that lie far apart; none is zero.
         frame: See ``Frame``.
     """
@@ -217,15 +215,11 @@ def dots(
     x = {"range": [0, max([*ends, line_at or 0.0], default=1.0) * 1.06], "nticks": 6}
     x = log_axis(ends, axis, room=0.03) if logarithmic else x
     layout = _layout(axis, x, rows, legend=len(groups) > 1)
-    band = {
-        "type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": -0.5, "y1": band_rows - 0.5,
-        "fillcolor": BAND, "line": {"width": 0}, "layer": "below",
-    }  # fmt: skip
     line = {
         "type": "line", "x0": line_at, "x1": line_at, "yref": "paper", "y0": 0, "y1": 1,
         "line": {"color": INK, "width": 1, "dash": "dot"}, "layer": "below",
     }  # fmt: skip
-    layout["shapes"] = [*([band] if band_rows > 1 else []), *([line] if line_at is not None else [])]
+    layout["shapes"] = [line] if line_at is not None else []
     layout["meta"] = {"labels_above_where_narrow": True}
     if len(rows) > _LONG:  # its axis would be below the screen
         layout["xaxis"]["side"] = "top"
@@ -258,81 +252,6 @@ def _trace(form: str, look: Look, found: Sequence[_Found]) -> dict[str, Any]:
         "type": form, "name": label(look.name), "x": [m.value for _, m in found],
         "hovertext": [m.hover for _, m in found], "hoverinfo": "text",
     }  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One offer in the plane of throughput and cost; ``text`` names it where there is room."""
-
-    x: float
-    y: float
-    text: str
-    hover: str
-
-
-def plane(
-    clouds: Sequence[tuple[Look, Sequence[Point]]],
-    frontier: Sequence[Point],
-    x_axis: str,
-    y_axis: str,
-    *,
-    less_to_the_right: bool = False,
-) -> dict[str, Any]:
-    """Draw points on two logarithmic axes, and the line of those that no other beats on both.
-
-    Args:
-        clouds: The points of each kind.
-        frontier: Points on the line, from left to right.
-        x_axis: Title with unit; what is better lies to the right.
-        y_axis: Title with unit; less is better.
-        less_to_the_right: Turn the x axis, where less is better, as of hours.
-    """
-    low, high = _log_ends([p.x for p in frontier])
-    shares = [(math.log10(p.x) - low) / ((high - low) or 1.0) for p in frontier]
-    far = [1 - share if less_to_the_right else share for share in shares]
-    line = {
-        "type": "scatter", "name": "nothing is both faster and cheaper", "mode": "lines+text",
-        "x": [p.x for p in frontier], "y": [p.y for p in frontier],
-        "text": [f"\u2002{p.text}" for p in frontier],
-        # below the rising line, or above it where the edge is near
-        "textposition": [
-            "top left" if share > 0.5 or i == len(far) - 1 else "bottom right" for i, share in enumerate(far)
-        ],
-        "textfont": {"size": 11, "color": INK}, "line": {"color": INK, "width": 1.5, "dash": "dash"},
-        "hoverinfo": "skip", "cliponaxis": False,
-    }  # fmt: skip
-    scattered = [
-        {
-            "type": "scatter", "name": label(look.name), "mode": "markers",
-            "x": [p.x for p in points], "y": [p.y for p in points], "marker": _marker(look, 9),
-            "hovertext": [p.hover for p in points], "hoverinfo": "text",
-        }
-        for look, points in clouds
-        if points
-    ]  # fmt: skip
-    every = [point for _, cloud in clouds for point in cloud]
-    x = log_axis([point.x for point in every], x_axis, room=0.12)
-    if less_to_the_right:
-        x["range"].reverse()
-    y = log_axis([point.y for point in every], y_axis, room=0.06)
-    layout = dress() | {"xaxis": x, "yaxis": y, "showlegend": True}
-    return {"data": [line, *scattered], "layout": layout}
-
-
-def spaced(places: Sequence[tuple[float, float]]) -> set[int]:
-    """Choose the points on a line that can bear their names without overlap; both ends come first."""
-    logs = [(math.log10(x), math.log10(y)) for x, y in places]
-    width = max((x for x, _ in logs), default=0.0) - min((x for x, _ in logs), default=0.0)
-    height = max((y for _, y in logs), default=0.0) - min((y for _, y in logs), default=0.0)
-    chosen: list[int] = []
-    for i in sorted(range(len(logs)), key=lambda i: (i not in {0, len(logs) - 1}, i)):
-        x, y = logs[i]
-        if all(
-            abs(x - logs[j][0]) > _NAME_WIDTH * width or abs(y - logs[j][1]) > _NAME_HEIGHT * height
-            for j in chosen
-        ):
-            chosen.append(i)
-    return set(chosen)
 
 
 def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:

@@ -81,8 +81,8 @@ def _part(part: Part) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
-    """A table; of one that the page lets its reader narrow, the head."""
-    rows = table.rows[:MOST_OF_A_LONG_TABLE] if table.filters else table.rows
+    """A table; of a long one the head."""
+    rows = table.rows[:MOST_OF_A_LONG_TABLE]
     left = len(table.rows) - len(rows)
     return [
         f"*{escape(table.caption)}*",

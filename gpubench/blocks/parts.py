@@ -79,19 +79,6 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filter:
-    """By what the page lets its reader narrow a table: one value a row, None where it is unknown.
-
-    Attributes:
-        kind: ``choice`` among the values that there are, or a number that rows must reach or not exceed.
-    """
-
-    title: str
-    kind: Literal["choice", "at least", "at most"]
-    values: tuple[str | float | None, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Table:
     """A table of text cells, one tuple a row, the first cell naming the row.
 
@@ -101,8 +88,6 @@ class Table:
         marks: For each row None, ``tie`` (shares the head of the ranking), ``here`` (this user's own
             device) or ``bad``; shown by a rule beside the row, never by color alone.
         folded: Whether the table waits behind its caption; for what few readers need.
-        filters: By what the page lets its reader narrow it.
-        counted_of: What the rows that pass the filters are counted of: "the first 400".
     """
 
     caption: str
@@ -110,8 +95,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     marks: tuple[RowMark | None, ...] = ()
     folded: bool = False
-    filters: tuple[Filter, ...] = ()
-    counted_of: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a ragged table: a cell under the wrong heading is a wrong statement."""
@@ -172,7 +155,6 @@ def table(
     *columns: Cell[Row] | None,
     marks: tuple[RowMark | None, ...] = (),
     folded: bool = False,
-    filters: tuple[Filter, ...] = (),
 ) -> Table:
     """Set rows under columns: one cell a column, in words; a column that is None is left out."""
     cells = [cell for cell in columns if cell is not None]
@@ -182,7 +164,6 @@ def table(
         rows=tuple(tuple(words(row) for _, words in cells) for row in rows),
         marks=marks,
         folded=folded,
-        filters=filters,
     )
 
 

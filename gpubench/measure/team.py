@@ -29,14 +29,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpubench import __version__
 from gpubench.errors import InterruptedRunError, MisuseError
-from gpubench.measure import by_hand, guards
+from gpubench.measure import guards
 from gpubench.measure.capability import NotHereError, no_blocks
 from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
-from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.loop import Clock
-from gpubench.measure.messages import ByHand, MeasureCase, Setup
-from gpubench.measure.place import Place
+from gpubench.measure.messages import MeasureCase, Setup
+from gpubench.measure.place import STORE_VARIABLE, Place
 from gpubench.measure.precision import switches_for
 from gpubench.measure.step import Work, built, move
 from gpubench.models import Case, DeviceProfile, ParallelMode, TaskKind
@@ -141,18 +140,11 @@ class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
     count: int
 
 
-class InAllOrders(msgspec.Struct, frozen=True, kw_only=True, tag="in_all_orders"):
-    """Blocks of ``steps`` steps by the harness, announced one by one, and by hand, which are not."""
-
-    steps: int
-    repeats: int
-
-
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
     """The job is over: the others go, to another one or to none."""
 
 
-Announcement = MeasureCase | ByHand | Over | Steps | Look | AllReduce | InAllOrders
+Announcement = MeasureCase | Over | Steps | Look | AllReduce
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
@@ -303,10 +295,9 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
     store = _join(call, place, hardware, profile)
     work: Work | None = None
     task: Task | None = None
-    announced = (_decoder.decode(store.get(str(number))) for number in itertools.count())
-    for what in announced:
-        match what:
-            case MeasureCase() | ByHand() as order:
+    for number in itertools.count():
+        match _decoder.decode(store.get(str(number))):
+            case MeasureCase() as order:
                 work = task = None  # before the next one is built: both would not fit
                 hardware.release()
                 try:
@@ -323,26 +314,8 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
                 _do(work, block, hardware)
             case AllReduce() as block:
                 _sum_up(block, hardware)
-            case InAllOrders() as order:
-                assert work is not None
-                _take_turns(work, order, announced, hardware)
             case Over():
                 return
-
-
-def _take_turns(
-    work: Work, order: InAllOrders, announced: Iterator[Announcement], hardware: Hardware
-) -> None:
-    """Take part in blocks by the harness and by hand, whose order every process knows."""
-
-    def harness() -> Seconds:
-        block = next(announced)
-        assert isinstance(block, Steps)
-        _do(work, block, hardware)
-        return 1.0  # the first process has the clock
-
-    with switches_for(work.case.precision):
-        by_hand.in_all_orders(harness, lambda: by_hand.bare_loop(work, hardware, order.steps), order.repeats)
 
 
 def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) -> Store:
@@ -381,7 +354,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
     _wait(hardware)
 
 
-def _built(order: MeasureCase | ByHand, seed: int, hardware: Hardware) -> tuple[Task, Work]:
+def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
     """The same task from a seed of its own, so that each process has other samples."""
     task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)

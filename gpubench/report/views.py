@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpubench.blocks.block import Block, as_html
-from gpubench.blocks.charts import Mark, dots, label
-from gpubench.blocks.parts import Charts, Figure
+from gpubench.blocks.charts import BASIS_LOOKS, BLUE, Look, Mark, dots, dress, label, log_axis
+from gpubench.blocks.parts import Figure
 from gpubench.errors import MisuseError
-from gpubench.models import Ranking, Run
-from gpubench.sections import gpus, value, verdict
+from gpubench.interval import Interval
+from gpubench.labels import gpus_of, offer_name
+from gpubench.models import Ranking, Row, Run
+from gpubench.report.calculator import WORDS
+from gpubench.sections import value, verdict
 from gpubench.sections.data import of_ranking
 from gpubench.sections.roofline import LOOKS
 
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
 HEAD_ROWS = 20
+MOST_DOTS = 40
 
 
 def ranking_html(ranking: Ranking) -> str:
@@ -28,15 +34,100 @@ def ranking_html(ranking: Ranking) -> str:
 
 
 def ranking_figure(ranking: Ranking) -> Plot:
-    """Return every GPU on one axis, as on the page.
+    """Return hours against dollars of the job, one dot a machine, as on the page; the three answers named.
+
+    Without a job the axes are throughput and price of an hour.
 
     Raises:
         MisuseError: If the ranking has no row.
     """
-    block = gpus.SECTION.render(of_ranking(ranking))
-    if block is None:
+    best: dict[tuple[str, int], Row] = {}
+    for row in (*(answer.row for answer in ranking.answers.values()), *ranking.rows):
+        best.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
+    if not ranking.rows:
         raise MisuseError("the ranking has no row, so there is nothing to plot")
-    return _plotted(next(part for part in block.parts if isinstance(part, Charts)).figures[0])
+    rows, has_job = list(best.values())[:MOST_DOTS], ranking.decision.job is not None
+
+    def place(row: Row) -> tuple[Interval, Interval]:
+        return (row.hours, row.cost_usd) if has_job else (ranking.throughput_of(row), row.usd_per_hour)
+
+    titles: dict[int, list[str]] = {}
+    for name, answer in ranking.answers.items():
+        titles.setdefault(id(answer.row), []).append(WORDS["titles"][name])
+    dots = [_dots(basis, look, rows, place, titles) for basis, look in BASIS_LOOKS.items()]
+    traces = [trace for trace in dots if trace["x"]]
+    if has_job:
+        traces.insert(0, _staircase(rows))
+    x, y = zip(*(place(row) for row in rows), strict=True)
+    axes = ("time of the job, hours", "US dollars of the job")
+    if not has_job:
+        axes = (ranking.throughput_unit, "US dollars an hour")
+    layout = dress() | {
+        "xaxis": log_axis([each.value or 0.0 for each in x], axes[0], room=0.12),
+        "yaxis": log_axis([each.value or 0.0 for each in y], axes[1], room=0.06),
+        "showlegend": True,
+    }
+    return _plotted(Figure(figure={"data": traces, "layout": layout}, alt=axes[1], height_px=480))
+
+
+def _dots(
+    basis: str | None,
+    look: Look,
+    rows: Sequence[Row],
+    place: Callable[[Row], tuple[Interval, Interval]],
+    titles: Mapping[int, Sequence[str]],
+) -> dict[str, Any]:
+    of = [row for row in rows if row.estimate.basis == basis]
+    names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in of]
+    return {
+        "type": "scatter",
+        "name": look.name,
+        "mode": "markers+text",
+        "x": [place(row)[0].value for row in of],
+        "y": [place(row)[1].value for row in of],
+        "text": [label(name) if id(row) in titles else "" for row, name in zip(of, names, strict=True)],
+        "textposition": "middle right",
+        "hovertext": [
+            "<br>".join((label(name), *(each.text() for each in place(row)), label(offer_name(row.offer))))
+            for row, name in zip(of, names, strict=True)
+        ],
+        "hoverinfo": "text",
+        "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
+        "error_x": _whiskers([place(row)[0] if id(row) in titles else None for row in of]),
+        "error_y": _whiskers([place(row)[1] if id(row) in titles else None for row in of]),
+    }
+
+
+def _whiskers(intervals: Sequence[Interval | None]) -> dict[str, Any]:
+    """Return the intervals of the answers; of all others they would cover the chart."""
+    known = [each if each and each.value and each.low and each.high else None for each in intervals]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [(each.high or 0.0) - (each.value or 0.0) if each else 0.0 for each in known],
+        "arrayminus": [(each.value or 0.0) - (each.low or 0.0) if each else 0.0 for each in known],
+        "thickness": 1.5,
+        "width": 0,
+    }
+
+
+def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the line below which no machine lies: it runs in steps, since between two there is none."""
+    least, steps = math.inf, []
+    for row in sorted(rows, key=lambda row: (row.hours.value or 0.0, row.cost_usd.value or 0.0)):
+        usd = row.cost_usd.value or 0.0
+        if usd < least and not row.estimate.is_extrapolated:
+            least = usd
+            steps.append((row.hours.value, usd))
+    return {
+        "type": "scatter",
+        "name": "nothing is faster and cheaper",
+        "mode": "lines",
+        "x": [hours for hours, _ in steps],
+        "y": [usd for _, usd in steps],
+        "line": {"shape": "hv", "color": BLUE, "width": 2},
+        "hoverinfo": "skip",
+    }
 
 
 def run_figure(run: Run) -> Plot:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Filter, Paragraph, Table, number, table, text
-from gpubench.labels import gpu_name, gpus, offer_name
+from gpubench.blocks.parts import Paragraph, Table, number, table, text
+from gpubench.labels import gpus, offer_name
 from gpubench.models import Offer, Pricing
 from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, newest_and_fastest, rounds
 from gpubench.recommend.economics import MINUTES_PER_HOUR
@@ -100,10 +100,6 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
         text("Submitter", lambda p: f"{plain(p.run.submitter, 40)}\n{plain(p.run.system, 60)}", optional=2),
         number("Cost of a run", lambda p: format_usd(p.usd)),
         text("At the price of", _offer, optional=1),
-        filters=(
-            Filter(title="Benchmark", kind="choice", values=tuple(map(_benchmark, runs))),
-            Filter(title="GPU", kind="choice", values=tuple(gpu_name(p.run.gpu_key) for p in runs)),
-        ),
     )
 
 

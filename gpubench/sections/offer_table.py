@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, TypeAlias
 
 from gpubench.blocks.parts import (
     Cell,
-    Filter,
     RowMark,
     Table,
     number,
@@ -39,7 +37,6 @@ from gpubench.sections.words import (
     price_date_words,
 )
 from gpubench.units import (
-    GIB,
     LEAST_USD,
     UNKNOWN,
     capitalized,
@@ -65,7 +62,6 @@ def offers(
     *,
     in_full: bool = False,
     one_a_gpu: bool = False,
-    filters: tuple[Filter, ...] = (),
 ) -> Table:
     """Offers, one a row, in the order of the ranking.
 
@@ -76,7 +72,6 @@ def offers(
         caption: What the table is called.
         in_full: Also the batch, where batches differ, and the latency as columns.
         one_a_gpu: Each row stands for its GPU: P(best) is that of the GPU, and a column says who else has it.
-        filters: By what the page narrows it.
     """
     late = any(row.latency_s is not None for row in rows)
     generated = any(row.estimate.case.new_tokens for row in rows)
@@ -101,7 +96,6 @@ def offers(
         text("Basis", lambda r: basis_mark(r.estimate), optional=1, glyph=True),
         text("Remarks", remarks_of, optional=6, below=True),
         marks=marks(data, rows),
-        filters=filters,
     )
 
 
@@ -250,16 +244,6 @@ def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
     return tuple(mark(row) for row in rows)
 
 
-_Facet: TypeAlias = Callable[[Row], str | float | None]
-
-RENT_OR_BUY = {
-    Pricing.ON_DEMAND: "rent on demand",
-    Pricing.SPOT: "rent spot",
-    Pricing.RESERVED: "rent reserved",
-    Pricing.OWNED: "buy",
-}
-
-
 def head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
     """Return so many rows in their order: the best of each GPU to rent and to own, then the first others."""
     if len(rows) <= most:
@@ -267,30 +251,3 @@ def head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
     kept = {id(row) for row in best_to_rent_and_to_own(rows)}
     kept |= {id(row) for row in [row for row in rows if id(row) not in kept][: max(0, most - len(kept))]}
     return tuple(row for row in rows if id(row) in kept)
-
-
-def filters_of(data: ReportData, rows: Sequence[Row]) -> tuple[Filter, ...]:
-    """What a buyer narrows offers by: whose they are, rent or buy, memory of one GPU, and budget."""
-
-    def memory_gib(row: Row) -> float | None:
-        spec = data.specs.get(row.offer.gpu_key)
-        return None if spec is None or spec.memory_bytes is None else round(spec.memory_bytes / GIB)
-
-    def filtered(title: str, kind: Literal["choice", "at least", "at most"], of: _Facet) -> Filter:
-        return Filter(title=title, kind=kind, values=tuple(of(row) for row in rows))
-
-    return (
-        filtered(
-            "Provider",
-            "choice",
-            lambda row: None if row.offer.pricing is Pricing.OWNED else plain(row.offer.provider, 40),
-        ),
-        filtered("Rent or buy", "choice", lambda row: RENT_OR_BUY[row.offer.pricing]),
-        filtered("Memory, GiB a GPU at least", "at least", memory_gib),
-        filtered("$ an hour, at most", "at most", lambda row: row.usd_per_hour.value),
-        *(
-            [filtered("Budget, $ for the job", "at most", lambda row: row.cost_usd.value)]
-            if any(row.cost_usd.value is not None for row in rows)
-            else []
-        ),
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gpubench.blocks.block import Block
@@ -31,7 +30,7 @@ from gpubench.recommend.factors import factors_of
 from gpubench.recommend.verdict import TOSS_UP, caution, sureness_note, underfed
 from gpubench.sections.choices import gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
-from gpubench.sections.offer_table import filters_of, head_of, offers
+from gpubench.sections.offer_table import head_of, offers
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import after_the_headline, beside_the_card
 from gpubench.sections.words import (
@@ -116,9 +115,7 @@ def _page_table(data: ReportData, ranking: Ranking) -> Table:
     if beside:
         kinds = dict.fromkeys(_UNRANKED[row.offer.pricing] for row in beside)
         caption += f". At the end, without a rank: {listing(kinds)}"
-    counted_of = str(total) if len(shown) == total else f"the first {len(shown)}"
-    table_of_offers = offers(data, ranking, shown, caption, filters=filters_of(data, shown))
-    return replace(table_of_offers, counted_of=counted_of)
+    return offers(data, ranking, shown, caption)
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:

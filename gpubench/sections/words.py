@@ -10,7 +10,6 @@ from gpubench.blocks.parts import Cell, Fact, text
 from gpubench.effects import Effect, Result
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
-from gpubench.labels import gpu_name
 from gpubench.models import (
     Case,
     Estimate,
@@ -32,7 +31,6 @@ from gpubench.units import (
     listing,
     per_second,
     plain,
-    plural,
 )
 
 MOST_OF_A_NOTE = 400
@@ -61,29 +59,6 @@ def merit_unit(ranking: Ranking) -> str:
     if ranking.sorted_by in _JOB:
         return _JOB[ranking.sorted_by]
     return per_usd_unit(ranking) if ranking.sorted_by == "value" else per_s_unit(ranking)
-
-
-def of_a_job(ranking: Ranking) -> bool:
-    """Whether the rows have the time and the cost of a job."""
-    return bool(ranking.rows) and ranking.rows[0].cost_usd.value is not None
-
-
-def cost_unit(ranking: Ranking) -> str:
-    """The unit of ``cost_of``: dollars for the job, a million samples, or an hour of the reference GPU."""
-    if of_a_job(ranking):
-        return JOB_COST
-    if ranking.by_reference and ranking.reference_gpu_key:
-        return f"$ per {gpu_name(ranking.reference_gpu_key)} hour of work"
-    return f"$ per million {plural(plain(ranking.unit, 30))}"
-
-
-def cost_of(ranking: Ranking, row: Row) -> float:
-    """What a row's work costs, in ``cost_unit``."""
-    if row.cost_usd.value is not None:
-        return row.cost_usd.value
-    if ranking.by_reference and row.reference_hours_per_usd.value:
-        return 1 / row.reference_hours_per_usd.value
-    return row.usd_per_million_samples
 
 
 def speed_of(ranking: Ranking, row: Row) -> float:

@@ -482,11 +482,6 @@ def test_without_an_anchor_the_page_says_that_one_measurement_narrows_all():
     assert "data sheets alone" in text
 
 
-def test_a_tie_names_the_measurement_that_would_part_it():
-    text = words_of("gpus", samples.report_data(samples.h200_run()))
-    assert "RTX 4090 and RTX 3090" in text
-
-
 def test_owning_is_held_against_renting_the_same_work():
     decision = samples.buy_or_rent(years=3.0, utilization=0.4)
     table = table_of("owning", samples.report_data(buy_or_rent=(decision,)))

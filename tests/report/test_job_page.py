@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
 from recommend.builders import A100, H100, L4, RTX5090, T4, offer, rank_of
 
 from gpubench.blocks.block import sort_value
-from gpubench.blocks.parts import Charts, Facts, Table
+from gpubench.blocks.parts import Facts, Table
 from gpubench.labels import gpus_of
 from gpubench.models import Pricing
 from gpubench.recommend.decision import beside
-from gpubench.sections.frontier import frontier
 from gpubench.units import UNKNOWN
 
 from . import samples
-from .test_sections import block_of, words_of
+from .test_sections import block_of
 
 RATES = {H100: 3000.0, RTX5090: 1500.0, A100: 1700.0, L4: 500.0, T4: 200.0}
 OFFERS = [
@@ -32,23 +30,6 @@ def data_of(sort: str):
     return samples.report_data(ranking=rank_of(OFFERS, RATES, width=1.2, sort=sort, **JOB), buy_or_rent=())
 
 
-@pytest.mark.parametrize(
-    ("sort", "figure", "unit"),
-    [
-        ("value", lambda row: row.cost_usd.value, "$ for the job"),
-        ("time", lambda row: row.hours.value, "hours for the job"),
-        ("throughput", lambda row: row.samples_per_s.value, "images/s"),
-    ],
-)
-def test_the_chart_shows_what_the_rows_are_in_order_of(sort, figure, unit):
-    data = data_of(sort)
-    charts = next(part for part in block_of("gpus", data).parts if isinstance(part, Charts))
-    marks = [x for trace in charts.figures[0].figure["data"] for x in trace["x"]]
-    shown = {row.offer.gpu_key: figure(row) for row in reversed(data.ranking.rows)}
-    assert sorted(marks) == pytest.approx(sorted(shown.values()))
-    assert charts.figures[0].figure["layout"]["xaxis"]["title"]["text"] == unit
-
-
 def test_the_facts_name_the_cheapest_and_the_fastest_job():
     data = data_of("value")
     card = block_of("verdict", data).parts
@@ -56,24 +37,6 @@ def test_the_facts_name_the_cheapest_and_the_fastest_job():
     facts = {f.term: f for p in block_of("evidence", data).parts if isinstance(p, Facts) for f in p.rows}
     fastest = min(data.ranking.rows, key=lambda row: row.hours.value)
     assert f"rank {fastest.rank}:" in facts["Fastest offer"].detail
-
-
-def test_the_line_of_trade_offs_holds_no_offer_that_another_beats_in_hours_and_cost():
-    data = data_of("value")
-    rows, line = data.ranking.rows, frontier(data.ranking)
-    assert [row.hours.value for row in line] == sorted((row.hours.value for row in line), reverse=True)
-    for row in rows:
-        beaten = any(
-            other.hours.value <= row.hours.value
-            and other.cost_usd.value <= row.cost_usd.value
-            and (other.hours, other.cost_usd) != (row.hours, row.cost_usd)
-            for other in rows
-        )
-        assert (row in line) != beaten
-    charts = next(part for part in block_of("frontier", data).parts if isinstance(part, Charts))
-    axes = charts.figures[0].figure["layout"]
-    assert axes["xaxis"]["range"][0] > axes["xaxis"]["range"][1], "right is faster: fewer hours"
-    assert "hours for" in words_of("frontier", data)
 
 
 def test_what_stands_beside_the_ranking_has_a_dash_for_its_rank_and_sorts_last():

@@ -21,7 +21,6 @@ from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.export import REPORT_VERSION
 from gpubench.report.page import render, report, shortened
-from gpubench.sections import gpus
 from gpubench.sections.section import Section
 
 from . import samples
@@ -303,8 +302,6 @@ def test_a_cut_ranking_keeps_the_best_offer_of_every_gpu(monkeypatch):
     assert {row.offer.gpu_key for row in short.rows} == keys
     assert [row.rank for row in short.rows] == sorted(row.rank for row in short.rows)
     assert len(short.rows) == max(12, len(keys))
-    chart = gpus.SECTION.render(shortened(data)).parts[0]
-    assert len(chart.twin.rows) == len(keys)
 
 
 def test_the_title_counts_models_of_gpus_and_not_cards():
