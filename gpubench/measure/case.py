@@ -6,6 +6,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -50,7 +51,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.units import Seconds, Watts, format_bytes
-from gpubench.workload import Task
+from gpubench.workload import Task, uncompiled
 
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
@@ -180,7 +181,8 @@ def _conduct(
     seen = LaunchRecorder(index=order.launch)
 
     def under_switches(deadline_s: Seconds) -> None:
-        with switches_for(order.case.precision) as seen.switches:
+        as_written = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
+        with as_written, switches_for(order.case.precision) as seen.switches:
             measure(seen, deadline_s)
 
     return conduct(order, context, seen, under_switches)
@@ -229,9 +231,13 @@ def _build(
             seen.unequal = context.team.unequal
         task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
-        place = to_the_device if context.team is None else place_model
-        ours = copied(task, lambda: built(order.reference, order.case, context.seed))
-        work = move(ours, order.case, context.hardware.device, place)
+
+        def made() -> Work:
+            ours = copied(task, lambda: built(order.reference, order.case, context.seed))
+            place = to_the_device if context.team is None else place_model
+            return move(ours, order.case, context.hardware.device, place)
+
+        work = made()
     in_time(deadline_s)
     context.phase("check")
     seen.precision_errors = {**_errors(work, context)}
@@ -244,11 +250,19 @@ def _build(
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
         expected = context.expected_of(task, order.case)
-        seen.unchecked, seen.draws = expected.unchecked, expected.draws
+        seen.unchecked, seen.draws, seen.carries = expected.unchecked, expected.draws, expected.carries
+        if expected.rebinds and order.case.execution is Execution.GRAPH:
+            raise NotPreparedError(
+                "the model carries tensors from step to step that each step makes anew, and a CUDA graph "
+                "goes on with those of its capture: write them in place, as by copy_"
+            )
         is_sharded = order.case.parallel_mode is ParallelMode.FSDP
         if context.team is not None and is_sharded and expected.unchecked is None:
             context.team.announce(Look())  # each has a part of the model: one alone would wait for the others
         seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
+        if task.again is not None and not is_sharded:  # the check may have left its traces in the model
+            del work
+            work = made()
     in_time(deadline_s)
     if context.team is not None:
         work = share(work)
@@ -284,7 +298,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     seen.spilled_bytes = max(0, (seen.peak_reserved_bytes or 0) - (hardware.memory_bytes() or math.inf))
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
-        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)
+        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)
         hardware.drop_cache()  # what the check took beside the graph is no memory of the step
     return advance
 

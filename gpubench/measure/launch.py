@@ -154,6 +154,7 @@ class LaunchRecorder:
     reference_error: float | None = None
     unchecked: str | None = None
     draws: bool = False
+    carries: bool = False
     is_contiguous: bool = False
     output_error: float | None = None
     graph_error: float | None = None

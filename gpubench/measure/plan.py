@@ -307,6 +307,12 @@ def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[D
     case, first = planned.case, devices[0]
     if reason := profile.why_not_at(case.precision):
         return reason
+    if (
+        case.task is TaskKind.TRAIN
+        and not first.is_cpu
+        and (reason := profile.why_not_trained_at(case.precision))
+    ):
+        return reason
     for device in devices[: case.gpu_count]:
         if reason := capability.why_no_precision(case.precision, device):
             return reason if device == first else f"{plain(device.name or device.backend, 60)}: {reason}"

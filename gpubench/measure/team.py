@@ -41,7 +41,7 @@ from gpubench.measure.step import Work, built, move
 from gpubench.models import Case, DeviceProfile, ParallelMode, TaskKind
 from gpubench.profile.blocks import repeated_blocks
 from gpubench.units import Bytes, Seconds, listing, plain
-from gpubench.workload import Task
+from gpubench.workload import Task, forward
 
 
 def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
@@ -79,7 +79,28 @@ def share(work: Work) -> Work:
     if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
         return work
     device_ids = None if Hardware(device=work.device).is_cpu else [work.device]
-    return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
+    unused = _leaves_some_unused(work)
+    model = DistributedDataParallel(work.model, device_ids=device_ids, find_unused_parameters=unused)
+    return dataclasses.replace(work, model=model)
+
+
+def _leaves_some_unused(work: Work) -> bool:
+    """Whether a step leaves a parameter without a gradient in any process, such as that of a spare head.
+
+    DistributedDataParallel fails at its second step then, unless it is told to look for them.
+    """
+    trained = [p for p in work.model.parameters() if p.requires_grad]
+    is_missing = False
+    for inputs, targets in work.batches:
+        with work.autocast():
+            loss = work.loss(forward(work.model, inputs), targets)
+        loss.backward()
+        is_missing |= any(p.grad is None for p in trained)
+        for parameter in trained:
+            parameter.grad = None
+    found = torch.tensor([float(is_missing)], device=work.device)
+    distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
+    return bool(found)
 
 
 def _fully_shard(device: torch.device) -> Callable[..., Any]:
