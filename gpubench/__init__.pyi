@@ -105,21 +105,21 @@ def rank(
     | Literal["max"] | None = None, max_latency_ms: float | None = None, samples: float | None = None, epochs:
     float | None = None, dataset_size: float | None = None, dataset_gb: float | None = None, jobs:
     Literal["independent", "ddp"] | None = None, deadline_hours: float | None = None, budget_usd: float | None
-    = None, startup_minutes: float | None = None, billing_minutes: float | None = None, spot_lost: float =
-    0.0, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0, tax: float = 0.0, hour_worth: float =
-    2.0, relative: bool = False, gpu: str | Sequence[str] = (), provider: str | Sequence[str] = (), region:
-    str | Sequence[str] = (), seller: str | Sequence[str] = (), exclude: str | Sequence[str] = (), spot: bool
-    = False, commit: Literal["1y", "3y"] | None = None, count: int | None = None, max_usd_per_hour: float |
-    None = None, max_price_age: int | None = None, min_memory_gib: float | None = None, memory_type: str |
-    None = None, min_bandwidth_gbps: float | None = None, min_cores: int | None = None, min_tensor_cores: int
-    | None = None, line: str | Sequence[str] = (), architecture: str | Sequence[str] = (), max_watts: float |
-    None = None, ecc: bool = False, fp64: bool = False, nvlink: bool = False, cooling: Literal["active",
-    "passive", "liquid", "module"] | None = None, rent: bool = False, buy: bool = False, have: str |
-    Sequence[str] = (), max_purchase_usd: float | None = None, condition: Literal["new", "used"] | None =
-    None, jobs_per_month: float | None = None, host_usd: float | None = None, psu_watts: float | None = None,
-    slots: int | None = None, years: float = 3.0, utilization: float | tuple[float, float] | tuple[float,
-    float, float] | str = ..., resale: float | tuple[float, float] | tuple[float, float, float] | str = ...,
-    tariff: float | tuple[float, float] | tuple[float, float, float] | str = ..., pue: float = 1.0,
+    = None, startup_minutes: float | None = None, billing_minutes: float | None = None, spot_lost: float |
+    None = None, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0, tax: float = 0.0, hour_worth:
+    float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (), provider: str | Sequence[str] = (),
+    region: str | Sequence[str] = (), seller: str | Sequence[str] = (), exclude: str | Sequence[str] = (),
+    spot: bool = False, commit: Literal["1y", "3y"] | None = None, count: int | None = None, max_usd_per_hour:
+    float | None = None, max_price_age: int | None = None, min_memory_gib: float | None = None, memory_type:
+    str | None = None, min_bandwidth_gbps: float | None = None, min_cores: int | None = None,
+    min_tensor_cores: int | None = None, line: str | Sequence[str] = (), architecture: str | Sequence[str] =
+    (), max_watts: float | None = None, ecc: bool = False, fp64: bool = False, nvlink: bool = False, cooling:
+    Literal["active", "passive", "liquid", "module"] | None = None, rent: bool = False, buy: bool = False,
+    have: str | Sequence[str] = (), max_purchase_usd: float | None = None, condition: Literal["new", "used"] |
+    None = None, jobs_per_month: float | None = None, host_usd: float | None = None, psu_watts: float | None =
+    None, slots: int | None = None, years: float = 3.0, utilization: float | tuple[float, float] |
+    tuple[float, float, float] | str = ..., resale: float | tuple[float, float] | tuple[float, float, float] |
+    str = ..., tariff: float | tuple[float, float] | tuple[float, float, float] | str = ..., pue: float = 1.0,
     circuit_watts: float | None = None, own_fan: bool = False, offers: str | Path | None = None, results: str
     | Path | None = None, as_of: date | str | None = None, accept_outliers: bool = False, reference: str =
     "nvidia-a100-sxm-80gb", sort: Literal["value", "time", "cost", "throughput"] = "value", limit: int | None
@@ -155,9 +155,9 @@ def report(
     float | None = None, epochs: float | None = None, dataset_size: float | None = None, dataset_gb: float |
     None = None, jobs: Literal["independent", "ddp"] | None = None, deadline_hours: float | None = None,
     budget_usd: float | None = None, startup_minutes: float | None = None, billing_minutes: float | None =
-    None, spot_lost: float = 0.0, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0, tax: float =
-    0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (), provider: str |
-    Sequence[str] = (), region: str | Sequence[str] = (), seller: str | Sequence[str] = (), exclude: str |
+    None, spot_lost: float | None = None, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0, tax:
+    float = 0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (), provider: str
+    | Sequence[str] = (), region: str | Sequence[str] = (), seller: str | Sequence[str] = (), exclude: str |
     Sequence[str] = (), spot: bool = False, commit: Literal["1y", "3y"] | None = None, count: int | None =
     None, max_usd_per_hour: float | None = None, max_price_age: int | None = None, min_memory_gib: float |
     None = None, memory_type: str | None = None, min_bandwidth_gbps: float | None = None, min_cores: int |

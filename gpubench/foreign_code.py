@@ -68,7 +68,12 @@ def load_plugin(kind: str, point: EntryPoint) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """Say an exception in one line: its type, its message, and the line of the user's code it came from."""
+    """Say an exception in one line: its type, its message, and the line of the user's code it came from.
+
+    A line of ours says it all, or is about what the user's code raised.
+    """
+    if isinstance(error, MisuseError):
+        return str(error) if error.__cause__ is None else one_line(error.__cause__)
     if isinstance(error, SyntaxError):
         if error.lineno is None or "codec can't decode" in error.msg:
             return f"its source is not text in UTF-8 ({error.msg})"

@@ -6,7 +6,7 @@ from functools import cache
 
 import msgspec
 
-from gpubench.folders import package_path
+from gpubench.folders import package_text
 
 
 class _Sentence(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class _Table(msgspec.Struct, frozen=True):
 @cache
 def texts() -> dict[str, str]:
     """Return the text of every sentence by its id; a field stands in braces, as in "{gpu} at {usd}"."""
-    table = msgspec.json.decode(package_path("data/sentences.json").read_bytes(), type=_Table)
+    table = msgspec.json.decode(package_text("data/sentences.json"), type=_Table)
     return {each.id: each.text for each in table.sentences}
 
 

@@ -15,12 +15,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import TOO_LARGE, import_foreign, lacks_memory
 from gpubench.models import Framework, Recipe, WeightType
 from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, forward, seeded
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
@@ -30,6 +33,8 @@ SEED_STEP = 1_000_003
 """Of the batches after the first: far from what somebody would choose next."""
 MOST_CHARACTERS = 200
 """Of the unit and of the source that a module states: they stand in tables and in every file of a run."""
+SMALL_BATCH = 2
+"""Of the build that a sample is read from."""
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 
 
@@ -60,7 +65,7 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., Task]:
     """
 
     def checked(batch_size: int, seed: int, **changed: Any) -> Task:
-        made = import_foreign(name, lambda: build(batch_size, seed, **changed))
+        made = _called(name, lambda: build(batch_size, seed, **changed))
         if not isinstance(made, Task):
             raise MisuseError(
                 f"{name}: the build of its Workload returned {_describe(made)}; it must return a Task "
@@ -69,6 +74,13 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., Task]:
         return _sound(name, made)
 
     return checked
+
+
+def _called(name: str, build: Callable[[], Any]) -> Any:
+    from gpubench.tensors import OffGpu
+
+    with OffGpu():
+        return import_foreign(name, build)
 
 
 def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Workload:
@@ -81,7 +93,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
 
     def once(batch_size: int, seed: int) -> Any:
         with seeded(seed):
-            return import_foreign(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
+            return _called(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
 
     def checked(made: Any, batch_size: int) -> Task:
         return _sound(name, _task(name, made, batch_size))
@@ -90,7 +102,10 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
         start_s = time.monotonic()
         made = once(batch_size, seed)
         task = checked(made, batch_size)
-        if isinstance(made, Task) or time.monotonic() - start_s > SLOW_BUILD_S:
+        if time.monotonic() - start_s > SLOW_BUILD_S:
+            return task
+        task = replace(task, again=lambda: checked(once(batch_size, seed), batch_size))
+        if isinstance(made, Task):
             return task
         seeds = (seed + SEED_STEP * place for place in range(1, BATCH_COUNT))
         more = (checked(once(batch_size, other), batch_size).batches[0] for other in seeds)
@@ -98,6 +113,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
         return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
 
     small = _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
+    _refuse_loose_tensor(name, small)
     shape, unit = _sample(small)
     recipe = Recipe(weight_type=_weight_type(small))
     batches = getattr(module, "BATCHES", DEFAULT_BATCHES)
@@ -132,13 +148,13 @@ def _small_task(build: Callable[[int, int], Task]) -> Task:
 
     try:
         with torch.device("meta"):
-            return build(2, 0)
+            return build(SMALL_BATCH, 0)
     except MisuseError as error:
         if error.__cause__ is None:  # not theirs to raise, but ours: the CPU would say the same
             raise
         on_meta = error
     try:
-        return build(2, 0)
+        return build(SMALL_BATCH, 0)
     except MisuseError as error:
         if not lacks_memory(error):
             raise
@@ -150,17 +166,26 @@ def _may_rotate(first: Batch, other: Batch) -> bool:
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
 
-    forms, tensors = [], []
-    for inputs, targets in (first, other):
-        parts = inputs if isinstance(inputs, tuple) else (inputs,)
-        whole = (*parts, targets) if isinstance(targets, torch.Tensor) else parts
-        forms.append([(tensor.shape, tensor.dtype) for tensor in whole])
-        tensors.append(parts)
+    forms = [
+        [
+            (tensor.shape, tensor.dtype)
+            for tensor in _tensors(parts if torch.is_tensor(parts[1]) else parts[0])
+        ]
+        for parts in (first, other)
+    ]
     if forms[0] != forms[1]:
         return False
     # What has no values to compare, on the meta device or faked for a trace, counts as other.
-    pairs = zip(*tensors, strict=True)
-    return any(a.is_meta or isinstance(a, FakeTensor) or not torch.equal(a, b) for a, b in pairs)
+    pairs = zip(_tensors(first[0]), _tensors(other[0]), strict=True)
+    return any(
+        a.is_meta or isinstance(a, FakeTensor) or a.is_sparse or not torch.equal(a, b) for a, b in pairs
+    )
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    from gpubench.tensors import tensors_of  # which imports torch
+
+    return tensors_of(value)
 
 
 def takes_seed(name: str, build: Callable[..., Any]) -> bool:
@@ -177,9 +202,9 @@ def takes_seed(name: str, build: Callable[..., Any]) -> bool:
     return with_seed
 
 
-def _binds(build: Callable[..., Any], *arguments: int) -> bool:
+def _binds(function: Callable[..., Any], *arguments: object) -> bool:
     try:
-        inspect.signature(build).bind(*arguments)
+        inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError):
         return False
     return True
@@ -213,22 +238,28 @@ def _task(name: str, made: Any, batch_size: int) -> Task:
     if not callable(loss):
         raise MisuseError(f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets)")
     _check_inputs(name, inputs, batch_size)
-    inputs = tuple(inputs) if isinstance(inputs, list) else inputs
+    whole = isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs)
+    if whole and _binds(model.forward, *inputs):
+        inputs = tuple(inputs)  # its arguments; else it is one, such as images of several sizes
     optimizer = parts.get("optimizer") or functools.partial(torch.optim.Adam, lr=DEFAULT_LEARNING_RATE)
     return Task(model=model, batches=((inputs, targets),), loss=loss, optimizer=optimizer)
 
 
 def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
-    import torch
+    """Find the batch among the inputs: beside it may stand a mask, or the edges of a graph."""
+    tensors = _tensors(inputs)
+    if not tensors:
+        raise MisuseError(f"{name}: the inputs hold no tensor, but {_describe(inputs)}")
+    by_sample = isinstance(inputs, list) and len(inputs) == batch_size
+    if not (by_sample or any(_is_batch(tensor, batch_size) for tensor in tensors)):
+        raise MisuseError(
+            f"{name}: build({batch_size}) gave inputs of shape {tuple(tensors[0].shape)}; "
+            "the first dimension must be the batch"
+        )
 
-    for tensor in inputs if isinstance(inputs, tuple | list) else (inputs,):
-        if not isinstance(tensor, torch.Tensor):
-            raise MisuseError(f"{name}: the inputs hold a {type(tensor).__name__}; they must be tensors")
-        if tensor.ndim == 0 or tensor.shape[0] != batch_size:
-            raise MisuseError(
-                f"{name}: build({batch_size}) gave inputs of shape {tuple(tensor.shape)}; "
-                "the first dimension must be the batch"
-            )
+
+def _is_batch(part: Any, batch_size: int) -> bool:
+    return getattr(part, "shape", ())[:1] == (batch_size,)
 
 
 def _sound(name: str, task: Task) -> Task:
@@ -239,14 +270,12 @@ def _sound(name: str, task: Task) -> Task:
     """
     import torch
 
-    from gpubench.user_loss import joined, loose_tensor
+    from gpubench.user_loss import joined
 
-    if loose := loose_tensor(task.loss):
-        raise MisuseError(
-            f"{name}: the loss holds a tensor that gpubench can neither move nor train ({loose}); return the "
-            "loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
-        )
     _give_shapes(task)
+    for module in task.model.modules():
+        if isinstance(module, torch.nn.DataParallel):
+            module.device_ids = []  # then it calls its module alone: a case has the GPUs that it names
     model, loss = joined(task.model, task.loss)
     task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):
@@ -254,9 +283,7 @@ def _sound(name: str, task: Task) -> Task:
             f"{name}: the optimizer is a {type(task.optimizer).__name__} object; return a factory, which "
             "gpubench calls with the parameters, such as functools.partial(torch.optim.SGD, lr=0.1)"
         )
-    inputs = task.batches[0][0]
-    tensors = [*task.model.parameters(), *(inputs if isinstance(inputs, tuple) else (inputs,))]
-    for tensor in tensors:
+    for tensor in (*task.model.parameters(), *_tensors(task.batches[0][0])):
         if tensor.device.type not in {"cpu", "meta"}:
             raise MisuseError(
                 f"{name}: built on {tensor.device}; build on the CPU, gpubench moves the model itself"
@@ -266,6 +293,17 @@ def _sound(name: str, task: Task) -> Task:
                 f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
             )
     return task
+
+
+def _refuse_loose_tensor(name: str, task: Task) -> None:
+    from gpubench.user_loss import loose_tensor
+
+    is_on_meta = any(parameter.is_meta for parameter in task.model.parameters())  # else a step takes time
+    if is_on_meta and (loose := loose_tensor(task)):
+        raise MisuseError(
+            f"{name}: the loss holds a tensor that gpubench can neither move nor train ({loose}); return the "
+            "loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
+        )
 
 
 def _give_shapes(task: Task) -> None:
@@ -298,8 +336,10 @@ def _sample(task: Task) -> tuple[tuple[int, ...], str]:
     import torch
 
     inputs = task.batches[0][0]
-    first = inputs[0] if isinstance(inputs, tuple) else inputs
-    shape = tuple(first.shape[1:])
+    tensors = _tensors(inputs)
+    whole = [tensor for tensor in tensors if _is_batch(tensor, SMALL_BATCH)]
+    first = whole[0] if whole else tensors[0]
+    shape = tuple(first.shape[1:] if whole else first.shape)
     if len(shape) == 1 and first.dtype in {torch.int32, torch.int64}:
         return shape, "sequence"
     return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,8 +55,8 @@ class Task:
     Attributes:
         model: The module, in float32 or in the type of the recipe; its parameters that require a gradient
             are trained.
-        batches: Prebuilt (inputs, targets), rotated step by step. Inputs are a tensor or a tuple of them,
-            the batch in dimension 0.
+        batches: Prebuilt (inputs, targets), rotated step by step. Inputs are a tensor, or a tuple of the
+            model's arguments, or tensors in whatever holds them; the batch is in dimension 0.
         loss: ``loss(outputs, targets)``, a scalar tensor.
         optimizer: ``optimizer(parameters, **options)``; ``measure`` adds ``fused`` and ``capturable`` where
             the optimizer takes them.
@@ -65,6 +65,8 @@ class Task:
         new_tokens: Tokens that a step generates after its inputs, the prompts; 0 is one forward pass. Such a
             model also has ``next(ids, place)``, which adds a token to every sequence.
         decode: What each generated token reads and computes.
+        again: Builds the same model, loss and optimizer once more, where a copy of the model would not do:
+            what a user's own code holds on to, such as a hook or a loss, may name the model itself.
     """
 
     model: nn.Module
@@ -74,6 +76,7 @@ class Task:
     reference_tokens: int | None = None
     new_tokens: int = 0
     decode: DecodeWork | None = None
+    again: Callable[[], Task] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,21 +249,55 @@ def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precision
 
 
 def forward(model: nn.Module, inputs: Any) -> Any:
-    """Call a model on a tensor or on a tuple of tensors."""
+    """Call a model on its inputs: the parts of a tuple are its arguments, all else is one."""
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
+    """Set the mode of a model; a frozen part that its author keeps in eval mode stays in it in training."""
+    frozen = [
+        module
+        for module in (model.modules() if train and model.training else ())
+        if not (module.training or any(p.requires_grad for p in module.parameters()))
+    ]
+    model.train(train)
+    for module in frozen:
+        module.training = False
+    return model
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run as it was written what an author has compiled: how a step is executed is the case's to say.
+
+    A torch before 2.6 cannot be told so.
+    """
+    import torch
+
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if set_stance is None else set_stance("force_eager")
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Fix torch's random numbers inside the block and leave those outside as they were.
+    """Fix the random numbers of torch, Python and NumPy inside the block; leave those outside as they were.
 
     A generator object would not do: the meta device refuses it, and layers draw from the global one.
     """
+    import random
+
+    import numpy as np
     import torch
 
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002 - models draw from the global generator
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - as above
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002 - as above
 
 
 def initialize_narrow(module: nn.Module) -> None:

@@ -318,6 +318,137 @@ def build(n):
     return net, torch.randn(n, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
 """
 
+PAIR = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+        INIT
+
+    def forward(self, x):
+        BODY
+
+def build(n):
+    net = Net()
+    return net, torch.randn(n, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+
+
+def pair(init: str = "pass", body: str = "return self.second(self.first(x).relu())", **changes: str) -> str:
+    """Return a file of two layers with these lines in it; ``loss`` and ``optimizer`` stand at its end."""
+    source = PAIR.replace("INIT", init).replace("BODY", body)
+    ends = (
+        changes.get("loss", "nn.CrossEntropyLoss()"),
+        *([changes["optimizer"]] if "optimizer" in changes else []),
+    )
+    return changes.get("head", "") + source.replace("nn.CrossEntropyLoss()\n", f"{', '.join(ends)}\n")
+
+
+NAMES_ITSELF = {
+    "loss of the weights": pair(
+        loss="lambda o, y: F.cross_entropy(o, y) + 1e-4 * sum(p.square().sum() for p in net.parameters())"
+    ),
+    "loss kept by the model": pair(
+        body="h = self.first(x).relu(); self.extra = h.abs().mean(); return self.second(h)",
+        loss="lambda o, y: F.cross_entropy(o, y) + net.extra",
+    ),
+    "gradient penalty": pair(
+        loss="lambda o, y: F.cross_entropy(o, y) + torch.autograd.grad(net(torch.ones_like(o).repeat(1, 2)"
+        ".requires_grad_()).sum(), net.first.weight, create_graph=True)[0].norm()"
+    ),
+    "hook": pair(
+        init="self.seen = {}; self.first.register_forward_hook(lambda m, i, o: self.seen.update(h=o))",
+        body="out = self.second(self.first(x).relu()); return out + 0 * self.seen['h'].mean()",
+    ),
+    "optimizer by part": pair(
+        optimizer="lambda _: torch.optim.AdamW([{'params': net.first.parameters(), 'lr': 1e-4}, "
+        "{'params': net.second.parameters()}], lr=1e-3)"
+    ),
+    "no copy": pair(init="self.lines = (line for line in 'abc')"),
+}
+"""Something beside the model names it: a copy would leave that with the original."""
+CARRIES = {
+    "buffer bound anew": pair(
+        init="self.register_buffer('mean', torch.zeros(16))",
+        body="h = self.first(x).relu(); self.mean = 0.9 * self.mean + h.detach().mean(0); return self.second(h - self.mean)",
+    ),
+    "list": pair(
+        init="self.means = [torch.zeros(())]",
+        body="h = self.first(x).relu(); self.means.append(h.detach().mean()); return self.second(h - self.means[-2])",
+    ),
+}
+ARGUMENTS = {
+    "dict of inputs": pair(body="return self.second(self.first(x['a'] * x['scale']).relu())").replace(
+        "torch.randn(n, 8),", "{'a': torch.randn(n, 8), 'scale': 0.5},"
+    ),
+    "optional": pair(body="return self.second(self.first(x).relu())")
+    .replace("def forward(self, x)", "def forward(self, x, mask, scale)")
+    .replace("torch.randn(n, 8),", "(torch.randn(n, 8), None, 0.5),"),
+    "edges": pair(
+        body="h = self.first(x); return self.second(torch.zeros_like(h).index_add(0, edges[1], h[edges[0]]))"
+    )
+    .replace("def forward(self, x)", "def forward(self, x, edges)")
+    .replace("torch.randn(n, 8),", "(torch.randn(n, 8), torch.randint(n, (2, 3 * n))),"),
+    "images of several sizes": pair(
+        body="return self.second(self.first(torch.stack([image.mean((0, 1)) for image in x])).relu())"
+    ).replace("torch.randn(n, 8),", "[torch.randn(5, 4 + i % 3, 8) for i in range(n)],"),
+    "list of arguments": pair()
+    .replace("self, x)", "self, x, y)")
+    .replace("torch.randn(n, 8),", "[torch.randn(n, 8), torch.randn(n, 8)],"),
+}
+OPTIMIZERS = {
+    "not of torch": pair(
+        head="""
+class Plain:
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.parameters:
+            p -= 0.01 * p.grad
+""",
+        optimizer="Plain",
+    ),
+    "hooks": pair(
+        head="""
+def clipped(parameters):
+    parameters = list(parameters)
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + n))
+    optimizer.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(parameters, 1.0) and None)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    return optimizer
+""",
+        optimizer="clipped",
+    ),
+}
+PLACES = {
+    "device at the start": pair(
+        head="DEVICE = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n",
+        init="self.mask = torch.ones(8, device=DEVICE)",
+        body="x = x.to(DEVICE, torch.float32); return self.second(self.first(x * self.mask.to(DEVICE)).relu())",
+    ).replace("net = Net()", "net = Net().to(DEVICE)"),
+    "data parallel": pair(init="self.first = nn.DataParallel(self.first)"),
+}
+ONE_MODEL = pair().replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):")
+SPARSE_BUFFER = pair(
+    init="self.register_buffer('links', torch.eye(8).to_sparse())",
+    body="return self.second(self.first(torch.sparse.mm(self.links, x.T.float()).T).relu())",
+)
+COMPILED = pair(
+    head="TRACED = []\n\ndef backend(graph, inputs):\n    TRACED.append(graph)\n    return graph.forward\n",
+    init="self.first = torch.compile(self.first, backend=backend)",
+)
+FROZEN = pair(
+    init="self.first = nn.Sequential(self.first, nn.BatchNorm1d(16)).eval().requires_grad_(False)",
+    body="assert not self.first.training; return self.second(self.first(x).relu())",
+)
+
 NESTED = {
     "list by sample": LIST_BY_SAMPLE,
     "dict": DICT,
@@ -331,7 +462,6 @@ RANDOM = {
     "functional dropout": FUNCTIONAL_DROPOUT,
     "noise": NOISE,
     "layer drop": LAYER_DROP,
-    "own generator": OWN_GENERATOR,
 }
 OTHERWISE_IN_INFERENCE = {"by mode": BY_MODE, "auxiliary head": AUXILIARY_HEAD}
 WITH_A_LOSS = {
@@ -346,6 +476,7 @@ KINDS = {
     **OTHERWISE_IN_INFERENCE,
     **WITH_A_LOSS,
     "own rate": OWN_RATE,
+    "own generator": OWN_GENERATOR,
     "carried": CARRIED,
     "view": VIEW,
     "derivative": DERIVATIVE,
@@ -354,6 +485,15 @@ KINDS = {
     "lazy": LAZY,
     "scripted": SCRIPTED,
     "old weight norm": OLD_WEIGHT_NORM,
+    **NAMES_ITSELF,
+    **CARRIES,
+    **ARGUMENTS,
+    **OPTIMIZERS,
+    **PLACES,
+    "one model": ONE_MODEL,
+    "compiled": COMPILED,
+    "frozen": FROZEN,
+    "sparse buffer": SPARSE_BUFFER,
 }
 
 LOOSE = {

@@ -142,11 +142,12 @@ JOB = """
 import os, pathlib, sys, time
 from gpubench.measure import messages
 from gpubench.measure.budget import QUICK
-from gpubench.measure.child import JOB_MODULE, Child, environment_of
+from gpubench.measure.child import Child, environment_of
+from gpubench.measure.place import MODULE
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
 variables = environment_of(cpu, os.environ, peers=(cpu,))
-child = Child(variables, JOB_MODULE, arguments=("2",))
+child = Child(variables, MODULE, arguments=("2",))
 child.send(messages.Setup(device=cpu, budget=QUICK, seed=0, peers=(cpu,)))
 while not isinstance(child.receive(time.monotonic() + 60), messages.Ready):
     pass

@@ -44,7 +44,7 @@ from gpubench.measure import capability, micro, plan, step
 from gpubench.measure.peaks import GEMM_SIZES, peak_flops_per_s
 from gpubench.measure.precision import switches_for
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
+from gpubench.measure.plan import check_request
 from gpubench.models import Case, CaseRow, DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
 from gpubench.predict.estimate import estimate
 from gpubench.probe.nvml_profile import tensor_core_precisions

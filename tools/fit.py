@@ -78,6 +78,7 @@ PRIORS: dict[str, tuple[float, float]] = {
     "bandwidth_fp32": (0.65, 0.20),
     "bandwidth_half": (0.60, 0.20),
     "width": (0.40, 0.15),
+    "width_matmul": (0.40, 0.15),
     "cache": (0.03, 0.03),
     "operator_floor_s": (3.5e-6, 0.15),
     "power_exponent": (0.40, 0.10),
@@ -85,7 +86,9 @@ PRIORS: dict[str, tuple[float, float]] = {
     "no_optimizer": (0.00, 0.10),
     "fused": (0.70, 0.30),
 }
-_LINEAR = frozenset({"width", "cache", "power_exponent", "channels_last", "no_optimizer", "fused"})
+_LINEAR = frozenset(
+    {"width", "width_matmul", "cache", "power_exponent", "channels_last", "no_optimizer", "fused"}
+)
 NAMES = tuple(PRIORS)
 _PRIOR_MEAN = np.array([value if name in _LINEAR else np.log(value) for name, (value, _) in PRIORS.items()])
 HARNESS_POWER = 1.25
@@ -514,13 +517,14 @@ def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> fl
 SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "waiting": (0.010, 0.7),
     "hidden": (0.75, 0.5),
-    "nvlink": (0.75, 0.25),
+    "nvlink": (0.65, 0.10),
     "fabric": (0.75, 0.5),
-    "pcie": (0.60, 0.35),
+    "pcie": (0.43, 0.35),
     "host": (0.35, 0.35),
 }
 """Share, and standard deviation of its log, before any row was seen. No row is of GeForce cards: there the
-prior stands."""
+prior stands. NVLink's is that of bare collectives of 16 MiB and more on seven systems, PCIe's that of the one
+sound system (tests/tools/test_collectives.py)."""
 _JOB_NOISE = 0.05  # log, of a row; one beyond ``_ROBUST_SCALE`` of it loses weight
 LEAST_ERROR = 0.02
 """Usual log error for each doubling where the shares leave nothing open."""

@@ -7,17 +7,20 @@ costs $100. Nothing of a setting's harness teaches the prediction that it is jud
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
-from gpubench.models import Pricing, TaskKind
+from gpubench.folders import data_table
+from gpubench.models import Offer, Pricing, TaskKind
 from gpubench.offers.columns import Offers
-from gpubench.offers.dates import asks_of
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, asks_of, price_day
 from gpubench.offers.listing import outdated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import load_offers
@@ -41,6 +44,8 @@ from tools.published import Table, fitted_on
 PAGE = Path(__file__).parents[1] / "docs" / "decision.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 DAY = date(2026, 11, 20)
+DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
+"""On which the next prices are known: the newest of most sellers are of 2026-10."""
 FEWEST_GPUS = 4
 JOB_USD = 100.0
 H100 = "nvidia-h100"
@@ -65,9 +70,16 @@ class Settings:
         return self.usd_per_s + self.worth_usd_per_s
 
 
-def usd_per_gpu_hour(today: date) -> Mapping[str, float]:
-    """Return what the cheapest believed offer on demand of each GPU is expected to cost for one of them."""
-    every = Offers.of(load_offers().offers)
+class Told(NamedTuple):
+    """The cheapest offer of a GPU: who has it, and what is expected to be paid for one of them [USD/h]."""
+
+    usd: float
+    provider: str
+
+
+def cheapest(offers: Iterable[Offer], today: date) -> Mapping[str, Told]:
+    """Return of each GPU the believed offer on demand that is expected to cost least."""
+    every = Offers.of(offers)
     believed = leave_out_doubted(RankRequest(), AskedPrices(every), every).kept
     old = outdated(every, today)
     ranks = [
@@ -75,10 +87,40 @@ def usd_per_gpu_hour(today: date) -> Mapping[str, float]:
     ]
     on_demand = believed.where(np.array(ranks) & believed.pricing.equals(Pricing.ON_DEMAND))
     usd = prices_of(on_demand, Market(today, asks_of(believed))).expected / on_demand.gpu_count.figures(float)
-    found: dict[str, float] = {}
-    for key, each in zip(on_demand.gpu_key.cells(), usd.tolist(), strict=True):
-        found[key] = min(each, found.get(key, each))
+    found: dict[str, Told] = {}
+    for offer, each in zip(on_demand, usd.tolist(), strict=True):
+        told = Told(each, offer.provider)
+        found[offer.gpu_key] = min(told, found.get(offer.gpu_key, told))
     return found
+
+
+def usd_per_gpu_hour(today: date) -> Mapping[str, float]:
+    """Return what the cheapest offer of each GPU is expected to cost for one of them."""
+    return {key: told.usd for key, told in cheapest(load_offers().offers, today).items()}
+
+
+def price_disappointments() -> Floats:
+    """Return the log of the next dated price over the one told, of each GPU's cheapest offer on some days.
+
+    What is told on a day rests on the prices of at most half a year before it; the next one is the least that
+    the same provider asks for the GPU on the first later day that the shipped tables have.
+    """
+    dated = [each for each in data_table("offers.csv", Offer) if each.pricing is Pricing.ON_DEMAND]
+    dated = [each for each in dated if each.kind not in NOT_RANKED and len(each.price_date) > len("2026")]
+    found: dict[tuple[str, str, date], float] = {}
+    for day in DAYS:
+        known = [
+            each for each in dated if 0 <= (day - price_day(each.price_date)).days <= NOT_CURRENT_AFTER_DAYS
+        ]
+        for key, told in cheapest(known, day).items():
+            later: dict[date, float] = {}
+            for each in dated:
+                when = price_day(each.price_date)
+                if (each.gpu_key, each.provider) == (key, told.provider) and when > day:
+                    later[when] = min(each.usd_per_gpu_hour, later.get(when, math.inf))
+            if later:  # what is told last before it
+                found[key, told.provider, min(later)] = math.log(later[min(later)] / told.usd)
+    return np.array(list(found.values()))
 
 
 def without_its_harness(table: Table) -> Judged:
@@ -185,7 +227,11 @@ def page_of(task: TaskKind = TaskKind.TRAIN) -> str:
             without_each(fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL), "harness")
         ),
     }
-    lines = []
+    prices = price_disappointments()
+    lines = [
+        f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers.",
+        "",
+    ]
     for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
         named, every = (f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings))

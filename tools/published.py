@@ -66,6 +66,7 @@ MATH_MODES = {
     "half": (Mode.HALF, Mode.HALF),
 }
 _PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
+_CHAIN = ("gb_fp32_chain_per_sample", "gb_fp32_chain_fixed", "ops_chain")
 assert len(_PROFILE_KINDS) == len(KINDS)  # the columns of a profile are the kinds of the fit, in their order
 CELL = ["source", "model", "precision", "task"]
 """What the rows of a cell have in common."""
@@ -123,6 +124,9 @@ def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:
         **{f"gflop_{kind}": float(each) / 1e9 for kind, each in zip(_PROFILE_KINDS, flops, strict=True)},
         "gb_fp32_per_sample": float(moved) / 1e9,
         "gb_fp32_fixed": float(one.bytes_[0] - moved) / 1e9,
+        "gb_fp32_chain_per_sample": float(two.chain_bytes[0] - one.chain_bytes[0]) / 1e9,
+        "gb_fp32_chain_fixed": float(2 * one.chain_bytes[0] - two.chain_bytes[0]) / 1e9,
+        "ops_chain": float(one.chain_operators[0]),
         "tokens_per_sample": float(profile.tokens_per_sample or np.nan),
         "approximate": False,
     }
@@ -264,6 +268,8 @@ def table_of(rows: pd.DataFrame) -> Table:
     """Turn published rows into arrays, whose ``math_mode``, ``layout``, ``with_optimizer`` count too."""
     training = (rows.task == TaskKind.TRAIN).to_numpy()
     with_optimizer = rows.with_optimizer.to_numpy(dtype=bool)
+    profile = {name: column.to_numpy() for name, column in profiles_of(rows.task, rows.model).items()}
+    chain = {name: np.nan_to_num(profile[name]) for name in _CHAIN}  # only our own profiles tell it
     conv, matmul = (rows.math_mode.map(lambda mode, i=i: int(MATH_MODES[mode][i])).to_numpy() for i in (0, 1))
     arithmetic = Arithmetic(
         conv=conv,
@@ -273,8 +279,8 @@ def table_of(rows: pd.DataFrame) -> Table:
         no_optimizer=training & ~with_optimizer,
         # Rows of training that were compiled say so with a doubt: only where the back end could.
         compiled=~training & (rows.execution == "compile").to_numpy(),
+        joined=training & (rows.execution == "compile").to_numpy() & (chain["ops_chain"] > 0),
     )
-    profile = {name: column.to_numpy() for name, column in profiles_of(rows.task, rows.model).items()}
     flops = np.stack([profile[f"gflop_{kind}"] * 1e9 for kind in _PROFILE_KINDS], axis=1)
     optimizers = [name.partition("+")[2] for name in rows.model]
     named = np.array([_OPTIMIZER_BYTES.get(each, _OPTIMIZER_BYTES["SGD"]) for each in optimizers])
@@ -289,6 +295,9 @@ def table_of(rows: pd.DataFrame) -> Table:
             optimizer_bytes=updates * profile["params_m"] * 1e6,
             cast_bytes=casts * CAST_BYTES * profile["params_m"] * 1e6,
             operators=profile["ops_per_step"],
+            wide_flops=np.zeros(len(rows)),
+            chain_bytes=1e9 * (chain["gb_fp32_chain_per_sample"] * batch + chain["gb_fp32_chain_fixed"]),
+            chain_operators=chain["ops_chain"],
         )
 
     at = {"work": "batch", "work_low": "batch_low", "work_high": "batch_high"}

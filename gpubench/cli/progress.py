@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from gpubench import units
-from gpubench.measure import events
+from gpubench.measure import messages
 from gpubench.measure.quality_goals import SEEDS
 from gpubench.models import Measurement, Status
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 REFRESH_PER_S = 8.0
 
 
-def watch() -> AbstractContextManager[Callable[[events.Event], None]]:
+def watch() -> AbstractContextManager[Callable[[messages.Event], None]]:
     """Return the progress that fits stderr; ``TERM=dumb`` and pipes get plain lines."""
     living = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     return LiveProgress() if living else nullcontext(say_event)
 
 
-def say_event(event: events.Event) -> None:
+def say_event(event: messages.Event) -> None:
     """Say what has happened, if it is worth a line: one a finished case, none in between."""
     text = line_of(event)
     if text is not None:
@@ -72,20 +72,20 @@ class LiveProgress:
         if self._live is not None:
             self._live.__exit__(kind, value, trace)
 
-    def __call__(self, event: events.Event) -> None:
+    def __call__(self, event: messages.Event) -> None:
         """Change the line, and print above it what is worth keeping."""
         match event:
-            case events.RunPlanned():
+            case messages.RunPlanned():
                 self._most_s, self._began_s = event.most_s, time.monotonic()
-            case events.CaseBegan():
+            case messages.CaseBegan():
                 self._place = f"{event.number}/{event.total} {units.plain(event.case.label)}"
                 self._phase, self._rounds, self._width, self._rate = "start", 0, None, None
                 self._power_w = self._temperature_c = None
                 self._batch = event.case.batch_size * event.case.gpu_count
                 self._unit = units.per_second(event.case.sample_unit)
-            case events.PhaseBegan():
+            case messages.PhaseBegan():
                 self._phase, self._rounds = event.name, 0
-            case events.RoundEnded():
+            case messages.RoundEnded():
                 self._rounds += 1
                 self._width = event.half_width
                 self._power_w, self._temperature_c = event.power_w, event.temperature_c
@@ -147,32 +147,32 @@ def _fitting(pieces: list[tuple[int, str]], width: int | None) -> str:
     return "  ".join(text for _, text in said)
 
 
-def line_of(event: events.Event) -> str | None:
+def line_of(event: messages.Event) -> str | None:
     """Return the line that an event leaves behind; None for those that only move the progress."""
     match event:
-        case events.RunPlanned(trainings=trainings) if trainings:
+        case messages.RunPlanned(trainings=trainings) if trainings:
             what = f"{units.count(trainings, 'pair')} of workload and precision"
             return f"training {what} to a stated quality on {units.plain(event.device)}, {SEEDS} seeds each"
-        case events.RunPlanned():
+        case messages.RunPlanned():
             return (
                 f"measuring {_count(event)} on {units.plain(event.device)}, budget {event.budget}: "
                 f"at most {units.format_limit(event.most_s)} where steps are short"
             )
-        case events.CaseEnded():
+        case messages.CaseEnded():
             kept = f" ({units.plain(event.kept, 500)})" if event.kept else ""
             return outcome(event.measurement, event.launch) + kept
-        case events.MicroEnded():
+        case messages.MicroEnded():
             result = event.result
             precision = f" {result.precision}" if result.precision else ""
             value = units.format_quantity(result.value, result.unit)
             return f"  {result.name}{precision} {result.size}: {value}"
-        case events.Remark():
+        case messages.Remark():
             return units.plain(event.text, 2000)
         case _:
             return None
 
 
-def _count(planned: events.RunPlanned) -> str:
+def _count(planned: messages.RunPlanned) -> str:
     """How much there is to do; of a run that goes on, how much of it is left."""
     if planned.left is not None:
         what = "cases" if planned.launches == 1 else "launches"

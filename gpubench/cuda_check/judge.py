@@ -19,7 +19,7 @@ from gpubench import stats
 from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.interval import Interval
 from gpubench.measure.checks import IEEE_ERROR, SCALING_TOLERANCE
-from gpubench.measure.protocol import NO_SIGN
+from gpubench.measure.child import NO_SIGN
 from gpubench.measure.telemetry import power_integral
 from gpubench.models import (
     Blocks,

@@ -29,15 +29,23 @@ from gpubench.cuda_check.cases import (
 from gpubench.cuda_check.store import nameless, nameless_calls, write_check
 from gpubench.errors import GpuBenchError, InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.folders import traceback_of
-from gpubench.measure import capability, checks, events, messages, preflight
+from gpubench.measure import capability, checks, messages, preflight
 from gpubench.measure.batch_search import largest_that_fits
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.child import MODULE, Child, answering, environment_of
+from gpubench.measure.child import (
+    STARTED,
+    Child,
+    Progress,
+    answering,
+    environment_of,
+    how_it_ended,
+    next_report,
+)
 from gpubench.measure.environment import environment
 from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
+from gpubench.measure.place import MODULE
 from gpubench.measure.plan import plan, planned_case
 from gpubench.measure.privacy import scrub, scrub_traceback
-from gpubench.measure.protocol import STARTED, Progress, how_it_ended, next_report
 from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
     Case,
@@ -288,9 +296,11 @@ def try_cases(work: Work) -> None:
     """Run a few steps of every usual case, and of the others where nothing is left out."""
     cases, wanted = list(usual_cases(work.device, work.amounts.workloads)), work.amounts.workloads
     for case, why_not in other_cases(work.device) if work.check.full else ():
-        if why_not is None and (not wanted or case.workload in wanted):
+        if wanted and case.workload not in wanted:
+            continue
+        if why_not is None:
             cases.append(case)
-        elif why_not is not None:
+        else:
             _leave_out(work, [case], why_not)
     _try_all(work, cases)
 
@@ -483,9 +493,9 @@ def _measured(work: Work, request: RunRequest) -> tuple[tuple[Measurement, ...],
     )
     moments = [("start", time.monotonic())]
 
-    def watch(event: events.Event) -> None:
-        if isinstance(event, events.PhaseBegan | events.CaseEnded):
-            phase = event.name if isinstance(event, events.PhaseBegan) else "between cases"
+    def watch(event: messages.Event) -> None:
+        if isinstance(event, messages.PhaseBegan | messages.CaseEnded):
+            phase = event.name if isinstance(event, messages.PhaseBegan) else "between cases"
             moments.append((phase, time.monotonic()))
 
     limits_s = PHASE_LIMITS_S | dict.fromkeys(("warm-up", "timed"), ROUND_SILENCE_S)

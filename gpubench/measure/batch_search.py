@@ -6,22 +6,16 @@ A batch found this way makes another case: it is never compared with the fixed b
 from __future__ import annotations
 
 import math
-import os
-import time
 from collections.abc import Callable, Mapping
-from typing import Self
+from functools import partial
 
 import msgspec
 
-from gpubench.children import ChildEndedError, ChildLateError
-from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
-from gpubench.measure import messages
+from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.measure.budget import budget_of
-from gpubench.measure.child import Child, environment_of
-from gpubench.measure.events import say_nothing
-from gpubench.measure.plan import Plan
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.privacy import scrub
-from gpubench.measure.protocol import STARTED, next_report
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -31,20 +25,14 @@ from gpubench.models import (
 )
 from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
-from gpubench.units import Seconds, format_bytes
+from gpubench.units import format_bytes
 
 RESOLUTION = 1 / 16
 """The search ends when the largest batch that fits and the smallest that does not are this close."""
-TRIAL_LIMIT_S = 600.0
 GROWTH = 1.5
 
 Fits = Callable[[int], bool]
 OnTrial = Callable[[Case, bool], None]
-
-
-def say_nothing_of_trials(case: Case, fits: bool) -> None:
-    """Watch no trial."""
-    del case, fits
 
 
 def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION) -> int:
@@ -64,16 +52,8 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION)
             good = batch
         else:
             bad = batch
-        if bad > MOST_BATCH:
-            batch = min(MOST_BATCH, math.ceil(good * GROWTH))
-            if good == MOST_BATCH:
-                return good
-        elif good == 0:
-            batch = bad // 2
-            if batch == 0:
-                return 0
-        else:
-            batch = (good + bad) // 2
+        grown = min(MOST_BATCH, math.ceil(good * GROWTH))
+        batch = grown if bad > MOST_BATCH else (good + bad) // 2
     return good
 
 
@@ -87,7 +67,7 @@ def with_largest_batches(
     made: Plan,
     profiles: Mapping[str, WorkloadProfile],
     device: DeviceProfile,
-    on_trial: OnTrial = say_nothing_of_trials,
+    on_trial: OnTrial = lambda *_: None,
 ) -> Plan:
     """Give every case of a plan the largest batch that fits; one that fits at none is out of memory.
 
@@ -109,15 +89,18 @@ def with_largest_batches(
             "--batch-size max needs a GPU whose memory is known: a CPU would begin to swap; give a number"
         )
     cases, lost = [], list(made.unsupported)
+    usual = budget_of("default", on_cpu=False)  # with the usual patience for a step
+    launcher = Launcher(msgspec.structs.replace(made, budget=usual, time_limit_s=None), device)
     for planned in made.cases:
         guess = guess_batch(profiles[planned.reference], planned.case, device)
         try:
-            with Trials(planned.reference, planned.case, device, on_trial, made.seed) as trials:
-                batch = largest_that_fits(trials.fits, guess)
+            batch = largest_that_fits(partial(fits, launcher, planned, on_trial), guess)
             case = msgspec.structs.replace(planned.case, batch_size=max(1, batch))
             status, reason = Status.OUT_OF_MEMORY, "not even a batch of 1 fits in memory"
         except TrialFailedError as error:
             batch, case, status, reason = 0, planned.case, Status.FAILED, str(error)
+        finally:
+            launcher.close()
         if batch:
             cases.append(msgspec.structs.replace(planned, case=case, batch_choice="largest"))
         else:
@@ -132,69 +115,15 @@ class TrialFailedError(GpuBenchError):
     """A trial of a batch failed, and not for want of memory: no other batch would fix it."""
 
 
-class Trials:
-    """Tries batches in a child process; after one that did not fit the next trial has a fresh process."""
+def fits(launcher: Launcher, planned: PlannedCase, on_trial: OnTrial, batch: int) -> bool:
+    """Whether a few steps of a case at this batch run, in a process of the launcher, without want of memory.
 
-    def __init__(
-        self,
-        reference: str,
-        case: Case,
-        device: DeviceProfile,
-        on_trial: OnTrial = say_nothing_of_trials,
-        seed: int = 0,
-    ) -> None:
-        self._reference = reference
-        self._case = case
-        self._device = device
-        self._on_trial = on_trial
-        self._seed = seed
-        self._child: Child | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._end(at_once=kind is KeyboardInterrupt)
-
-    def fits(self, batch: int) -> bool:
-        """Whether a few steps of this batch run without running out of memory.
-
-        Raises:
-            TrialFailedError: If they failed for another reason.
-        """
-        case = msgspec.structs.replace(self._case, batch_size=batch)
-        done = self._try(case)
-        if done.spent:
-            self._end()
-        if done.status not in {Status.OK, Status.OUT_OF_MEMORY}:
-            raise TrialFailedError(f"trying batch {batch}: {scrub(done.reason or str(done.status))}")
-        self._on_trial(case, done.status is Status.OK)
-        return done.status is Status.OK
-
-    def _try(self, case: Case) -> messages.CaseDone:
-        until_s = time.monotonic() + TRIAL_LIMIT_S
-        try:
-            child = self._open(until_s)
-            child.send(messages.TryBatch(reference=self._reference, case=case))
-            return next_report(child, (messages.CaseDone,), lambda _: until_s, say_nothing)
-        except (ChildEndedError, ChildLateError) as error:
-            self._end()
-            how = str(error) or f"gave no answer within {TRIAL_LIMIT_S:.0f} s"
-            raise TrialFailedError(f"trying batch {case.batch_size}, the process {how}") from error
-
-    def _open(self, until_s: Seconds) -> Child:
-        if self._child is not None:
-            return self._child
-        child = self._child = Child(environment_of(self._device, os.environ))
-        budget = budget_of("quick", on_cpu=self._device.is_cpu)
-        child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
-        started = next_report(child, STARTED, lambda _: until_s, say_nothing)
-        if isinstance(started, messages.Refused):
-            self._end()
-            raise NoDeviceError(started.reason)
-        return child
-
-    def _end(self, *, at_once: bool = False) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.end(at_once=at_once)
+    Raises:
+        TrialFailedError: If they failed for another reason.
+    """
+    case = msgspec.structs.replace(planned.case, batch_size=batch)
+    done = launcher.try_batch(msgspec.structs.replace(planned, case=case))
+    if done.status not in {Status.OK, Status.OUT_OF_MEMORY}:
+        raise TrialFailedError(f"trying batch {batch}: {scrub(done.reason or str(done.status))}")
+    on_trial(case, done.status is Status.OK)
+    return done.status is Status.OK

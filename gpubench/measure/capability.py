@@ -142,15 +142,13 @@ class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend of Keras is.
 
     Attributes:
-        backend: Its name in ``KERAS_BACKEND``.
-        module: What is imported.
+        backend: Its name in ``KERAS_BACKEND``, and what is imported.
         on_cpu, on_cuda: The packages to install, as pip takes them.
         executions: Those that it has.
         usual: Those that Keras itself chooses, or a user first; measured by default.
     """
 
     backend: str
-    module: str
     on_cpu: str
     on_cuda: str
     executions: tuple[Execution, ...]
@@ -161,7 +159,6 @@ TENSORFLOW_CPU = "tensorflow-cpu"
 KERAS = {
     Framework.KERAS_TORCH: KerasFacts(
         backend="torch",
-        module="torch",
         on_cpu="torch",
         on_cuda="torch",
         executions=(Execution.EAGER, Execution.COMPILE),
@@ -169,7 +166,6 @@ KERAS = {
     ),
     Framework.KERAS_TENSORFLOW: KerasFacts(
         backend="tensorflow",
-        module="tensorflow",
         on_cpu=TENSORFLOW_CPU,
         on_cuda="tensorflow[and-cuda]",
         executions=(Execution.EAGER, Execution.COMPILE, Execution.TF_GRAPH),
@@ -177,7 +173,6 @@ KERAS = {
     ),
     Framework.KERAS_JAX: KerasFacts(
         backend="jax",
-        module="jax",
         on_cpu="jax",
         on_cuda="jax[cuda13]",
         executions=(Execution.EAGER, Execution.COMPILE),
@@ -219,12 +214,12 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
         if framework is Framework.TORCH:
             continue
         facts = KERAS[framework]
-        lacking = [name for name in ("keras", facts.module) if find_spec(name) is None]
+        lacking = [name for name in ("keras", facts.backend) if find_spec(name) is None]
         package = facts.on_cpu if device.is_cpu else facts.on_cuda
         if package == TENSORFLOW_CPU and (sys.platform, platform.machine()) != ("linux", "x86_64"):
             package = "tensorflow"  # the smaller package is built for no other machine
         if lacking:
-            line = pip_install(*(package if name == facts.module else name for name in lacking))
+            line = pip_install(*(package if name == facts.backend else name for name in lacking))
             raise MisuseError(f"{framework} needs {' and '.join(lacking)}, not installed here: {line}")
 
 
@@ -315,7 +310,7 @@ def profiles_in(
 def _own_profile(reference: str, framework: Framework, device: DeviceProfile) -> WorkloadProfile:
     name = plain(reference.rpartition("/")[2])
     answer = run_child(
-        ("-m", "gpubench.measure.keras_build"),
+        ("-m", "gpubench.measure.keras_case"),
         [reference, framework.value],
         Answer,
         time_limit_s=OWN_LIMIT_S,

@@ -6,13 +6,14 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from statistics import median
+from functools import partial
 
 import torch
 import torch.utils.checkpoint
 
-from gpubench.measure import busy, by_hand, guards
+from gpubench.measure import busy, guards
 from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
 from gpubench.measure.capability import why_no_precision
 from gpubench.measure.execution import Advance, NotPreparedError, prepare
@@ -23,12 +24,11 @@ from gpubench.measure.launch import (
     LaunchRecorder,
     conduct,
     in_time,
-    keep_nothing_back,
     time_job,
     worse,
 )
 from gpubench.measure.loop import Clock, Loop
-from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase, TryBatch
+from gpubench.measure.messages import CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import (
     CONTROL_SCALES,
     Control,
@@ -38,7 +38,7 @@ from gpubench.measure.precision import (
     switches_for,
 )
 from gpubench.measure.step import Work, built, copied, is_fused, move, seed_all, to_the_device
-from gpubench.measure.team import InAllOrders, Look, Team, leave_the_word, place_model, share
+from gpubench.measure.team import Look, Team, leave_the_word, place_model, share
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -51,7 +51,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.units import Seconds, Watts, format_bytes
-from gpubench.workload import Task
+from gpubench.workload import Task, uncompiled
 
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
@@ -181,78 +181,30 @@ def _conduct(
     seen = LaunchRecorder(index=order.launch)
 
     def under_switches(deadline_s: Seconds) -> None:
-        with switches_for(order.case.precision) as seen.switches:
+        as_written = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
+        with as_written, switches_for(order.case.precision) as seen.switches:
             measure(seen, deadline_s)
 
     return conduct(order, context, seen, under_switches)
-
-
-def compare_by_hand(order: ByHand, context: WorkerContext) -> ByHandDone:
-    """Hold the harness, or its telemetry, against a loop by hand, in blocks that alternate."""
-    case = order.case
-    with switches_for(case.precision):
-        if context.team is not None:
-            return _compare_in_job(order, context, context.team)
-        task = built(order.reference, case, context.seed)
-        work = move(task, case, context.hardware.device)
-        once = by_hand.bare_loop(work, context.hardware, by_hand.WARM_STEPS)
-        steps = max(len(work.batches), round(order.block_s * by_hand.WARM_STEPS / once))
-        if order.sampler:
-            ratios = by_hand.sampled_over_plain(
-                work, context.hardware, context.telemetry, pairs=by_hand.PAIRS, steps=steps
-            )
-        else:
-            ratios = by_hand.harness_over_bare(work, context.hardware, pairs=by_hand.PAIRS, steps=steps)
-    ratio, low, high = by_hand.median_interval(ratios)
-    context.hardware.release()
-    return ByHandDone(ratio=ratio, low=low, high=high)
-
-
-def _compare_in_job(order: ByHand, context: WorkerContext, team: Team) -> ByHandDone:
-    """The same of the processes of a job: a plain script's loop in these very processes, on the same model.
-
-    The blocks of the harness are announced to the others one by one, as in a run; those by hand begin, as in
-    a script, when the one before has ended.
-    """
-    if order.sampler:
-        return ByHandDone(reason="telemetry is held against a loop by hand on one device, not in a job")
-    hardware = context.hardware
-    team.announce(order)
-    task = built(order.reference, order.case, context.seed)
-    work = share(move(task, order.case, hardware.device, place_model))
-    loop = Loop(
-        advance=work.step,
-        edge_loss=work.edge_loss,
-        clock=context.clock(),
-        batches=len(work.batches),
-        announce=team.announce_steps,
-    )
-    loop.round(by_hand.WARM_STEPS)
-    steps = loop.steps_for(order.block_s, loop.round(by_hand.WARM_STEPS).wall_s / by_hand.WARM_STEPS)
-    team.announce(InAllOrders(steps=steps, repeats=order.repeats))
-    ratios, controls = by_hand.in_all_orders(
-        lambda: loop.round(steps).wall_s,
-        lambda: by_hand.bare_loop(work, hardware, steps),
-        order.repeats,
-    )
-    ratio, low, high = by_hand.median_interval(ratios)
-    return ByHandDone(ratio=ratio, low=low, high=high, control=median(controls))
 
 
 def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Job:
     work, before = _build(order, context, seen, deadline_s)
     alone = context.team is None
     return Job(
-        advance=_first_steps(work, context, seen, deadline_s),
-        edge_loss=work.edge_loss,
-        batches=len(work.batches),
-        heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+        loop=partial(
+            Loop,
+            advance=_first_steps(work, context, seen, deadline_s),
+            edge_loss=work.edge_loss,
+            batches=len(work.batches),
+            heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+            announce=None if context.team is None else context.team.announce_steps,
+        ),
         prove_again=lambda: _prove_again(seen, work, context),
         has_moved=lambda: guards.has_moved(work.model, before) if before else None,
         look_again=(lambda loop: _look_again(loop, work, context, seen)) if alone else None,
-        reserve_s=busy.latency_time_s if _wants_latency(work, context) else keep_nothing_back,
+        reserve_s=busy.latency_time_s if _wants_latency(work, context) else lambda *_: 0.0,
         tokens_at_s=work.tokens_at_s,
-        announce=None if context.team is None else context.team.announce_steps,
     )
 
 
@@ -279,9 +231,13 @@ def _build(
             seen.unequal = context.team.unequal
         task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
-        place = to_the_device if context.team is None else place_model
-        ours = copied(task, lambda: built(order.reference, order.case, context.seed))
-        work = move(ours, order.case, context.hardware.device, place)
+
+        def made() -> Work:
+            ours = copied(task, lambda: built(order.reference, order.case, context.seed))
+            place = to_the_device if context.team is None else place_model
+            return move(ours, order.case, context.hardware.device, place)
+
+        work = made()
     in_time(deadline_s)
     context.phase("check")
     seen.precision_errors = {**_errors(work, context)}
@@ -294,11 +250,19 @@ def _build(
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
         expected = context.expected_of(task, order.case)
-        seen.unchecked, seen.draws = expected.unchecked, expected.draws
+        seen.unchecked, seen.draws, seen.carries = expected.unchecked, expected.draws, expected.carries
+        if expected.rebinds and order.case.execution is Execution.GRAPH:
+            raise NotPreparedError(
+                "the model carries tensors from step to step that each step makes anew, and a CUDA graph "
+                "goes on with those of its capture: write them in place, as by copy_"
+            )
         is_sharded = order.case.parallel_mode is ParallelMode.FSDP
         if context.team is not None and is_sharded and expected.unchecked is None:
             context.team.announce(Look())  # each has a part of the model: one alone would wait for the others
         seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
+        if task.again is not None and not is_sharded:  # the check may have left its traces in the model
+            del work
+            work = made()
     in_time(deadline_s)
     if context.team is not None:
         work = share(work)
@@ -334,7 +298,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     seen.spilled_bytes = max(0, (seen.peak_reserved_bytes or 0) - (hardware.memory_bytes() or math.inf))
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
-        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)
+        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)
         hardware.drop_cache()  # what the check took beside the graph is no memory of the step
     return advance
 

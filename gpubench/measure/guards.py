@@ -17,10 +17,10 @@ from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.execution import Advance, prepare
 from gpubench.measure.launch import largest_difference, relative_difference
 from gpubench.measure.precision import relative_error
-from gpubench.measure.step import Work, seed_all, to_device
+from gpubench.measure.step import Work, copied, seed_all, to_device
 from gpubench.models import Case, Execution, TaskKind
-from gpubench.profile.nested import tensors_of, with_tensors
-from gpubench.workload import Batch, Task, forward
+from gpubench.tensors import OffGpu, tensors_of, with_tensors
+from gpubench.workload import Batch, Task, forward, set_mode
 
 _DROPOUT = ("drop", "stochasticdepth")
 """In the names of modules that drop at random while they are in training mode."""
@@ -43,6 +43,8 @@ class Expected(NamedTuple):
         unchecked: Why nothing of it can be held against the device; None where something can.
         draws: Whether the forward pass draws random numbers, dropout apart.
         needs_grad: Whether it fails without autograd, because model or loss take derivatives.
+        carries: Whether another pass of the same model gives another loss, because it carries something on.
+        rebinds: Whether what it carries on are tensors that each pass makes anew.
     """
 
     loss: float | None
@@ -51,6 +53,8 @@ class Expected(NamedTuple):
     unchecked: str | None = None
     draws: bool = False
     needs_grad: bool = False
+    carries: bool = False
+    rebinds: bool = False
 
 
 class Errors(NamedTuple):
@@ -93,27 +97,50 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
 def expected_of(task: Task, case: Case) -> Expected:
     """Return what a task gives on the CPU, of at most four samples where these can be cut from its batch.
 
-    It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference.
+    It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference. A
+    user's own model is built anew for each, because a pass may leave its traces in it.
     """
     train = case.task is TaskKind.TRAIN
     ways = list(itertools.product((False, True) if train else (False,), (False, True)))
     for needs_grad, is_whole in ways:
-        batch = task.batches[0] if is_whole else _reference_batch(task, case)
         try:
-            loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0, grad=needs_grad)
+            batch = task.batches[0] if is_whole else _reference_batch(task, case)
+            spent = unspent(task)
+            before = _held(spent.model)
+            loss, outputs, draws = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
             break
         except Exception:  # the author's code may need more samples, or autograd
             if (needs_grad, is_whole) == ways[-1]:
                 raise
-    again, _, _ = _on_cpu(task, batch, train=train, seed=1, grad=needs_grad)
+    again, _, _ = _on_cpu(unspent(task), batch, train=train, seed=1, grad=needs_grad)
+    carries = spent is not task and _differ(
+        _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)[0], loss
+    )
+    rebinds = carries and any(a is not b for a, b in itertools.zip_longest(before, _held(spent.model)))
     has_weights = any(True for _ in task.model.parameters())
-    differs = loss is not None and again is not None and (relative_difference(again, loss) or 0.0) > SAME_LOSS
-    if differs or (draws and has_weights):
-        return Expected(None, unchecked=RANDOM, draws=True)
+    if _differ(again, loss) or (draws and has_weights):
+        return Expected(None, unchecked=RANDOM, draws=True, carries=carries, rebinds=rebinds)
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
     is_kept = not train and types == {torch.float32} and isinstance(outputs, Tensor)
     unchecked = NO_NUMBER if loss is None and not is_kept else None
-    return Expected(loss, outputs if is_kept else None, is_whole, unchecked, needs_grad=needs_grad)
+    kept = outputs if is_kept else None
+    return Expected(loss, kept, is_whole, unchecked, needs_grad=needs_grad, carries=carries, rebinds=rebinds)
+
+
+def _held(model: nn.Module) -> list[Tensor]:
+    """Return the tensors that the modules of a model hold on to, but for its parameters."""
+    return [
+        tensor
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name not in {"_parameters", "_modules"}
+        for tensor in tensors_of(value)
+    ]
+
+
+def _differ(loss: float | None, other: float | None) -> bool:
+    difference = None if loss is None or other is None else relative_difference(loss, other)
+    return (difference or 0.0) > SAME_LOSS
 
 
 def _on_cpu(
@@ -124,7 +151,12 @@ def _on_cpu(
     No loss is that of inference by a model whose answer its loss does not take.
     """
     inputs, targets = batch
-    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad), steady(task.model, train=train):
+    with (
+        OffGpu(),
+        torch.random.fork_rng(devices=[]),
+        torch.set_grad_enabled(grad),
+        steady(task.model, train=train),
+    ):
         torch.manual_seed(seed)
         before = _randomness()
         outputs = forward(task.model, inputs)
@@ -137,13 +169,18 @@ def _on_cpu(
         return loss, outputs, _randomness() != before
 
 
+def unspent(task: Task) -> Task:
+    """Return a task to be thrown away after a pass, where the model is a user's own; else the task itself."""
+    return task if task.again is None else copied(task)
+
+
 def _randomness() -> tuple[object, ...]:
     """Return the state of the generators that a model draws from on the CPU."""
     numbers = np.random.get_state(legacy=False)  # noqa: NPY002 - models draw from the global generator
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(numbers)
 
 
-def graph_error(work: Work, advance: Advance, *, draws: bool = False) -> float | None:
+def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
     """Return how far the losses of two replays, or compiled steps, are from two eager ones, relative.
 
     Both start from the same state. Two steps, so that the second loss depends on the update that the first
@@ -155,11 +192,12 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False) -> float |
         work: The case, past its first steps.
         advance: Replays, or runs compiled steps.
         draws: Whether the forward pass draws random numbers, dropout apart; compiled code draws others.
+        carries: As ``Expected`` has it: nothing brings such a model back to where it was.
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
     alike: AbstractContextManager[None] = nullcontext()
-    if draws and (work.case.execution is Execution.COMPILE or drops_inside):
+    if carries or (draws and (work.case.execution is Execution.COMPILE or drops_inside)):
         return None
     if work.case.execution is Execution.COMPILE or drops_inside:
         alike = steady(work.model, train=train)
@@ -192,7 +230,7 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 
 @contextmanager
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Turn dropout off and leave modes, rates, buffers and what the modules carry on as they were.
+    """Turn dropout off and leave modes, rates and buffers as they were.
 
     In training all other modules stay in training mode, for a model may answer otherwise without: batch norm
     takes the statistics of its batch. Dropout is each module with "drop" in the name of its class, and each
@@ -206,8 +244,7 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
         if "drop" in name.lower() and isinstance(rate, float)
     ]
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    carried = {module: dict(vars(module)) for module in modules}
-    model.train(train)
+    set_mode(model, train=train)
     for module in modules:
         if any(word in type(module).__name__.lower() for word in _DROPOUT):
             module.training = False
@@ -220,11 +257,6 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
             module.training = training
         for module, name, rate in rates:
             setattr(module, name, rate)
-        for module, before in carried.items():  # such as the state that a recurrent model goes on from
-            for name, value in tuple(vars(module).items()):
-                if value is not before.get(name) and tensors_of(value):
-                    vars(module).pop(name)
-                    vars(module).update({name: before[name]} if name in before else {})
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)
@@ -237,7 +269,7 @@ class _State:
         self._live = list(work.model.buffers())
         if work.optimizer is not None:  # else parameters stay as they are
             self._live += work.model.parameters()
-            for state in work.optimizer.state.values():
+            for state in getattr(work.optimizer, "state", {}).values():
                 self._live += (value for value in state.values() if isinstance(value, Tensor))
         if work.scaler is not None:
             scale = (getattr(work.scaler, name, None) for name in ("_scale", "_growth_tracker"))

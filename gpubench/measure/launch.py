@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
@@ -32,10 +32,10 @@ from gpubench.measure.loop import (
     warm_up,
 )
 from gpubench.measure.messages import CaseDone, MeasureCase
-from gpubench.measure.stopping import Heap
-from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
+from gpubench.measure.telemetry import Energy, Sampler, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
+from gpubench.probe.telemetry import Telemetry
 from gpubench.units import Seconds, Watts, format_bytes
 
 MOST_GAPS = 8192
@@ -67,7 +67,7 @@ class Bench:
         cls,
         setup: messages.Setup,
         line: ParentChannel,
-        telemetry: AbstractContextManager[Telemetry],
+        telemetry: Telemetry,
         **own: Any,
     ) -> Self:
         """Return the bench of a process that serves a parent.
@@ -114,41 +114,25 @@ class Bench:
         return status not in {Status.OK, Status.TIMEOUT}
 
 
-def keep_nothing_back(step_s: Seconds, left_s: Seconds) -> Seconds:
-    """Leave all the time to the rounds."""
-    del step_s, left_s
-    return 0.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A case on its device, as a framework has built and prepared it.
 
     Attributes:
-        advance: Issues the step with the given index and returns its result.
-        edge_loss: Copies the loss of a result to the host.
-        batches: Prebuilt batches that the steps rotate through.
-        heap: What of memory and gradient scale must settle before a step is steady.
+        loop: Makes the loop of its rounds; what the process knows of itself is added.
         prove_again: Looks at the precision once more, after the rounds.
         has_moved: Whether a trained parameter has changed; None where none is trained.
         look_again: Reads what would have disturbed the rounds.
         reserve_s: Time kept back for single passes, of the length of a step and the time left [s].
         tokens_at_s: When each token of each generation came [s].
-        announce: As of ``Loop``.
-        loop: How a round is timed.
     """
 
-    advance: Callable[[int], Any]
-    edge_loss: Callable[[Any, int], float]
-    batches: int
+    loop: Callable[..., Loop]
     prove_again: Callable[[], None]
     has_moved: Callable[[], bool | None]
-    heap: Callable[[], Heap] = Heap
     look_again: Callable[[Loop], None] | None = None
-    reserve_s: Callable[[Seconds, Seconds], Seconds] = keep_nothing_back
+    reserve_s: Callable[[Seconds, Seconds], Seconds] = lambda *_: 0.0
     tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
-    announce: Callable[[int, int], None] | None = None
-    loop: type[Loop] = Loop
 
 
 @dataclass
@@ -170,6 +154,7 @@ class LaunchRecorder:
     reference_error: float | None = None
     unchecked: str | None = None
     draws: bool = False
+    carries: bool = False
     is_contiguous: bool = False
     output_error: float | None = None
     graph_error: float | None = None
@@ -323,17 +308,7 @@ def time_job(
         StoppedError: If the parent asked to stop.
     """
     job = make()
-    loop = job.loop(
-        advance=job.advance,
-        edge_loss=job.edge_loss,
-        clock=bench.clock(),
-        batches=job.batches,
-        deadline_s=deadline_s,
-        stopped=bench.stopped,
-        report=bench.report,
-        heap=job.heap,
-        announce=job.announce,
-    )
+    loop = job.loop(clock=bench.clock(), deadline_s=deadline_s, stopped=bench.stopped, report=bench.report)
     try:
         _time(loop, job, bench, seen)
     finally:
@@ -377,7 +352,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         warm_up(loop, bench.budget, series)
         bench.phase("timed")
         job.tokens_at_s.clear()
-        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
+        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()
         host = HostTimes.now(bench.local_processes())
         reserved_s = job.reserve_s(loop.step_s, loop.left_s())
         try:
@@ -386,7 +361,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         finally:
             loop.deadline_s += reserved_s
             seen.others = host.others_since()
-            edges = (joules, sampler.energy_j())
+            edges = (joules, telemetry.energy_j())
             if series.began_s is not None:
                 seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
                 power_w = shifted(series.telemetry, series.began_s)
@@ -395,7 +370,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
             moved = {name: round(now_s[name] - before, 6) for name, before in held_s.items() if name in now_s}
             # one that went back was reset and tells nothing
             seen.held_clocks_s = {name: value for name, value in moved.items() if value >= 0}
-            seen.telemetry_source = sampler.source
+            seen.telemetry_source = telemetry.source
             # only a counter that moves means anything: lifetime counts above zero are no fault
             seen.memory_errors = None if errors is None or now is None else now - errors
             job.prove_again()

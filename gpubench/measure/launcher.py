@@ -11,21 +11,31 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
-from gpubench.measure import checks, events, messages, preflight, protocol
+from gpubench.measure import checks, messages, preflight
 from gpubench.measure.budget import MICRO_MOST_S
-from gpubench.measure.child import JOB_MODULE, JOINED, MODULE, Child, Control, environment_of
-from gpubench.measure.events import OnEvent, say_nothing
+from gpubench.measure.child import (
+    STARTED,
+    Child,
+    Control,
+    JobOverError,
+    Progress,
+    Record,
+    environment_of,
+    follow_case,
+    how_it_ended,
+    next_report,
+)
+from gpubench.measure.messages import OnEvent
 from gpubench.measure.peaks import best_gemm
-from gpubench.measure.place import Place
+from gpubench.measure.place import JOINED, MODULE, Place
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
-from gpubench.measure.protocol import NO_SIGN, STARTED, JobOverError, Progress, Record
 from gpubench.measure.quality_goals import GOALS, SEEDS
 from gpubench.models import Cause, DeviceProfile, Finding, Measurement, MicroResult, Status
 from gpubench.models.run import TimeToQuality
@@ -57,7 +67,6 @@ PHASE_LIMITS_S = {
 
 QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
-STOPPED = "stopped on request"
 OUT_OF_TIME = "the time limit of the run came"
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
@@ -71,7 +80,7 @@ class Launcher:
 
     plan: Plan
     device: DeviceProfile
-    on_event: OnEvent = say_nothing
+    on_event: OnEvent = lambda _: None
     control: Control = field(default_factory=Control)
     ready: messages.Ready | None = None
     device_findings: list[Finding] = field(default_factory=list)
@@ -80,8 +89,7 @@ class Launcher:
     place: Place | None = None
     began_s: Seconds = field(default_factory=time.monotonic)
     micro: list[MicroResult] = field(default_factory=list)
-    _micro_done: bool = False
-    _exchange_done: bool = False
+    _probed: set[int] = field(default_factory=set)
     _child: Child | None = None
     _group: Group | None = None
     _lost: str | None = None
@@ -102,6 +110,7 @@ class Launcher:
         """
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
+        self._probed.update(case.gpu_count for case, _ in self.plan.done if case.gpu_count > 1)
         units = self.plan.units()
         groups = [unit.group for unit in units]
         after = MICRO_GROUP if MICRO_GROUP in groups else groups[0] if groups else None
@@ -112,15 +121,16 @@ class Launcher:
                 case = unit.planned.case
                 if case in record.ended:
                     continue
-                self._measure_exchange(unit.group)
+                if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
+                    self._measure_micro(unit.group)  # what its processes exchange, in the job of its cases
                 record.gemm = best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
                 self.on_event(
-                    events.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
+                    messages.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
                 )
                 left = sum(u.planned.case not in record.ended for u in units[number:])
-                finished = self._numbered(unit, left, record)
+                finished = self._measure(unit, left, record)
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
@@ -132,30 +142,16 @@ class Launcher:
                         f"  {plain(case.label)}: launch {unit.launch + 1} gave nothing ({why}); the figure "
                         "rests on the launches before it, and gpubench run --resume latest measures it anew"
                     )
-                    self.on_event(events.Remark(text=text))
+                    self.on_event(messages.Remark(text=text))
                     continue
-                ended = events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
+                ended = messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
                 self.on_event(ended)
-                if self.plan.micro_left and not self._micro_done and unit.group == after:
+                if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
                     record.gemm = best_gemm(self.micro)
                     yield self._judged(record, unit)  # beside the products read since
         finally:
             self.close()
-
-    def _numbered(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
-        """Measure one unit; note when it began, its place in the run, and what starting its process cost."""
-        began_at = utc_stamp()
-        done = self._measure(unit, left)
-        start_s, self._start_s = self._start_s, {}
-        launch = msgspec.structs.replace(
-            done.launch,
-            sequence=record.begun,
-            began_at=began_at,
-            cold_s={name: round(value, 4) for name, value in start_s.items()} | done.launch.cold_s,
-        )
-        record.begun += 1
-        return msgspec.structs.replace(done, launch=launch)
 
     def _judged(self, record: Record, unit: Unit) -> Measurement:
         return checks.judge_measurement(
@@ -164,35 +160,8 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def compare_by_hand(self, planned: PlannedCase, **how: Any) -> messages.ByHandDone:
-        """Hold the harness against a loop written by hand, in one child process or in those of one job.
-
-        Args:
-            planned: The case.
-            how: Further fields of ``messages.ByHand``.
-
-        Returns:
-            The time of the harness over that of the loop, with its interval.
-
-        Raises:
-            GpuBenchError: If the child could not do it.
-        """
-        try:
-            child = self._child_of(Unit(launch=0, planned=planned).group)
-            child.send(messages.ByHand(reference=planned.reference, case=planned.case, **how))
-            done = self._answer(child, messages.ByHandDone, "first steps")
-        except (ChildLateError, ChildEndedError) as error:
-            self.close()
-            raise GpuBenchError(_how_it_ended(error)) from error
-        except JobOverError as error:
-            raise GpuBenchError(error.over.reason) from error
-        if done.ratio is None:
-            raise GpuBenchError(done.reason or "the comparison with a loop by hand gave no figure")
-        return done
-
-    def _answer(self, child: Child, kind: type[_Report], phase: str, seen: Progress | None = None) -> _Report:
-        """Return the next report, which is of this kind and comes within the time of a phase."""
-        return protocol.next_report(child, (kind,), lambda _: self._until_s(phase), self.on_event, seen)
+    def _next(self, child: Child, kind: type[_Report], seen: Progress) -> _Report:
+        return next_report(child, (kind,), self._until_s, self.on_event, seen)
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -207,9 +176,10 @@ class Launcher:
             most_steps=goal.most_steps,
             data_sha256=goal.data_sha256,
         )
+        seen = Progress(phase="timed")
         try:
             for number in range(SEEDS):
-                done = self._trained(planned, self.plan.seed + number)
+                done = self._trained(planned, self.plan.seed + number, seen)
                 if done.run is None:
                     yield msgspec.structs.replace(row, reason=done.reason)
                     return
@@ -219,38 +189,64 @@ class Launcher:
                 yield row
         except (ChildLateError, ChildEndedError) as error:
             self.close()
-            yield msgspec.structs.replace(row, reason=self._why(error))
+            yield msgspec.structs.replace(row, reason=self._cut_short(seen, error).reason)
 
-    def _trained(self, planned: PlannedCase, seed: int) -> messages.QualityDone:
+    def _trained(self, planned: PlannedCase, seed: int, seen: Progress) -> messages.QualityDone:
         if self.control.stopping.is_set():
-            return messages.QualityDone(reason=STOPPED)
+            return messages.QualityDone(reason="stopped on request")
         if self._time_left_s() <= 0:
             return messages.QualityDone(reason=OUT_OF_TIME)
         child = self._child_of(Unit(launch=0, planned=planned).group)
         child.send(messages.TrainToQuality(case=planned.case, seed=seed))
-        return self._answer(child, messages.QualityDone, "timed")
+        return self._next(child, messages.QualityDone, seen)
+
+    def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
+        """Run a few steps of a case; the next trial has another process if this one is not to be trusted."""
+        seen = Progress(phase="first steps")
+        try:
+            child = self._child_of(Unit(launch=0, planned=planned).group)
+            child.send(messages.TryBatch(reference=planned.reference, case=planned.case))
+            tried = self._next(child, messages.CaseDone, seen)
+        except (ChildLateError, ChildEndedError) as error:
+            self.close()
+            return self._cut_short(seen, error)
+        if tried.spent:
+            self.close()
+        return tried
 
     # --- one unit ---------------------------------------------------------------------------------------
 
-    def _measure(self, unit: Unit, left: int) -> messages.CaseDone:
-        """Measure one unit, or say why not; of a failure the traceback and the output are kept in a log."""
+    def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
+        """Measure one unit, or say why not; of a failure the traceback and the output are kept in a log.
+
+        Its launch tells when it began, its place in the run, and what starting its process cost.
+        """
+        began_at = utc_stamp()
         done = self._attempt(unit, left)
-        if done.status is not Status.FAILED or self._output is None:
-            return done
-        kept = write_log(unit.planned.case.label, done.traceback, self._output)
-        return msgspec.structs.replace(done, kept=kept)
+        kept = None
+        if done.status is Status.FAILED and self._output is not None:
+            kept = write_log(unit.planned.case.label, done.traceback, self._output)
+        start_s, self._start_s = self._start_s, {}
+        launch = msgspec.structs.replace(
+            done.launch,
+            sequence=record.begun,
+            began_at=began_at,
+            cold_s={name: round(value, 4) for name, value in start_s.items()} | done.launch.cold_s,
+        )
+        record.begun += 1
+        return msgspec.structs.replace(done, launch=launch, kept=kept)
 
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
-        seen = Progress()
+        seen = Progress(launch=unit.launch)
         lost = self._lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
         if lost is not None:
-            return seen.done(unit, Status.FAILED, lost)
+            return seen.done(Status.FAILED, lost)
         if self._time_left_s() < LEAST_CASE_S:
             left_s = format_duration(max(0.0, self._time_left_s()))
             least = format_duration(LEAST_CASE_S)
             reason = f"left out: a case takes {least} at least, and the time limit leaves {left_s}"
-            return seen.done(unit, Status.TIMEOUT, reason)
+            return seen.done(Status.TIMEOUT, reason)
         try:
             child = self._child_of(unit.group)
             child.send(
@@ -261,10 +257,10 @@ class Launcher:
                     time_s=self._share_s(left),
                 )
             )
-            done = protocol.follow_case(child, seen, self._until_s, self.on_event)
+            done = follow_case(child, seen, self._until_s, self.on_event)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
             self.close()
-            return self._cut_short(unit, seen, error)
+            return self._cut_short(seen, error)
         if done.lost:
             self._lost = done.reason
         if done.spent:
@@ -272,22 +268,22 @@ class Launcher:
         return done
 
     def _cut_short(
-        self, unit: Unit, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
+        self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
     ) -> messages.CaseDone:
-        """Say how a case ends whose process is gone; what the driver holds against the device comes first."""
+        """Say how work ends whose process is gone; what the driver holds against the device comes first."""
         fault = self._fault()
         if isinstance(error, JobOverError):
-            done = seen.done(unit, error.over.status, fault or error.over.reason)
+            done = seen.done(error.over.status, fault or error.over.reason)
             return msgspec.structs.replace(done, traceback=error.over.traceback)
         if fault is not None:
-            return seen.done(unit, Status.FAILED, fault)
+            return seen.done(Status.FAILED, fault)
         if self.control.stopping.is_set():
-            return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
+            return seen.done(Status.INTERRUPTED, f"stopped during {seen.phase}")
         late = isinstance(error, ChildLateError)
         if late and self._time_left_s() <= 0:
-            return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
+            return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
-        return seen.done(unit, status, protocol.how_it_ended(error, seen.phase), cause)
+        return seen.done(status, how_it_ended(error, seen.phase), cause)
 
     def _fault(self) -> str | None:
         """Say what the driver holds against the device, after a process died on it; no case follows then."""
@@ -297,49 +293,28 @@ class Launcher:
         self._lost = preflight.describe_fault(fault)
         return self._lost
 
-    def _measure_micro(self) -> None:
-        """Run the micro-benchmarks, once; a failure costs them and nothing else."""
-        if self._lost is None and not self.control.stopping.is_set():
-            self._micro_done = True
-            self._run_micro(MICRO_GROUP)
-
-    def _measure_exchange(self, group: Group) -> None:
-        """Measure, once, what the processes of a job exchange; in the job that its cases are measured in."""
-        done = self._exchange_done or any(case.gpu_count > 1 for case, _ in self.plan.done)
-        over = self._lost is not None or self._no_job is not None or self.control.stopping.is_set()
-        if group.gpu_count == 1 or self.plan.micro == "none" or done or over:
+    def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
+        """Run the micro-benchmarks of one process or of those of a job, once; a failure costs no more."""
+        known = group.gpu_count in self._probed
+        if known or self._lost is not None or self.control.stopping.is_set():
             return
-        self._exchange_done = True
-        self._run_micro(group)
-
-    def _run_micro(self, group: Group) -> None:
+        self._probed.add(group.gpu_count)
         limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
         if self.plan.time_limit_s is not None:
             limit_s = min(limit_s, MICRO_SHARE * self._time_left_s())
+        seen = Progress(phase="micro")
         try:
             child = self._child_of(group)
             child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
-            seen = Progress()
-            while not (report := self._answer(child, messages.MicroDone, "micro", seen)).last:
+            while not (report := self._next(child, messages.MicroDone, seen)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
                 if report.finding is not None:
                     self.device_findings.append(report.finding)
         except (ChildLateError, ChildEndedError, JobOverError) as error:
             self.close()
-            self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
-
-    def _why(self, error: ChildLateError | ChildEndedError | JobOverError) -> str:
-        """Say why the process had to end in the middle of its micro-benchmarks."""
-        if self.control.stopping.is_set():
-            return STOPPED
-        if fault := self._fault():
-            return fault
-        if isinstance(error, ChildLateError) and self._time_left_s() <= 0:
-            return OUT_OF_TIME
-        if isinstance(error, JobOverError):
-            return error.over.reason
-        return _how_it_ended(error)
+            why = self._cut_short(seen, error).reason
+            self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
 
     def _take_micro(self, result: MicroResult) -> None:
         """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
@@ -350,7 +325,7 @@ class Launcher:
             self.micro[same.index(what)] = result
         else:
             self.micro.append(result)
-        self.on_event(events.MicroEnded(result=result))
+        self.on_event(messages.MicroEnded(result=result))
 
     # --- the process ------------------------------------------------------------------------------------
 
@@ -380,7 +355,7 @@ class Launcher:
             )
         )
         try:
-            report = protocol.next_report(child, STARTED, self._until_s, self.on_event)
+            report = next_report(child, STARTED, self._until_s, self.on_event)
         except JobOverError as error:
             self._no_job = error.over.reason  # the others would not come to the next one either
             raise
@@ -411,7 +386,7 @@ class Launcher:
             return Child(variables, self.module)
         if self.place is not None:
             return Child(variables, self.module, arguments=(JOINED,))
-        return Child(variables, JOB_MODULE, arguments=(f"{group.gpu_count}",))
+        return Child(variables, MODULE, arguments=(f"{group.gpu_count}",))
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""
@@ -434,7 +409,7 @@ class Launcher:
             self._output = child.output()
             if child.swept:
                 self.on_event(
-                    events.Remark(text=f"ended what the model had left running: {', '.join(child.swept)}")
+                    messages.Remark(text=f"ended what the model had left running: {', '.join(child.swept)}")
                 )
 
     # --- time -------------------------------------------------------------------------------------------
@@ -461,7 +436,3 @@ class Launcher:
         if self.plan.budget.name == "quick" and phase not in OWN_TIME_PHASES:
             silence = min(silence, QUICK_SILENCE_S)
         return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
-
-
-def _how_it_ended(error: ChildLateError | ChildEndedError) -> str:
-    return f"the measuring process {str(error) or f'gave {NO_SIGN}'}"

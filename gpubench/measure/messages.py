@@ -1,7 +1,11 @@
-"""What the parent and the child that measures say to each other: one JSON line a message, never pickle."""
+"""What the parent and the child that measures say to each other: one JSON line a message, never pickle.
+
+And what the parent tells whoever watches a run (a terminal, a notebook, a test); two are what a child says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -19,6 +23,7 @@ from gpubench.models import (
     Identity,
     Launch,
     LoadProof,
+    Measurement,
     MicroResult,
     PrecisionProof,
     Round,
@@ -71,21 +76,6 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
     case: Case
 
 
-class ByHand(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
-    """Hold the harness, or its telemetry, against a loop written by hand.
-
-    Attributes:
-        block_s: Least length of a block [s].
-        repeats: Of a job of several processes, how often the six orders of three blocks are run through.
-    """
-
-    reference: str
-    case: Case
-    sampler: bool = False
-    block_s: Seconds = 0.5
-    repeats: int = 3
-
-
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
     """Hold what the harness relies on against something that it shares no code with.
 
@@ -116,7 +106,7 @@ class TrainToQuality(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"
     seed: int
 
 
-Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | TrainToQuality | Prove | Stop
+Command = Setup | MeasureCase | MeasureMicro | TryBatch | TrainToQuality | Prove | Stop
 
 # --- child to parent -------------------------------------------------------------------------------------
 
@@ -200,19 +190,6 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
     last: bool = False
 
 
-class ByHandDone(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
-    """Median ratio of the pairs, with its 95 % interval; or why there is none.
-
-    ``control`` is that of blocks by hand to blocks by hand, between which nothing differs; of a job alone.
-    """
-
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    control: float | None = None
-    reason: str | None = None
-
-
 class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
     """What a ``Prove`` read, in the one field that it asked for; or how it ended instead.
 
@@ -254,7 +231,7 @@ class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
     reason: str | None = None
 
 
-Ending = CaseDone | ByHandDone | QualityDone | Proven
+Ending = CaseDone | QualityDone | Proven
 """How what was asked for has ended, or why it has not."""
 
 
@@ -264,3 +241,64 @@ def scrubbed(done: Ending) -> Ending:
 
 
 Report = Ready | Phase | RoundDone | MicroDone | Ending | JobOver | Refused
+
+# --- parent to whoever watches a run ----------------------------------------------------------------------
+
+
+class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
+    """Before the first case: how much there is to do; ``left`` of its launches where a run goes on.
+
+    ``most_s`` is what the limits of all of it add up to [s]. ``trainings`` are to a stated quality, from
+    several seeds each; how long they take is not known before.
+    """
+
+    cases: int
+    launches: int
+    most_s: Seconds
+    budget: str
+    device: str
+    left: int | None = None
+    trainings: int = 0
+
+
+class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
+    """One case of one launch begins: ``number`` of ``total``."""
+
+    case: Case
+    launch: int
+    number: int
+    total: int
+
+
+PhaseBegan = Phase
+"""The case at hand is in a new phase: build, check, first steps, capture, warm-up, timed ..."""
+RoundEnded = RoundDone
+"""One more round of the case at hand, and what the device drew and how warm it was at its end."""
+
+
+class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """One case of one launch is over; the measurement holds all its launches so far.
+
+    ``kept`` says where the traceback and the output of one that failed are, for the person alone.
+    """
+
+    measurement: Measurement
+    launch: int
+    kept: str | None = None
+
+
+class MicroEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """One micro-benchmark is over."""
+
+    result: MicroResult
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
+    """One line that the person should read."""
+
+    text: str
+
+
+Event = RunPlanned | CaseBegan | PhaseBegan | RoundEnded | CaseEnded | MicroEnded | Remark
+
+OnEvent = Callable[[Event], None]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
 import msgspec
 import torch
@@ -24,7 +25,7 @@ from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES, gemm_precisions
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.probes import (
-    Make,
+    Action,
     Probe,
     Timer,
     by_clock,
@@ -37,9 +38,10 @@ from gpubench.measure.probes import (
     repeat,
 )
 from gpubench.measure.team import AllReduce, Team
-from gpubench.measure.telemetry import Sampler, Telemetry
+from gpubench.measure.telemetry import Sampler
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
+from gpubench.probe.telemetry import Telemetry
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 
 _TYPES: dict[str, torch.dtype] = {
@@ -64,8 +66,10 @@ CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
 LEAST_COPY_BYTES = 64 * MIB
 """Below these sizes the start of the work is timed, not the work: such a probe is left out."""
-Across = Callable[[bool, bool, Bytes], Make]
-"""The same of a transfer: whether to the device, whether from page-locked memory, and its size."""
+Inside = Callable[[Bytes, Any], Action]
+"""Makes a copy inside a device, of torch or OpenCL, of so many bytes."""
+Across = Callable[[bool, bool, Bytes, Any], Action]
+"""The same of a transfer: whether to the device, and whether from page-locked memory."""
 
 
 def run_micro(
@@ -135,7 +139,7 @@ def run_all_reduce(
     clock = team.clock()
 
     def measure(probe: Probe) -> MicroResult:
-        def timer(action: Callable[[], object]) -> Seconds:
+        def timer(action: Action) -> Seconds:
             team.announce(AllReduce(size=probe.memory_bytes, count=probe.repeats))
             return by_clock(probe, clock)(action)
 
@@ -147,11 +151,6 @@ def run_all_reduce(
 
 def all_reduce_probe(size: Bytes, processes: int) -> Probe:
     """Sum so many bytes of float32 over all processes, several times where once would time the start."""
-
-    def make(device: torch.device) -> Callable[[], object]:
-        tensor = torch.zeros(size // 4, device=device)  # sums of ones would run over
-        return lambda: distributed.all_reduce(tensor)
-
     words = f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
     return Probe(
         name="all-reduce",
@@ -159,10 +158,15 @@ def all_reduce_probe(size: Bytes, processes: int) -> Probe:
         unit="B/s",
         work=2 * (processes - 1) / processes * size,
         memory_bytes=size,
-        make=make,
+        make=partial(_all_reduce, size),
         on_device=False,
         repeats=max(1, min(MOST_ALL_REDUCES, ALL_REDUCE_BLOCK_BYTES // size)),
     )
+
+
+def _all_reduce(size: Bytes, device: torch.device) -> Action:
+    tensor = torch.zeros(size // 4, device=device)  # sums of ones would run over
+    return lambda: distributed.all_reduce(tensor)
 
 
 def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
@@ -188,22 +192,18 @@ def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[P
             yield gemm(name, size)
 
 
-def _multiply(precision: str, size: int) -> Make:
+def _multiply(precision: str, size: int, device: torch.device) -> Action:
     """A product; in FP8 each operand is under a scale of its own, whole numbers are of all their range."""
     given = _TYPES[precision]
-
-    def make(device: torch.device) -> Callable[[], object]:
-        out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
-        if precision == INT8.name:
-            a, b = (torch.randint(-127, 128, (size, size), dtype=given, device=device) for _ in range(2))
-            return lambda: quantize.multiply_int8(a, b, out)
-        if precision == FP8.name:
-            a, b = (torch.randn(size, size, device=device).to(given) for _ in range(2))
-            return lambda: quantize.scaled_product(a, b.t(), out=out)
-        a, b = (torch.randn(size, size, device=device, dtype=given) for _ in range(2))
-        return lambda: torch.mm(a, b, out=out)
-
-    return make
+    out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
+    if precision == INT8.name:
+        a, b = (torch.randint(-127, 128, (size, size), dtype=given, device=device) for _ in range(2))
+        return lambda: quantize.multiply_int8(a, b, out)
+    if precision == FP8.name:
+        a, b = (torch.randn(size, size, device=device).to(given) for _ in range(2))
+        return lambda: quantize.scaled_product(a, b.t(), out=out)
+    a, b = (torch.randn(size, size, device=device, dtype=given) for _ in range(2))
+    return lambda: torch.mm(a, b, out=out)
 
 
 def gemm(precision: str, size: int) -> Probe:
@@ -216,21 +216,18 @@ def gemm(precision: str, size: int) -> Probe:
         unit=_UNITS[precision],
         work=2.0 * size**3,
         memory_bytes=size * size * (2 * given.itemsize + _RESULTS.get(precision, given).itemsize),
-        make=_multiply(precision, size),
+        make=partial(_multiply, precision, size),
         halved=halving(partial(gemm, precision), size, LEAST_GEMM),
     )
 
 
-def _copy_inside(size: Bytes) -> Make:
-    def make(device: torch.device) -> Callable[[], object]:
-        source = torch.ones(size, dtype=torch.uint8, device=device)
-        target = torch.empty_like(source)
-        return lambda: target.copy_(source)
-
-    return make
+def _copy_inside(size: Bytes, device: torch.device) -> Action:
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
 
 
-def device_copy(size: Bytes, make: Callable[[Bytes], Make] = _copy_inside) -> Probe:
+def device_copy(size: Bytes, make: Inside = _copy_inside) -> Probe:
     """A copy inside the device's memory; bytes read and bytes written both count."""
     return Probe(
         name="device copy",
@@ -238,19 +235,16 @@ def device_copy(size: Bytes, make: Callable[[Bytes], Make] = _copy_inside) -> Pr
         unit="B/s",
         work=2.0 * size,
         memory_bytes=2 * size,
-        make=make(size),
+        make=partial(make, size),
         halved=halving(partial(device_copy, make=make), size, LEAST_COPY_BYTES),
     )
 
 
-def _copy_across(to_device: bool, pinned: bool, size: Bytes) -> Make:
-    def make(device: torch.device) -> Callable[[], object]:
-        host = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
-        there = torch.ones(size, dtype=torch.uint8, device=device)
-        source, target = (host, there) if to_device else (there, host)
-        return lambda: target.copy_(source, non_blocking=pinned)
-
-    return make
+def _copy_across(to_device: bool, pinned: bool, size: Bytes, device: torch.device) -> Action:
+    host = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
+    there = torch.ones(size, dtype=torch.uint8, device=device)
+    source, target = (host, there) if to_device else (there, host)
+    return lambda: target.copy_(source, non_blocking=pinned)
 
 
 def transfer(size: Bytes, *, to_device: bool, pinned: bool, make: Across = _copy_across) -> Probe:
@@ -262,7 +256,7 @@ def transfer(size: Bytes, *, to_device: bool, pinned: bool, make: Across = _copy
         unit="B/s",
         work=float(size),
         memory_bytes=size,
-        make=make(to_device, pinned, size),
+        make=partial(make, to_device, pinned, size),
         on_device=False,
         halved=halving(
             partial(transfer, to_device=to_device, pinned=pinned, make=make), size, LEAST_COPY_BYTES
@@ -270,7 +264,7 @@ def transfer(size: Bytes, *, to_device: bool, pinned: bool, make: Across = _copy
     )
 
 
-def _add(device: torch.device) -> Callable[[], object]:
+def _add(device: torch.device) -> Action:
     one = torch.ones(1, device=device)
     return lambda: one.add_(1)
 
@@ -300,9 +294,7 @@ def other_probes(*, alone: bool) -> Iterator[Probe]:
     yield launch()
 
 
-def copies(
-    *, alone: bool, inside: Callable[[Bytes], Make] = _copy_inside, across: Across = _copy_across
-) -> Iterator[Probe]:
+def copies(*, alone: bool, inside: Inside = _copy_inside, across: Across = _copy_across) -> Iterator[Probe]:
     """Copies inside a device, and between it and the host where it is not ``alone``."""
     if alone:
         yield device_copy(CPU_COPY_BYTES, inside)
@@ -332,7 +324,7 @@ def _timer(probe: Probe, hardware: Hardware) -> Timer:
     cache = torch.empty(CACHE_BYTES, dtype=torch.uint8, device=hardware.device)
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
-    def by_events(action: Callable[[], object]) -> Seconds:
+    def by_events(action: Action) -> Seconds:
         cache.zero_()
         before.record()
         action()

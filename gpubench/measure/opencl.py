@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure.budget import Budget
 from gpubench.measure.loop import Clock
 from gpubench.measure.micro import copies
-from gpubench.measure.probes import Make, Probe, by_clock, deadline_in, measure_all, repeat
+from gpubench.measure.probes import Action, Probe, by_clock, deadline_in, measure_all, repeat
 from gpubench.models import DeviceProfile, Finding, MicroResult
 from gpubench.units import Bytes, Seconds, plain
 
@@ -136,7 +136,7 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
     items = ITEMS_PER_UNIT * queue.device.max_compute_units // lanes
     options = [f"-DTYPE={scalar}{lanes if lanes > 1 else ''}", f"-DSCALAR={scalar}", f"-DSTEPS={CHAIN_STEPS}"]
 
-    def make(queue: cl.CommandQueue) -> Callable[[], object]:
+    def make(queue: cl.CommandQueue) -> Action:
         kernel = cl.Kernel(cl.Program(queue.context, _SOURCE).build(options), "chains")
         out = empty(queue, items * lanes, number)
         kernel.set_args(out.data, number(_GAIN), number(_OFFSET))
@@ -160,26 +160,19 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
     )
 
 
-def copy_inside(size: Bytes) -> Make:
+def copy_inside(size: Bytes, queue: cl.CommandQueue) -> Action:
     """Copy one buffer of the device to another, both written before: what never was may not be there yet."""
-
-    def make(queue: cl.CommandQueue) -> Callable[[], object]:
-        source, target = (zeros(queue, size, np.uint8) for _ in range(2))
-        return lambda: cl.enqueue_copy(queue, target.data, source.data)
-
-    return make
+    source, target = (zeros(queue, size, np.uint8) for _ in range(2))
+    return lambda: cl.enqueue_copy(queue, target.data, source.data)
 
 
-def _copy_across(to_device: bool, pinned: bool, size: Bytes) -> Make:
-    def make(queue: cl.CommandQueue) -> Callable[[], object]:
-        there: Any = zeros(queue, size, np.uint8)
-        here = np.ones(size, np.uint8)
-        if pinned:
-            flags, access = cl.mem_flags, cl.map_flags.READ | cl.map_flags.WRITE
-            staged = cl.Buffer(queue.context, flags.READ_WRITE | flags.ALLOC_HOST_PTR, size)
-            here, _ = cl.enqueue_map_buffer(queue, staged, access, 0, (size,), np.uint8)
-            here[:] = 1
-        target, source = (there.data, here) if to_device else (here, there.data)
-        return lambda: cl.enqueue_copy(queue, target, source, is_blocking=False)
-
-    return make
+def _copy_across(to_device: bool, pinned: bool, size: Bytes, queue: cl.CommandQueue) -> Action:
+    there: Any = zeros(queue, size, np.uint8)
+    here = np.ones(size, np.uint8)
+    if pinned:
+        flags, access = cl.mem_flags, cl.map_flags.READ | cl.map_flags.WRITE
+        staged = cl.Buffer(queue.context, flags.READ_WRITE | flags.ALLOC_HOST_PTR, size)
+        here, _ = cl.enqueue_map_buffer(queue, staged, access, 0, (size,), np.uint8)
+        here[:] = 1
+    target, source = (there.data, here) if to_device else (here, there.data)
+    return lambda: cl.enqueue_copy(queue, target, source, is_blocking=False)

@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+MODULE = "gpubench.measure.worker"
+"""What a process that measures runs."""
+JOINED = "joined"
+"""Tells a child that it is the first of the processes that a user's torchrun has started."""
+STORE_VARIABLE = "GPUBENCH_JOB_STORE"
+"""Names the file by which the processes of one machine find each other: nothing listens for it."""
+
 
 @dataclass(frozen=True)
 class Place:

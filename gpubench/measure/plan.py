@@ -1,4 +1,7 @@
-"""From a request to the cases to measure, their order, and what it will take; nothing is measured here."""
+"""From a request to the cases to measure, their order, and what it will take; nothing is measured here.
+
+Options that contradict each other are refused before any device is touched.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import precisions
 from gpubench.errors import MisuseError
 from gpubench.measure import capability
 from gpubench.measure.budget import MICRO_MOST_S, Budget, budget_of
 from gpubench.measure.quality_goals import GOALS
-from gpubench.measure.request import MicroWish, RunRequest
-from gpubench.measure.suites import asked_cases, asked_executions
+from gpubench.measure.request import MicroWish, RunRequest, SuiteName
 from gpubench.models import (
     BatchChoice,
     Case,
@@ -32,7 +33,9 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.precisions import forcing_fewer_bits, forcing_tf32
+from gpubench.options import asked_recipe, check_fields, named, options_of
+from gpubench.precisions import AMP, forcing_fewer_bits, forcing_tf32
+from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
 from gpubench.user_model import is_own
 
@@ -45,9 +48,21 @@ in the mean (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 
+_BOTH = (Precision.FP32, AMP)
+SUITES: Mapping[SuiteName, Mapping[str, tuple[str, ...]]] = {
+    "default": {"cnn": _BOTH, "lstm": _BOTH, "vgg16": _BOTH, "resnet50": (AMP,)},
+    "modern": dict.fromkeys(("resnet50", "vit_b16", "bert_base", "llama_1b"), (AMP,)),
+}
+_EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
+    "default": (),
+    "modern": (Execution.EAGER, Execution.COMPILE),
+}
+_ON_A_GPU = "resnet50"
+"""Of the default suite: a step of it takes a CPU too long, and it is not a Keras model here."""
+
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A case, where its workload is found, and what it computes; ``operators`` are those of one step."""
+    """A case, where its workload is found, and what it computes."""
 
     reference: str
     case: Case
@@ -55,7 +70,6 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     hardware_flops_per_sample: float | None = None
     tokens_per_sample: int | None = None
     parameter_count: int | None = None
-    operators: int | None = None
     batch_choice: BatchChoice | None = "fixed"
     convolves: bool | None = None
 
@@ -256,13 +270,13 @@ def _every_case(
         or capability.default_executions(framework, devices[0], publish=publish, gpu_count=count)
     ]
     threads = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
-    for reference, named in asked_cases(request, on_cpu=devices[0].is_cpu).items():
+    for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
         trained = TaskKind.TRAIN in profile.tasks
         task = profile.task_for(request.task) if trained else profile.tasks[0]  # as an input pipeline
         mode = profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
         wanted = product(
-            resolve_precisions(named or profile.precisions, devices),
+            resolve_precisions(asked_precisions or profile.precisions, devices),
             placed,
             batches_of(request, profile, task, on_cpu=devices[0].is_cpu),
             threads,
@@ -292,6 +306,12 @@ def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[D
     """Say why a case cannot be measured on as many of the devices as it takes; None where it can."""
     case, first = planned.case, devices[0]
     if reason := profile.why_not_at(case.precision):
+        return reason
+    if (
+        case.task is TaskKind.TRAIN
+        and not first.is_cpu
+        and (reason := profile.why_not_trained_at(case.precision))
+    ):
         return reason
     for device in devices[: case.gpu_count]:
         if reason := capability.why_no_precision(case.precision, device):
@@ -328,11 +348,33 @@ def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework
     return MemoryFormat.CHANNELS_LAST
 
 
+def references(request: RunRequest) -> tuple[str, ...]:
+    """Return the workloads that a request names, or those of its suite."""
+    return request.workloads or tuple(SUITES[request.suite or "default"])
+
+
+def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
+    """Return the precisions of each workload, by its reference; none means those that the device has."""
+    if request.workloads:
+        return dict.fromkeys(request.workloads, request.precisions)
+    rows = dict(SUITES[request.suite or "default"])
+    if request.suite is None and (on_cpu or request.frameworks != (Framework.TORCH,)):
+        del rows[_ON_A_GPU]
+    return {name: request.precisions or usual for name, usual in rows.items()}
+
+
+def asked_executions(request: RunRequest) -> tuple[str, ...]:
+    """Return the executions that are asked for; none means those of the device."""
+    if request.executions or request.workloads:
+        return request.executions
+    return _EXECUTIONS[request.suite or "default"]
+
+
 def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -> tuple[Precision, ...]:
     """Precisions by name, ``amp`` resolved; none named means those that all of the devices have."""
     if not names:
         return capability.default_precisions(*devices)
-    wanted = (capability.best_amp(*devices) if name == precisions.AMP else Precision(name) for name in names)
+    wanted = (capability.best_amp(*devices) if name == AMP else Precision(name) for name in names)
     return tuple(dict.fromkeys(wanted))
 
 
@@ -412,7 +454,98 @@ def planned_case(
         or None,
         tokens_per_sample=None if case.new_tokens else profile.tokens_per_sample,
         parameter_count=profile.parameters - fewer,
-        operators=sum(operator.count for operator in profile.operators_of(case.task)),
         batch_choice=batch_choice,
         convolves=profile.convolves(case.task),
     )
+
+
+# --- what no device could do ------------------------------------------------------------------------------
+
+
+RESUME_TAKES = frozenset({"device", "time_limit", "allow", "resume", "results"})
+"""What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
+
+
+def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
+    """Refuse what no device could do, and expand ``all``; before any device is touched.
+
+    Raises:
+        MisuseError: For an unknown precision or execution, an impossible number or workload list.
+    """
+    check_fields(request)
+    check_form(request.device.strip())
+    if request.resume is not None:
+        _check_resume(request)
+    for holds, others, why in _apart(request):
+        if holds and (other := next((option for option, is_asked in others.items() if is_asked), None)):
+            raise MisuseError(why.format(other))
+    wanted = tuple(GOALS) if request.to_quality and not _names_workloads(request) else request.workloads
+    if request.to_quality and (without := [name for name in wanted if name not in GOALS]):
+        raise MisuseError(
+            f"{plain(without[0], 80)} has no stated quality: --to-quality trains {' and '.join(GOALS)}"
+        )
+    names = dict.fromkeys(n for w in wanted for n in (known if w == "all" else (w,)))
+    return msgspec.structs.replace(request, workloads=tuple(names))
+
+
+def _names_workloads(request: RunRequest) -> bool:
+    """Whether workloads were named, be it the default ones."""
+    return "workload" in request.asked or bool(request.workloads)
+
+
+def _check_resume(request: RunRequest) -> None:
+    """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
+    asked = {each.name: named(each) for each in options_of(type(request))}
+    for name in request.asked:
+        if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
+            what = "workloads by name" if name == "workload" else asked[name]
+            raise MisuseError(
+                f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
+                "your own are named again with --workload)"
+            )
+
+
+def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
+    """What does not go together: whether the one is asked, which others are, and what is wrong with those."""
+    several, is_micro = request.gpu_count > 1, request.micro == "only"
+    largest = {"--batch-size max": request.batch_size == "max"}
+    micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}
+    gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
+    of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
+    of_workloads = of_cases or asked_recipe(request) or _names_workloads(request) or request.suite
+    nothing = "--micro only measures no workload: leave out {}"
+    yield is_micro, {"workloads and their options": bool(of_workloads)}, nothing
+    for keras in (name for name in request.frameworks if name != Framework.TORCH):
+        of_torch = micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads
+        yield True, of_torch, f"{{}} is done in torch alone: leave out --framework {keras}"
+    yield several, largest, "{} is of one GPU: give it without --gpus, or --gpus with a batch"
+    beside = f"gpubench run cnn --gpus {request.gpu_count}"
+    yield several, micro, f"{{}} is of one GPU: all-reduce by size is timed beside a workload, as by {beside}"
+    yield (
+        request.suite is not None,
+        {"the workloads": _names_workloads(request)},
+        ("--suite measures its own workloads: leave out {}, or --suite"),
+    )
+    given = "--thread-scaling times given batches on one CPU: leave out {}"
+    yield request.thread_scaling, gpus | largest, given
+    yield is_micro, threads, nothing
+    shared = {"--strong": request.strong, f"--jobs {request.jobs}": other_jobs}
+    yield not several and request.resume is None, shared, "{} is of several GPUs: give --gpus N too"
+    not_shared = {
+        "--jobs independent": request.jobs == "independent",
+        "--task infer": request.task == "infer",
+    }
+    yield request.strong, not_shared, "--strong shares out the batch of one training job: leave out {}"
+    not_trained = {
+        "--task": request.task != "train",
+        "--batch-size": request.batch_size is not None,
+        "--execution": bool(request.executions),
+        "--framework": request.frameworks != (Framework.TORCH,),
+        "--suite": request.suite is not None,
+        **gpus,
+        **micro,
+        **threads,
+        "--resume": request.resume is not None,
+    }
+    trains = "--to-quality trains eagerly in torch on one device, at a batch of its own: leave out {}"
+    yield request.to_quality, not_trained, trains

@@ -34,8 +34,10 @@ MOST_TIMES = 1000
 """Repetitions whose times are kept one by one; a kernel of microseconds is repeated far more often."""
 
 
-Timer = Callable[[Callable[[], object]], Seconds]
-Make = Callable[[Any], Callable[[], object]]
+Action = Callable[[], object]
+"""One repetition."""
+Timer = Callable[[Action], Seconds]
+Make = Callable[[Any], Action]
 """Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition."""
 
 
@@ -157,7 +159,7 @@ def deadline_in(time_s: Seconds | None) -> Seconds:
 
 def repeat(
     probe: Probe,
-    action: Callable[[], object],
+    action: Action,
     timed: Timer,
     budget: Budget,
     *,
@@ -230,7 +232,7 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
 def by_clock(probe: Probe, clock: Clock) -> Timer:
     """Return what times one repetition on a clock that waits for the device."""
 
-    def timer(action: Callable[[], object]) -> Seconds:
+    def timer(action: Action) -> Seconds:
         def repetition() -> None:
             for _ in range(probe.repeats):
                 action()

@@ -99,11 +99,11 @@ def _load(order: Prove, context: WorkerContext) -> LoadProof:
     telemetry, clock = context.telemetry, loop.clock
     with Sampler(telemetry, clock.now_s) as sampler:
         _for(loop, steps, order.settle_s)
-        began_s, before = clock.now_s(), sampler.energy_j()
+        began_s, before = clock.now_s(), telemetry.energy_j()
         _for(loop, steps, order.load_s - order.settle_s)
-        region_s, after = clock.now_s() - began_s, sampler.energy_j()
+        region_s, after = clock.now_s() - began_s, telemetry.energy_j()
         samples = shifted(sampler.drain(), began_s)
-        source = sampler.source
+        source = telemetry.source
 
     def sampled() -> Seconds:
         with Sampler(telemetry, clock.now_s):

@@ -25,8 +25,6 @@ from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_block
 QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
 GROUP = 128
 """Weights that share a scale and a zero point at 4 bits."""
-
-
 INT8_MULTIPLE = 8
 """Of both sizes of a layer in int8: others torchao computes in whole numbers of 32 bits, on the host."""
 
@@ -137,9 +135,7 @@ def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = N
     Shapes:
         a: (M, K) int8, over 16 rows on a GPU; b: (K, N) int8; out, and the result: (M, N) int32.
     """
-    if out is None:
-        return torch._int_mm(a, b)  # noqa: SLF001 - torch has no other name for it
-    return torch._int_mm(a, b, out=out)  # noqa: SLF001
+    return torch._int_mm(a, b, out=out)  # noqa: SLF001 - torch has no other name for it
 
 
 def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:

@@ -20,8 +20,8 @@ from gpubench.discovery import load_workload
 from gpubench.foreign_code import lacks_memory
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
-from gpubench.profile.nested import tensors_of, with_tensors
-from gpubench.workload import Task, forward
+from gpubench.tensors import tensors_of, with_tensors
+from gpubench.workload import Task, forward, set_mode
 
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
     precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)
@@ -92,7 +92,7 @@ class Work:
 
 def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor:
     """One training step: zero the gradients, forward and loss under autocast, backward, update."""
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     with work.autocast():
         loss = work.loss(forward(work.model, inputs), targets)
     if work.scaler is None:
@@ -195,12 +195,20 @@ def seed_all(seed: int) -> None:
 
 
 def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
-    """Copy the model of a task, and its loss with it where that is a module, or a method of one.
+    """Build the model of a task once more, or copy it, and its loss with it where that is of a module.
 
     Args:
         task: It stays as it is.
         build_again: Gives the same task where no copy can be trained, as of a scripted module.
     """
+    if task.again is not None:
+        made = task.again()
+        pairs = list(zip(made.model.parameters(), task.model.parameters(), strict=False))
+        if all(new is not old for new, old in pairs):  # a file may hand out one model again and again
+            with torch.no_grad():
+                for new, old in pairs:  # drawn by a generator of its own they differ
+                    new.copy_(old)
+            return replace(made, batches=task.batches)
     is_module = isinstance(getattr(task.loss, "__self__", task.loss), nn.Module)
     try:
         model, loss = copy.deepcopy((task.model, task.loss if is_module else None))
@@ -237,7 +245,7 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
         place_narrow(model, case, device)
     if case.precision.facts.in_blocks:
         compute_in_fp8(model, case.workload, device)
-    model = place(model, case, device).train(train_it)
+    model = set_mode(place(model, case, device), train=train_it)
     if case.weight_type in QUANTIZED:
         quantize(model, case.weight_type)
     if case.precision is Precision.INT8:
@@ -310,7 +318,8 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
 
 def is_fused(optimizer: Optimizer | None) -> bool | None:
     """Whether every parameter group is updated by a fused kernel; None without an optimizer."""
-    return None if optimizer is None else all(group.get("fused") is True for group in optimizer.param_groups)
+    groups = getattr(optimizer, "param_groups", None)  # an optimizer need not be torch's
+    return None if groups is None else all(group.get("fused") is True for group in groups)
 
 
 def _keywords(factory: Callable[..., Optimizer]) -> frozenset[str]:

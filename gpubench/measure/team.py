@@ -29,20 +29,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpubench import __version__
 from gpubench.errors import InterruptedRunError, MisuseError
-from gpubench.measure import by_hand, guards
+from gpubench.measure import guards
 from gpubench.measure.capability import NotHereError, no_blocks
 from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
-from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.loop import Clock
-from gpubench.measure.messages import ByHand, MeasureCase, Setup
-from gpubench.measure.place import Place
+from gpubench.measure.messages import MeasureCase, Setup
+from gpubench.measure.place import STORE_VARIABLE, Place
 from gpubench.measure.precision import switches_for
 from gpubench.measure.step import Work, built, move
 from gpubench.models import Case, DeviceProfile, ParallelMode, TaskKind
 from gpubench.profile.blocks import repeated_blocks
 from gpubench.units import Bytes, Seconds, listing, plain
-from gpubench.workload import Task
+from gpubench.workload import Task, forward
 
 
 def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
@@ -80,7 +79,28 @@ def share(work: Work) -> Work:
     if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
         return work
     device_ids = None if Hardware(device=work.device).is_cpu else [work.device]
-    return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
+    unused = _leaves_some_unused(work)
+    model = DistributedDataParallel(work.model, device_ids=device_ids, find_unused_parameters=unused)
+    return dataclasses.replace(work, model=model)
+
+
+def _leaves_some_unused(work: Work) -> bool:
+    """Whether a step leaves a parameter without a gradient in any process, such as that of a spare head.
+
+    DistributedDataParallel fails at its second step then, unless it is told to look for them.
+    """
+    trained = [p for p in work.model.parameters() if p.requires_grad]
+    is_missing = False
+    for inputs, targets in work.batches:
+        with work.autocast():
+            loss = work.loss(forward(work.model, inputs), targets)
+        loss.backward()
+        is_missing |= any(p.grad is None for p in trained)
+        for parameter in trained:
+            parameter.grad = None
+    found = torch.tensor([float(is_missing)], device=work.device)
+    distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
+    return bool(found)
 
 
 def _fully_shard(device: torch.device) -> Callable[..., Any]:
@@ -141,18 +161,11 @@ class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
     count: int
 
 
-class InAllOrders(msgspec.Struct, frozen=True, kw_only=True, tag="in_all_orders"):
-    """Blocks of ``steps`` steps by the harness, announced one by one, and by hand, which are not."""
-
-    steps: int
-    repeats: int
-
-
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
     """The job is over: the others go, to another one or to none."""
 
 
-Announcement = MeasureCase | ByHand | Over | Steps | Look | AllReduce | InAllOrders
+Announcement = MeasureCase | Over | Steps | Look | AllReduce
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
@@ -303,10 +316,9 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
     store = _join(call, place, hardware, profile)
     work: Work | None = None
     task: Task | None = None
-    announced = (_decoder.decode(store.get(str(number))) for number in itertools.count())
-    for what in announced:
-        match what:
-            case MeasureCase() | ByHand() as order:
+    for number in itertools.count():
+        match _decoder.decode(store.get(str(number))):
+            case MeasureCase() as order:
                 work = task = None  # before the next one is built: both would not fit
                 hardware.release()
                 try:
@@ -323,26 +335,8 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
                 _do(work, block, hardware)
             case AllReduce() as block:
                 _sum_up(block, hardware)
-            case InAllOrders() as order:
-                assert work is not None
-                _take_turns(work, order, announced, hardware)
             case Over():
                 return
-
-
-def _take_turns(
-    work: Work, order: InAllOrders, announced: Iterator[Announcement], hardware: Hardware
-) -> None:
-    """Take part in blocks by the harness and by hand, whose order every process knows."""
-
-    def harness() -> Seconds:
-        block = next(announced)
-        assert isinstance(block, Steps)
-        _do(work, block, hardware)
-        return 1.0  # the first process has the clock
-
-    with switches_for(work.case.precision):
-        by_hand.in_all_orders(harness, lambda: by_hand.bare_loop(work, hardware, order.steps), order.repeats)
 
 
 def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) -> Store:
@@ -381,7 +375,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
     _wait(hardware)
 
 
-def _built(order: MeasureCase | ByHand, seed: int, hardware: Hardware) -> tuple[Task, Work]:
+def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
     """The same task from a seed of its own, so that each process has other samples."""
     task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)

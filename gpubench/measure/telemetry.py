@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from gpubench.models import Finding, FindingKind, TelemetrySample
 from gpubench.units import Joules, Seconds, Watts
+
+if TYPE_CHECKING:
+    from gpubench.probe.telemetry import Telemetry
 
 INTERVAL_S = 0.1
 WARMUP_INTERVAL_S = 1.0
@@ -25,33 +28,6 @@ WARMUP_INTERVAL_S = 1.0
 at ten a second would take more of the file than the rounds do."""
 GIVE_UP_AFTER_S = 6.0
 """A little longer than probe waits for a driver call."""
-_FIELDS = tuple(name for name in TelemetrySample.__struct_fields__ if name != "t_s")
-
-
-class Telemetry(Protocol):
-    """What ``probe`` opens on a device."""
-
-    @property
-    def source(self) -> str: ...  # noqa: D102 - "nvml", "none", "hung"
-
-    @property
-    def fault(self) -> str | None: ...  # noqa: D102 - "gpu_lost", "reset_required"
-
-    def sample(self) -> Any:
-        """Read a TelemetrySample's fields, each None where unknown."""
-        ...
-
-    def energy_j(self) -> float | None:
-        """Read the energy counter [J]."""
-        ...
-
-    def held_clocks_s(self) -> dict[str, float]:
-        """Read for how long each policy has held the clocks down [s]."""
-        ...
-
-    def ecc_uncorrected(self) -> int | None:
-        """Read the count of uncorrectable memory errors."""
-        ...
 
 
 class Sampler:
@@ -79,26 +55,16 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(GIVE_UP_AFTER_S)
 
-    @property
-    def source(self) -> str:
-        """Where the values come from; "hung" once the driver has stopped answering."""
-        return self._telemetry.source
-
     def drain(self) -> list[TelemetrySample]:
         """Take every sample since the last call; times are of the clock of the rounds."""
         with self._lock:
             taken, self._samples = self._samples, []
         return taken
 
-    def energy_j(self) -> Joules | None:
-        """Read the energy counter; None where unknown."""
-        return self._telemetry.energy_j()
-
     def _read(self) -> None:
         next_at = time.monotonic()
         while not self._over.is_set() and self._telemetry.source != "hung":
-            reading = self._telemetry.sample()
-            read = {name: getattr(reading, name, None) for name in _FIELDS}
+            read = msgspec.structs.asdict(self._telemetry.sample())
             sample = TelemetrySample(t_s=self._now_s(), **read)
             with self._lock:
                 self._samples.append(sample)

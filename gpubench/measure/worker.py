@@ -1,104 +1,82 @@
-"""The child process that measures, as ``measure.child.Child`` starts it."""
+"""The child process that measures, as ``measure.child.Child`` starts it, or that stands for those of a job.
+
+Of a job of several processes on this machine the child is torchrun, which ends with its parent. torch gives
+its workers no descriptors but the first three. So the pipes of the parent are standard input and output
+there, and what is printed goes to standard error.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from gpubench.errors import GpuBenchError, NoDeviceError
+from gpubench.foreign_code import says_no_memory
 from gpubench.measure import messages
 from gpubench.measure.capability import versions
-from gpubench.measure.child import JOINED
-from gpubench.measure.place import Place
+from gpubench.measure.place import JOINED, MODULE, STORE_VARIABLE, Place
 from gpubench.measure.privacy import scrub
-from gpubench.models import Finding, Framework, MicroResult
-from gpubench.parent import ParentChannel
+from gpubench.models import Finding, Framework, MicroResult, Status
+from gpubench.parent import ParentChannel, die_with_parent, scratch_folder
+from gpubench.units import Seconds
 
 if TYPE_CHECKING:
-    from pyopencl import CommandQueue
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from gpubench.measure.case import WorkerContext
-    from gpubench.measure.keras_case import KerasBench
 
-Context = TypeVar("Context")
+RANK = "rank"
+"""Tells a process that it is one of the job, and not the one that stands for all."""
+LOOPBACK = "127.0.0.1"
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+KILLED_S: Seconds = 1.0
+
+Serve = Callable[[messages.Command], None]
+"""Carries out one command and reports its end."""
 
 _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
 
 def main() -> None:
     """Serve one parent until its end of the pipe closes."""
+    if sys.argv[1] == RANK:
+        _be_rank(int(sys.argv[2]))
     line = ParentChannel()
+    if line.arguments not in ([], [JOINED]):
+        _stand_for_job(line)
+        return
     setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
-    if not setup.device.runs_steps:
-        serve_opencl(line, setup)
-    elif setup.framework is Framework.TORCH:
-        serve_parent(line, setup, Place.here() if JOINED in line.arguments else None)
-    else:
-        serve_keras(line, setup)
+    serve_parent(line, setup, Place.here() if JOINED in line.arguments else None)
 
 
 def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None = None) -> None:
-    """Do what the parent asks for, after its first message; ``place`` is that of a process of a job."""
-    serve_all(line, lambda: open_context(setup, line, place), serve)
+    """Open what is measured on, or say why that cannot be, and do what the parent asks for one by one.
 
-
-def serve_keras(line: ParentChannel, setup: messages.Setup) -> None:
-    """The same in Keras; nothing of torch is imported unless it is Keras's backend."""
-
-    def open_keras() -> KerasBench:
-        line.send(messages.Phase(name="import"))
-        began_s = time.perf_counter()
-        from gpubench.measure import keras_case
-
-        return keras_case.open_bench(setup, line, began_s)
-
-    def serve_one(command: messages.Command, bench: KerasBench, line: ParentChannel) -> None:
-        from gpubench.measure import keras_case
-
-        keras_case.serve(command, bench, line)
-
-    serve_all(line, open_keras, serve_one)
-
-
-def serve_opencl(line: ParentChannel, setup: messages.Setup) -> None:
-    """The same on a device that runs no steps: micro-benchmarks alone."""
-
-    def open_device() -> CommandQueue:
-        line.send(messages.Phase(name="import"))
-        began_s = time.perf_counter()
-        from gpubench.measure.opencl import open_queue
-
-        imported_s = time.perf_counter()
-        line.send(messages.Phase(name="context"))
-        opened = open_queue(setup.device)
-        cold_s = {"import": imported_s - began_s, "context": time.perf_counter() - imported_s}
-        line.send(messages.Ready(cold_s=cold_s))
-        return opened
-
-    def serve_one(command: messages.Command, opened: CommandQueue, line: ParentChannel) -> None:
-        from gpubench.measure.opencl import run_micro
-
-        if not isinstance(command, messages.MeasureMicro):
-            raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
-        results = run_micro(opened, setup.device, setup.budget, time_s=command.time_s)
-        send_micro(line, results)
-
-    serve_all(line, open_device, serve_one)
-
-
-def serve_all(
-    line: ParentChannel,
-    open_bench: Callable[[], Context],
-    serve_one: Callable[[messages.Command, Context, ParentChannel], None],
-) -> None:
-    """Open what is measured on, or say why that cannot be, and do what the parent asks for one by one."""
+    Args:
+        line: To the parent.
+        setup: Its first message.
+        place: That of a process of a job.
+    """
     commands = line.listen(_decoder, messages.Stop)
+    line.send(messages.Phase(name="import"))
     try:
-        context = open_bench()
+        if not setup.device.runs_steps:
+            serve_one: Serve = _open_opencl(setup, line)
+        elif setup.framework is Framework.TORCH:
+            serve_one = partial(serve, context=open_context(setup, line, place), line=line)
+        else:
+            serve_one = _open_keras(setup, line)
     except (RuntimeError, OSError, ImportError, GpuBenchError) as error:
         code = error.exit_code if isinstance(error, GpuBenchError) else NoDeviceError.exit_code
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
@@ -106,12 +84,45 @@ def serve_all(
     while True:
         command = commands.get()
         line.return_home()  # a reference is a path from there
-        serve_one(command, context, line)
+        serve_one(command)
+
+
+def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
+    """The process of a Keras backend; nothing of torch is imported unless it is that backend."""
+    began_s = time.perf_counter()
+    from gpubench.measure import keras_case
+
+    bench = keras_case.open_bench(setup, line, began_s)
+
+    def serve_one(command: messages.Command) -> None:
+        if not isinstance(command, messages.MeasureCase):
+            raise TypeError(f"no such command in Keras: {type(command).__name__}")
+        line.send(messages.scrubbed(keras_case.measure_case(command, bench)))
+
+    return serve_one
+
+
+def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
+    """The process of a device that runs no steps: micro-benchmarks alone."""
+    began_s = time.perf_counter()
+    from gpubench.measure.opencl import open_queue, run_micro
+
+    imported_s = time.perf_counter()
+    line.send(messages.Phase(name="context"))
+    queue = open_queue(setup.device)
+    cold_s = {"import": imported_s - began_s, "context": time.perf_counter() - imported_s}
+    line.send(messages.Ready(cold_s=cold_s))
+
+    def serve_one(command: messages.Command) -> None:
+        if not isinstance(command, messages.MeasureMicro):
+            raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
+        send_micro(line, run_micro(queue, setup.device, setup.budget, time_s=command.time_s))
+
+    return serve_one
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
     """Load torch, reach the device, make sure that it is the one that was probed, and say so."""
-    line.send(messages.Phase(name="import"))
     start = time.perf_counter()
     import torch
 
@@ -156,7 +167,9 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import compare_by_hand, measure_case, try_batch
+    from gpubench.measure.case import measure_case, try_batch
+    from gpubench.measure.proofs import prove
+    from gpubench.measure.quality import train_to_quality
 
     done: messages.Ending
     match command:
@@ -165,18 +178,11 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
             return
         case messages.MeasureCase():
             done = measure_case(command, context)
-        case messages.ByHand():
-            line.send(messages.Phase(name="timed"))
-            done = compare_by_hand(command, context)
         case messages.TrainToQuality():
-            from gpubench.measure.quality import train_to_quality
-
             done = train_to_quality(command, context)
         case messages.TryBatch():
             done = try_batch(command, context)
         case messages.Prove():
-            from gpubench.measure.proofs import prove
-
             done = prove(command, context)
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
@@ -188,18 +194,10 @@ def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentCh
     from gpubench.measure.micro import run_all_reduce, run_micro
 
     hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
-    results: Iterator[MicroResult | Finding]
     if context.team is not None:
-        results = run_all_reduce(context.team, hardware, budget, telemetry, command.time_s)
+        send_micro(line, run_all_reduce(context.team, hardware, budget, telemetry, command.time_s))
     else:
-        results = run_micro(
-            hardware,
-            context.profile,
-            budget,
-            telemetry,
-            time_s=command.time_s,
-        )
-    send_micro(line, results)
+        send_micro(line, run_micro(hardware, context.profile, budget, telemetry, time_s=command.time_s))
 
 
 def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) -> None:
@@ -213,6 +211,106 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
         if line.stop.is_set():
             break
     line.send(messages.MicroDone(last=True))
+
+
+# --- several processes on this machine --------------------------------------------------------------------
+
+
+def _stand_for_job(line: ParentChannel) -> None:
+    """Run torchrun, and tell the parent which process was lost first, and of what."""
+    folder = scratch_folder()
+    folder.mkdir(0o700)
+    os.dup2(line.read_fd, 0)
+    os.dup2(line.write_fd, 1)
+    threading.Thread(target=_end_with_parent, args=(line.read_fd,), daemon=True).start()
+    line.send(messages.Phase(name="import"))  # torch takes seconds
+    import torch
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    os.environ[STORE_VARIABLE] = f"{folder}/store"
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # it would listen at every address
+    os.environ.setdefault("OMP_NUM_THREADS", f"{torch.get_num_threads()}")  # torchrun would make it 1
+    for name in INTERFACE_VARIABLES:  # gloo and NCCL would look for one of their own, which others may reach
+        os.environ.setdefault(name, "lo" if sys.platform == "linux" else "lo0")
+    status, reason, trace = Status.FAILED, "every process of the job has ended before its time", None
+    try:
+        run.main(
+            [
+                f"--nproc-per-node={line.arguments[0]}",
+                "--rdzv-backend=c10d",
+                "--rdzv-conf=store_type=file",
+                f"--rdzv-endpoint={folder}/agent",
+                f"--local-addr={LOOPBACK}",
+                f"--log-dir={folder}",
+                "--max-restarts=0",  # the parent decides what follows a loss
+                "--monitor-interval=0.1",
+                "--no-python",
+                *(sys.executable, "-P", "-m", MODULE, RANK, f"{os.getpid()}"),
+            ]
+        )
+    except ChildFailedError as error:
+        status, reason, trace = _cause(error)
+    except Exception as error:  # noqa: BLE001 - torch reports a start that fails in several kinds
+        reason = scrub(f"the job could not be started: {error}")
+    line.send(messages.JobOver(status=status, reason=reason, traceback=trace))
+
+
+def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
+    """Say which process was lost first, and of what; an error of Python is in the file that it left."""
+    rank, failure = error.get_first_failure()
+    said = failure.error_file_data.get("message")
+    if isinstance(said, dict):
+        reason = scrub(f"rank {rank} of the job: {said['message']}")
+        status = Status.OUT_OF_MEMORY if says_no_memory(reason) else Status.FAILED
+        return status, reason, said["extraInfo"]["py_callstack"]
+    how = f"ended with status {failure.exitcode}"
+    if failure.exitcode < 0:
+        how = f"was ended by signal {-failure.exitcode} ({failure.signal_name()})"
+    return Status.FAILED, f"rank {rank} of the job {how}", None
+
+
+def _end_with_parent(read_fd: int) -> None:
+    """Wait until the parent has closed its pipe, and end all at once: torch would be patient."""
+    parent = select.poll()
+    parent.register(read_fd, 0)  # its hanging up is always reported
+    parent.poll()
+    ranks = psutil.Process().children(recursive=True)
+    for rank in ranks:
+        with contextlib.suppress(psutil.Error):  # the first one ends by itself
+            rank.kill()
+    psutil.wait_procs(ranks, timeout=KILLED_S)
+    os._exit(0)
+
+
+def _be_rank(torchrun_pid: int) -> None:
+    """Be one process of the job: take its pipes from where torchrun leaves them; leave word of an error.
+
+    Never returns: what a model has left in this process could keep it from ending.
+    """
+    die_with_parent(torchrun_pid)
+    pipes = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 0)
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    from gpubench.measure import team
+
+    place = Place.here()
+    try:
+        if place.rank == 0:
+            line = ParentChannel(pipes)
+            setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
+            record(serve_parent)(line, setup, place)
+        else:
+            for pipe in pipes:  # they are the first one's alone
+                os.close(pipe)
+            team.follow(place)
+    except BaseException:  # noqa: BLE001 - it is in torch's file by now
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

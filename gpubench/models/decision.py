@@ -40,6 +40,7 @@ class Asks(Record, frozen=True, kw_only=True):
 
     Attributes:
         low, high: Ends of what nine tenths of them lie within, by the spread of their logarithms.
+        own_weight: How much the asks count against what the list prices of clouds suggest: 1 is alone.
     """
 
     median_usd_per_hour: float
@@ -47,6 +48,7 @@ class Asks(Record, frozen=True, kw_only=True):
     high_usd_per_hour: float
     ask_count: int
     provider_count: int
+    own_weight: float = 1.0
 
 
 class Elsewhere(Record, frozen=True, kw_only=True):

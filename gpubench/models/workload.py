@@ -273,6 +273,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         tokens_per_sample: Of a sample of tokens; None where the input is something else.
         decode: Of each generated token; None where nothing is generated.
         is_contiguous_only: Whether a step fails where its images are channels_last.
+        is_eager_only: Whether a step looks at values of its tensors, which no CUDA graph can.
+        why_no_amp: Why a training step fails under a GPU's autocast; None where it does not.
         variants: Profiles of the same workload by other recipes.
     """
 
@@ -309,6 +311,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     decode: DecodeWork | None = None
     saved_bytes_per_pair: float = 0.0
     is_contiguous_only: bool = False
+    is_eager_only: bool = False
+    why_no_amp: str | None = None
     variants: tuple[WorkloadProfile, ...] = ()
 
     def checkpointing_over(self, gpu_count: int) -> Checkpointing | None:
@@ -349,7 +353,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """
         task = TaskKind(asked)
         if task is TaskKind.INFER and task not in self.tasks:
-            raise MisuseError(f"{self.name} is trained and nothing else: leave out --task infer")
+            serving = ", or ask for llama_1b, llama_8b or llama_70b" if self.tokens_per_sample else ""
+            raise MisuseError(f"{self.name} is trained and nothing else: leave out --task infer{serving}")
         return task if task in self.tasks or not self.settings else self.tasks[0]
 
     def why_not_at(self, precision: Precision) -> str | None:
@@ -363,9 +368,17 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
             return None
         return f"{self.name} is offered at {' and '.join(offered)}, not at {precision}"
 
+    def why_not_trained_at(self, precision: Precision) -> str | None:
+        """Say why a training step fails on a GPU at a precision; None where it does not."""
+        if not precision.is_amp or self.why_no_amp is None:
+            return None
+        return f"a training step of {self.name} fails under a GPU's autocast: {self.why_no_amp}"
+
     @property
     def usual_precision(self) -> Precision | None:
         """The precision of a question that names none; None is mixed precision."""
+        if self.why_no_amp is not None:
+            return Precision.FP32
         return Precision(self.precisions[0]) if self.precisions and self.precisions[0] != AMP else None
 
     @property

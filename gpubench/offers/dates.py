@@ -17,6 +17,7 @@ from statistics import fmean, median
 from typing import NamedTuple, TypeAlias
 
 from gpubench.models import Asks, Offer, Pricing
+from gpubench.models.catalog import Seller
 from gpubench.stats import Z90
 from gpubench.units import count
 
@@ -143,6 +144,17 @@ LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
 enough, before it is booked, and then the next one counts. Assumed."""
 USUAL_ASKS = 3
 """So many asks weigh as much as the usual spread."""
+ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
+"""What a host of a kind asks over the median list price of clouds for the same GPU, in the middle of the 23
+GPUs with two asks or more since 2026-07 in the shipped tables; of vetted hosts from RunPod's two prices."""
+MARKET_ASKS = 0.5
+"""So many asks weigh as much as the price that the clouds suggest: asks for one GPU spread by 0.33, and their
+middles by 0.45 about that price, in the logarithm; 0.33^2 / 0.45^2."""
+
+
+SPOT_SPREAD = 0.38
+"""Standard deviation of the logarithm of spot prices of one provider for one GPU, over the shipped tables:
+how far a price of long ago says nothing of today's. It gets there by halves, as an ask does."""
 
 
 AskKey: TypeAlias = tuple[str, Pricing]
@@ -157,16 +169,29 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """Return what the hosts of marketplaces ask for each GPU, by GPU and way of paying.
 
     Where a source gave the number and the median of its hosts beside the cheapest, or alone, they count too.
+    The middle of few asks is drawn to what the list prices of clouds suggest.
+
+    Args:
+        offers: Asks, and the list prices of clouds, where there are any.
     """
     found: dict[AskKey, list[Offer]] = {}
-    for offer in offers:
-        if is_of_asks(offer) and offer.usd_per_gpu_hour > 0:
-            found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
-    return {key: _asks(each) for key, each in found.items()}
+    clouds: dict[AskKey, dict[str, list[float]]] = {}
+    for offer in (each for each in offers if each.usd_per_gpu_hour > 0):
+        key = offer.gpu_key, offer.pricing
+        if is_of_asks(offer):
+            found.setdefault(key, []).append(offer)
+        elif offer.seller == "cloud" and offer.kind != "index":
+            clouds.setdefault(key, {}).setdefault(offer.provider, []).append(offer.usd_per_gpu_hour)
+    listed = {key: median(map(median, by_provider.values())) for key, by_provider in clouds.items()}
+    return {key: _asks(each, listed.get(key)) for key, each in found.items()}
 
 
-def _asks(offers: list[Offer]) -> Asks:
-    """Return the distribution of asks; the ends come from the spread, drawn to the usual one where few."""
+def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
+    """Return the distribution of asks; the ends come from the spread, drawn to the usual one where few.
+
+    An ask of 0.20 where clouds ask 1.00: its own weight is 1 of 1.5, so that the middle is 0.20^(2/3) times
+    0.56^(1/3) = 0.282.
+    """
     logs: list[float] = []
     for offer in offers:
         logs.append(math.log(offer.usd_per_gpu_hour))
@@ -176,15 +201,25 @@ def _asks(offers: list[Offer]) -> Asks:
     mean = fmean(logs)
     variance = sum((each - mean) ** 2 for each in logs) + USUAL_ASKS * USUAL_ASK_SPREAD**2
     spread = math.sqrt(variance / (len(logs) - 1 + USUAL_ASKS))
-    middle = median(logs)
+    middle, ask_count = median(logs), sum(offer.ask_count or 1 for offer in offers)
+    own_weight = 1.0
+    if list_usd is not None:
+        suggested = math.log(list_usd) + fmean(math.log(ASK_TO_LIST[_kind(offer)]) for offer in offers)
+        own_weight = ask_count / (ask_count + MARKET_ASKS)
+        middle = own_weight * middle + (1 - own_weight) * suggested
     low, high = (math.exp(middle + side * Z90 * spread) for side in (-1, 1))
     return Asks(
         median_usd_per_hour=math.exp(middle),
         low_usd_per_hour=low,
         high_usd_per_hour=high,
-        ask_count=sum(offer.ask_count or 1 for offer in offers),
+        ask_count=ask_count,
         provider_count=len({offer.provider for offer in offers}),
+        own_weight=own_weight,
     )
+
+
+def _kind(offer: Offer) -> Seller:
+    return "secure" if offer.seller == "secure" else "community"
 
 
 def spread_of(asks: Asks) -> float:

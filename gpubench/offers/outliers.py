@@ -64,12 +64,15 @@ class Standard(NamedTuple):
     loosened: int = 0
     hosts: int = 0
     by_bandwidth: bool = False
+    fewer: int = 0
 
     @property
     def whose(self) -> str:
         """Whose price it is: "the median of 3 other providers ($8.00)"."""
         if self.hosts:
             return f"the median of the {self.hosts} hosts there ({format_usd(self.median_usd)})"
+        if self.fewer:
+            return f"what it asks for {self.fewer} of them ({format_usd(self.median_usd)})"
         if self.by_bandwidth:
             return f"what the cheapest GPUs cost by their bandwidth ({format_usd(self.median_usd)})"
         others = count(self.provider_count, "other provider")
@@ -80,7 +83,7 @@ class Standard(NamedTuple):
     @property
     def in_short(self) -> str:
         """Whose price it is, in a few words: "what 4 others ask"."""
-        if self.hosts or self.by_bandwidth:
+        if self.hosts or self.by_bandwidth or self.fewer:
             return self.whose.partition(" (")[0]
         who = "1 other asks" if self.provider_count == 1 else f"{self.provider_count} others ask"
         return f"what {who}"
@@ -154,6 +157,7 @@ class AskedPrices:
         self._prices: dict[str, dict[_Pay, dict[_Hand, list[float]]]] = {}
         self._origins: dict[OfferKey, str] = {}
         self._hosts: dict[tuple[str, str, Pricing], Standard] = {}
+        self._least: dict[tuple[str, Pricing, _Hand], dict[int, float]] = {}
         every = Offers.of(offers)
         for offer, origin in zip(every, every.origin.cells(), strict=True):
             usd = offer.usd_per_gpu_hour
@@ -164,8 +168,11 @@ class AskedPrices:
                 continue
             if origin != UNTOLD:
                 self._origins[offer_key(offer)] = origin
+            hand = _Hand(_name(offer.provider), origin)
             paid = self._prices.setdefault(offer.gpu_key, {}).setdefault(_pay(offer), {})
-            paid.setdefault(_Hand(_name(offer.provider), origin), []).append(usd)
+            paid.setdefault(hand, []).append(usd)
+            least = self._least.setdefault((offer.gpu_key, offer.pricing, hand), {})
+            least[offer.gpu_count] = min(usd, least.get(offer.gpu_count, usd))
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
@@ -173,13 +180,14 @@ class AskedPrices:
         It is doubted below a fifth of the median of the hosts in its own source. It is doubted below a fifth
         of the median of the other providers, and above five times that of its own kind, unless a second
         provider in another table asks within twice as much or as little. What nobody else sells is doubted,
-        unless it is shipped, below half of what the cheapest GPUs cost by their bandwidth.
+        unless it is shipped, below half of what the cheapest GPUs cost by their bandwidth. A price that is no
+        higher than the same provider's for half as many GPUs is doubted, unless it is shipped or borne out.
         """
         own = offer.usd_per_gpu_hour
         if (standard := self._standard_of_doubt(offer)) is None:
             return None
         words = f"{format_usd(own)} a GPU-hour is {format_number(own / standard.median_usd, 2)} times"
-        if standard.hosts:
+        if standard.hosts or standard.fewer:
             return f"{words} {standard.whose}"
         who = "no other provider sells this GPU" if standard.by_bandwidth else "no second provider is within"
         near = "" if standard.by_bandwidth else f" {WITNESS_RATIO:g}x of it"
@@ -224,9 +232,24 @@ class AskedPrices:
         hand = self._hand(offer)
         if self._is_doubted(key, hand, usd):
             return self._standard_of(key)
+        if (fewer := self._as_much_for_fewer(offer, hand)) is not None:
+            return fewer
         is_a_strangers = hand.origin != UNTOLD and self._is_alone(offer.gpu_key, hand)
         cheapest = self._cheapest_by_bandwidth(offer) if is_a_strangers else None
         return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.median_usd else None
+
+    def _as_much_for_fewer(self, offer: Offer, hand: _Hand) -> Standard | None:
+        """Return what the same provider asks for half as many GPUs or fewer, where that is as much in all."""
+        least = self._least.get((offer.gpu_key, offer.pricing, hand), {})
+        total_usd = offer.usd_per_gpu_hour * offer.gpu_count
+        asked = [(n, usd) for n, usd in least.items() if 2 * n <= offer.gpu_count and n * usd >= total_usd]
+        paid_alike = offer.pricing, Pricing.ON_DEMAND
+        if hand.origin == UNTOLD or not asked:  # what ships was read row by row
+            return None
+        if self._witnesses(offer.gpu_key, hand, offer.usd_per_gpu_hour, *paid_alike):
+            return None
+        fewest, usd = min(asked)
+        return Standard(usd, 0, fewer=fewest)
 
     def _hosts_of(self, offer: Offer) -> Standard | None:
         """Return what the hosts beside an ask want, as its own source says or said of that GPU."""

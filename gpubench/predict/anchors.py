@@ -210,9 +210,10 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
     differ, in that order of weight. Where nothing has it, a step whose products run on the same units will
     do: for weights in BF16 one at AMP, and the other way round. A host-bound reading says nothing about a
-    GPU and starts nothing. What the user measured stands alone: another's harness adds its own error to it.
+    GPU and starts nothing; nor does a training step of another stack. What the user measured stands alone:
+    another's harness adds its own error to it.
     """
-    of_gpu = [r for r in readings if not r.host_bound]
+    of_gpu = [r for r in readings if not r.host_bound and same_stack(r.case, case)]
     usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [
         r for r in of_gpu if r.case.precision.facts.predicted_as == case.precision.facts.predicted_as
     ]
@@ -247,6 +248,15 @@ def differences(reading: Reading, case: Case) -> dict[str, str]:
 def is_host_bound(measurement: Measurement) -> bool:
     """Whether the host set the pace: then the figure is of its processor as much as of the GPU."""
     return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
+
+
+def same_stack(a: Case, b: Case) -> bool:
+    """Whether both cases join their operators, or neither does: a level of training belongs to its stack.
+
+    Forward passes are told from one to the other: what compiling saves of them is fitted.
+    """
+    joined = (each.execution is Execution.COMPILE and each.task is TaskKind.TRAIN for each in (a, b))
+    return len(set(joined)) == 1
 
 
 def same_arithmetic(a: Case, b: Case) -> bool:

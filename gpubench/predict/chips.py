@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from math import inf, log
+from math import exp, inf, log
 from statistics import median
 from typing import NamedTuple
 
@@ -49,6 +49,10 @@ class Chips:
         l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 where not known.
         power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
             where not known), and the clock that the peaks are stated at.
+        product: (n,) share of the peak that large products of tensor cores reach at the full clock, as read
+            on the GPU or its nearest relative.
+        product_best: (n,) the best of its family.
+        product_read: (n,) whether one was read; ``UNREAD_SHARE`` stands for both where none was.
     """
 
     peaks: Floats
@@ -59,6 +63,9 @@ class Chips:
     l2: Floats
     power: Floats
     clock: Floats
+    product: Floats
+    product_best: Floats
+    product_read: Flags
 
 
 def chips_of(specs: Sequence[GpuSpec]) -> Chips:
@@ -77,6 +84,9 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
         l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
         power=np.array([card.held.power for card in cards], dtype=float),
         clock=np.array([card.held.clock for card in cards], dtype=float),
+        product=np.array([card.product.share for card in cards], dtype=float),
+        product_best=np.array([card.product.best for card in cards], dtype=float),
+        product_read=np.array([card.product.is_read for card in cards], dtype=bool),
     )
 
 
@@ -88,6 +98,7 @@ class _Card(NamedTuple):
     dual_issue: bool
     width: list[float]
     held: PowerAndClock
+    product: ProductRate
 
 
 @cache
@@ -112,7 +123,7 @@ def _card_of(spec: GpuSpec) -> _Card:
         for mode, rate in rates.items():
             wide[mode] = log(rate / clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
     tensor = [False, tf32 is not None, half is not None]
-    return _Card(peaks, tensor, dual, wide, power_and_clock(spec))
+    return _Card(peaks, tensor, dual, wide, power_and_clock(spec), product_rate(spec))
 
 
 class PowerAndClock(NamedTuple):
@@ -163,6 +174,70 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
         return None
     stated_hz = spec.fp32_flops_per_s / (2 * spec.cuda_core_count)
     return PowerAndClock(power=log(spec.tdp_w / spec.sm_count), clock=log(stated_hz))
+
+
+# --- large matrix products, as read ------------------------------------------------------------------------
+
+UNREAD_SHARE = 0.75
+"""Of the peak in large products, where no GPU of the family was read."""
+UNREAD_GEFORCE_SHARE = 0.85
+"""The same of GeForce cards, whose rate is half of what their tensor cores could do: easier to feed."""
+_POWER_EXPONENT = 0.48  # with which the clock of a card that was read had followed its power: as fitted
+
+
+class ProductRate(NamedTuple):
+    """Share of the peak of tensor cores in large products at the full clock, and the best of its family."""
+
+    share: float
+    best: float
+    is_read: bool
+
+
+@cache
+def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
+    """What large products of a GPU reach: as read on it, on its nearest relative, or as is usual.
+
+    A relative has the same compute capability, or one of the same family; of several, it is the one whose
+    multiprocessors have the most similar power. GeForce cards compute at another rate than the cards of the
+    same chip that were read.
+
+    Args:
+        spec: The GPU.
+        without: Key of a GPU whose reading is not looked at.
+    """
+    is_geforce, own = spec.line == "GeForce", power_and_clock(spec)
+    alike = [] if is_geforce else [each for each in _products_read() if _family(each) == _family(spec)]
+    read = [each for each in alike if each.key != without]
+    share = UNREAD_GEFORCE_SHARE if is_geforce else UNREAD_SHARE
+    if not read:
+        return ProductRate(share=share, best=share, is_read=False)
+
+    def distance(each: GpuSpec) -> tuple[bool, bool, float]:
+        held = power_and_clock(each)
+        unlike = 0.0 if own == held else abs(own.power - held.power)
+        return each != spec, each.compute_capability != spec.compute_capability, unlike
+
+    nearest = min(read, key=distance)
+    held = power_and_clock(nearest)
+    return ProductRate(
+        share=_products_read()[nearest][0] / exp(min(0.0, _POWER_EXPONENT * held.power - held.clock)),
+        best=max(_products_read()[each][1] for each in read),
+        is_read=True,
+    )
+
+
+@cache
+def _products_read() -> Mapping[GpuSpec, tuple[float, float]]:
+    """The usual and the best reading of each GPU of data/product_rates.csv, as shares of the peak."""
+    rows = [(load_specs()[row["gpu_key"]], row) for row in data_rows("product_rates.csv")]
+    peak = {spec: spec.fp16_tensor_flops_per_s or np.nan for spec, _ in rows}
+    return {s: (float(r["flops_per_s"]) / peak[s], float(r["best_flops_per_s"]) / peak[s]) for s, r in rows}
+
+
+def _family(spec: GpuSpec) -> tuple[int, int] | None:
+    """Compute capabilities that share their tensor cores: 8.6 and 8.9; all of 10; otherwise each its own."""
+    capability = capability_of(spec)
+    return capability and {(8, 9): (8, 6), (10, 3): (10, 0)}.get(capability, capability)
 
 
 def architecture_of(gpu_key: str) -> str:

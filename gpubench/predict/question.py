@@ -69,6 +69,8 @@ def question_of(
     """
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,))
+    if profile.is_eager_only:
+        rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
 
 
@@ -122,7 +124,12 @@ def why_impossible(question: Question) -> str | None:
 
 
 def _why_not_at(question: Question, precision: Precision) -> str | None:
-    return question.profile.why_not_at(precision) or precision.why_not_for(question.task)
+    profile, trained = question.profile, question.task is TaskKind.TRAIN
+    return (
+        profile.why_not_at(precision)
+        or precision.why_not_for(question.task)
+        or (profile.why_not_trained_at(precision) if trained else None)
+    )
 
 
 def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:

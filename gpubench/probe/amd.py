@@ -313,7 +313,7 @@ def _described(index: int, found: _Node) -> tuple[DeviceProfile, DeviceState | N
         unavailable |= dict.fromkeys(("gpu_key", "memory_bytes", "power_limit_w"), _OF_THE_CARD)
         part = f"{name or 'AMD GPU'}, partition {found.partition + 1} of {found.partitions}"
         of_the_card = {"gpu_key": None, "memory_bytes": None, "l2_bytes": None, "power_limit_w": None}
-        return replace(described, name=part, **of_the_card), None
+        return replace(described, name=part, **of_the_card), DeviceState()
     if spec is None:
         unavailable["gpu_key"] = f"{NO_SPEC} and memory"
     return described, DeviceState(

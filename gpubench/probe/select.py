@@ -98,7 +98,7 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
             )
         return (device,) * (count - 1)
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
-        what = "a MIG slice" if device.mig_enabled else name
+        what = "a MIG slice" if device.mig_enabled and device.is_nvidia else name
         raise MisuseError(f"--gpus {count} needs whole NVIDIA GPUs; this device is {what}")
     visible = [d for d in _visible() if d.index != device.index and not d.mig_enabled]
     others = sorted(visible, key=lambda other: not _alike(other, device))

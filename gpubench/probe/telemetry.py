@@ -102,6 +102,10 @@ class GpuGroup(Closing):
         self._stack.close()
 
 
+Telemetry = Readings | GpuGroup
+"""What tells of a measurement: the readings of its GPU, or of all that work as one."""
+
+
 def _over(combine: Callable[[Iterable[T]], T], values: Iterable[T | None]) -> T | None:
     given = list(values)
     known = [value for value in given if value is not None]

@@ -18,7 +18,7 @@ from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.units import format_number, format_si
 from gpubench.user_model import files_of, is_own, version_of
-from gpubench.workload import Workload, forward, seeded
+from gpubench.workload import Workload, forward, seeded, set_mode, uncompiled
 
 MOST_VARIANTS_S = 10.0
 """Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""
@@ -73,11 +73,13 @@ def _profile(
     """
     workload = load_workload(reference)  # says what is missing where torch is
     from gpubench.profile.trace import trace_workload
+    from gpubench.tensors import OffGpu
 
     changed = workload.at(asked.recipe(workload))
     if workload.settings:
         workload = changed
-    traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S, asked.told(workload))
+    with OffGpu(), uncompiled():
+        traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S, asked.told(workload))
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)
@@ -97,6 +99,12 @@ def _profile(
             "its images are kept contiguous at every precision, because a step of channels_last fails: "
             f"{traced.why_contiguous}"
         )
+    if profile.why_no_amp is not None:
+        notes.append(
+            f"a training step fails under a GPU's autocast, so it is not offered there: {profile.why_no_amp}"
+        )
+    if profile.is_eager_only:
+        notes.append("no CUDA graph can hold a step that looks at values, so it is ranked as eager")
     if profile.memory_untraced is not None:
         notes.append(
             f"its memory was estimated from above by a formula, not traced: {profile.memory_untraced}"
@@ -121,12 +129,13 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
             "too much to run here at once; gpubench run looks at it"
         )
     from gpubench.profile.operators import refusal, require_finite
+    from gpubench.tensors import OffGpu
 
     try:
         task = workload.build(SAMPLES, _SEED)
         inputs, targets = task.batches[0]
-        task.model.train()
-        with seeded(_SEED):
+        set_mode(task.model, train=True)
+        with seeded(_SEED), OffGpu():
             require_finite(task.loss(forward(task.model, inputs), targets))
     except Exception as error:  # a model of the user's own may raise anything; the cause is kept
         if lacks_memory(error) or isinstance(error, NotImplementedError):

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from gpubench.profile.kernels import RNN_GATES, STATES_KEPT
-from gpubench.profile.nested import with_tensors
+from gpubench.tensors import with_tensors
 
 _TO_FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log1p log2 pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor
@@ -67,6 +67,7 @@ def cuda_rules() -> Iterator[None]:
             )
             for name in _cast_on_a_cpu_alone():  # before rules of our own are among them
                 library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
+            library.impl("binary_cross_entropy", _banned, "AutocastCPU", **allowed)
         for names, rule in (
             (TO_FLOAT32, partial(_casting, dtype=lambda: torch.float32)),
             (RESULT_IN_FLOAT32, _result_in_float32),
@@ -85,6 +86,14 @@ def cuda_rules() -> Iterator[None]:
     finally:
         own._destroy()  # noqa: SLF001 - as below
         library._destroy()  # noqa: SLF001 - a library lives until then, whatever still refers to it
+
+
+def _banned(*_: Any, **__: Any) -> Tensor:
+    """Refuse what CUDA's autocast refuses: aten/src/ATen/autocast_mode.cpp, binary_cross_entropy_banned."""
+    raise RuntimeError(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: take "
+        "binary_cross_entropy_with_logits or BCEWithLogitsLoss, without the sigmoid before them"
+    )
 
 
 def _add(library: torch.library.Library, name: str, rule: Callable[..., Any]) -> None:

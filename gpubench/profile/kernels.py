@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpubench.models import OperatorKind
+from gpubench.tensors import tensors_in
 
 BYTES_PER_ELEMENT = 4
 DEPTHWISE_MAX_CHANNELS = 4
@@ -64,26 +64,6 @@ def moved(*values: Any) -> float:
     return float(BYTES_PER_ELEMENT * sum(stored))
 
 
-class EveryCall(TorchDispatchMode):
-    """Hands every operator that is called inside the block to a function, which calls it or answers itself.
-
-    The function is given the operator, its arguments, and those by name.
-    """
-
-    def __init__(self, call: Callable[[Any, Sequence[Any], dict[str, Any]], Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._call = call
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and its guard takes as long as a call
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer one call."""
-        del types
-        return self._call(func, args, kwargs or {})
-
-
 def matmul(m: int, n: int, k: int) -> Kernel:
     """Product of (m, k) and (k, n)."""
     elements = m * k + k * n + m * n
@@ -93,20 +73,6 @@ def matmul(m: int, n: int, k: int) -> Kernel:
 def memory(elements: float) -> Kernel:
     """An operator that only reads and writes so many elements."""
     return Kernel(OperatorKind.MEMORY, 0.0, BYTES_PER_ELEMENT * elements)
-
-
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Every tensor among these arguments, however deep in lists and tuples; of a sparse one its parts."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield from (value._indices(), value._values()) if value.is_sparse else (value,)  # noqa: SLF001 - the public ones refuse what is not coalesced
-        elif isinstance(value, list | tuple):
-            yield from tensors_in(value)
-
-
-def storage_id(tensor: Tensor) -> int:
-    """What tells the storage of a tensor from others while it lives; on the meta device data have none."""
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
 
 
 # --- operators that are not simply inputs plus outputs -----------------------------------------------------

@@ -1,17 +1,18 @@
-"""Whether a step can have its images channels_last, the layout that is faster at half precision."""
+"""Whether a step can have its images channels_last, faster at half precision, or run under autocast."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpubench.foreign_code import one_line
 from gpubench.models import TaskKind
-from gpubench.profile.nested import with_tensors
 from gpubench.profile.quick_fakes import gpu_without_values
-from gpubench.workload import Workload, forward, seeded
+from gpubench.tensors import with_tensors
+from gpubench.workload import Workload, forward, seeded, set_mode
 
 IMAGES = 4
 """Dimensions of a batch of images."""
@@ -41,18 +42,31 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
     return None
 
 
-def _step(workload: Workload, layout: torch.memory_format) -> None:
+def why_no_amp(workload: Workload) -> str | None:
+    """Say why a step that looks at values fails under autocast on the CPU; None where it does not."""
+    try:
+        _step(workload, torch.contiguous_format, torch.autocast("cpu", dtype=torch.bfloat16))
+    except Exception as error:  # noqa: BLE001 - the author's code, of which a step in full precision was seen
+        return one_line(error)
+    return None
+
+
+def _step(
+    workload: Workload, layout: torch.memory_format, how: AbstractContextManager[Any] | None = None
+) -> None:
     def laid(tensor: Tensor) -> Tensor:
         return tensor.contiguous(memory_format=layout) if tensor.dim() == IMAGES else tensor
 
     with seeded(_SEED):
         task = workload.build(_BATCH, _SEED)
-        model = task.model.train(TaskKind.TRAIN in workload.tasks)
+        model = set_mode(task.model, train=TaskKind.TRAIN in workload.tasks)
         for module in model.modules():
             for name, weight in module._parameters.items():  # noqa: SLF001 - torch's own swaps refuse fakes
                 if weight is not None and weight.dim() == IMAGES:
                     module._parameters[name] = torch.nn.Parameter(laid(weight.detach()), weight.requires_grad)  # noqa: SLF001 - as above
         inputs, targets = task.batches[0]
-        outputs = forward(model, with_tensors(inputs, laid))
-        if model.training:
-            task.loss(outputs, targets).backward()
+        with how or nullcontext():
+            outputs = forward(model, with_tensors(inputs, laid))
+            loss = task.loss(outputs, targets) if model.training else None
+        if loss is not None:
+            loss.backward()

@@ -21,8 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gpubench.errors import MisuseError
+from gpubench.foreign_code import one_line
 from gpubench.models import (
     Checkpointing,
     Recipe,
@@ -40,12 +42,11 @@ from gpubench.profile.growth import (
     on_lines,
     without_what_is_alike,
 )
-from gpubench.profile.kernels import EveryCall, storage_id
-from gpubench.profile.nested import tensors_of, with_tensors
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
+from gpubench.tensors import EveryCall, storage_id, tensors_of, with_tensors
 from gpubench.units import MIB
-from gpubench.workload import Task, Workload, forward, seeded
+from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
 _MOST_HOST_BYTES = 64 * MIB
@@ -64,6 +65,7 @@ def trace_memory(
     *,
     told: Collection[Recipe] = (),
     with_variants: bool = True,
+    refused: list[str] | None = None,
 ) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
@@ -75,6 +77,7 @@ def trace_memory(
         variants_s: CPU time after which no further one of these is begun, and no large batch looked at [s].
         told: Recipes that are asked about: those of them that can be traced are, first and at any time.
         with_variants: Whether to trace them at all; large batches of the workload as it is are looked at.
+        refused: Takes why a step fails under autocast alone, which is left out then; None raises it.
 
     Raises:
         Exception: Whatever the model or torch raises, where a step cannot run without values.
@@ -86,7 +89,12 @@ def trace_memory(
     with gpu_without_values() as mode:
         made = _Made(workload, workload.recipe, mode)
         for task, is_amp in steps:
-            found.append(_alike(found, made, task, is_amp, until_s))
+            try:
+                found.append(_alike(found, made, task, is_amp, until_s))
+            except Exception as error:
+                if not is_amp or refused is None:
+                    raise
+                refused.append(one_line(error))
         if not with_variants:
             return tuple(found)
         has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
@@ -185,7 +193,7 @@ class _Made:
             before = self._mode.calls
             with numpy_bytes() as held:
                 with seeded(_SEED):
-                    task = self.workload.build(batch_size, _SEED)
+                    task = _without_values(self.workload, batch_size, self._mode)
                 task = _by_recipe(task, self.workload.recipe, self.recipe)
             self._built[batch_size] = _Built(task, self._mode.calls - before, sum(held))
         return self._built[batch_size]
@@ -214,6 +222,31 @@ class _Made:
         with suppress(Exception):  # code of others, which may refuse a batch
             return self.follow(batch_size, kind, is_amp)
         return None
+
+
+def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) -> Task:
+    """Build a task of fakes; where its author's code looks at values, build it and take the values away."""
+    try:
+        return workload.build(batch_size, _SEED)
+    except MisuseError as error:
+        if error.__cause__ is None:
+            raise
+        cause = error
+    with _disable_current_modes():
+        task = workload.build(batch_size, _SEED)
+    if isinstance(task.model, torch.jit.ScriptModule):
+        raise cause  # nothing takes the values of its tensors away
+    fakes: dict[int, Any] = {}
+
+    def fake(tensor: Tensor) -> Any:
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = mode.from_tensor(tensor)
+        return fakes[id(tensor)]
+
+    for module in task.model.modules():
+        for held in (module._parameters, module._buffers):  # noqa: SLF001 - torch's own swaps refuse fakes
+            held.update({name: fake(each) for name, each in held.items() if each is not None})
+    return replace(task, batches=with_tensors(task.batches, fake))
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
@@ -268,7 +301,7 @@ def step_trace(
         keep_gradients: Whether gradients of before stay alive through the forward pass, as they do where
             they are accumulated, or set to zero instead of freed.
     """
-    model = task.model.train(optimizer is not None)
+    model = set_mode(task.model, train=optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
     inputs, targets = task.batches[0]
     storages = Storages()

@@ -8,6 +8,8 @@ backward pass. That is enough for a bound of the memory; of its arithmetic nothi
 
 from __future__ import annotations
 
+import copy
+import inspect
 import re
 import time
 import traceback
@@ -25,15 +27,13 @@ from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, own_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.kernels import (
-    EveryCall,
     FusedCalls,
     Kernel,
     Recorder,
     kernels_of,
-    storage_id,
 )
-from gpubench.profile.nested import with_tensors
-from gpubench.workload import Task, Workload, seeded
+from gpubench.tensors import EveryCall, storage_id, tensors_of, with_tensors
+from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
 HINT = "as a torch.library.custom_op with register_fake it could be"
@@ -153,12 +153,16 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
     with torch.device("meta"):
         task = workload.build(batch_size, _SEED)
     inputs, targets = task.batches[0]
+    model, loss = task.model, task.loss
+    if not all(p.is_meta for p in model.parameters()):  # a file may keep its one model
+        model, loss = copy.deepcopy((model, loss))
     return Task(
-        model=task.model.to("meta"),
+        model=model.to("meta"),
         batches=((with_tensors(inputs, _to_meta), with_tensors(targets, _to_meta)),),
-        loss=task.loss,
+        loss=loss,
         optimizer=task.optimizer,
         decode=task.decode,
+        again=task.again,
     )
 
 
@@ -182,7 +186,6 @@ def checkpoints_on_meta() -> Iterator[None]:
 @checkpoints_on_meta()
 def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]
-    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
     parameters = list(model.parameters())
     trained = [p for p in parameters if p.requires_grad]
     train: list[Kernel] = []
@@ -191,13 +194,17 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
     if TaskKind.TRAIN in tasks:
         if not trained:
             raise MisuseError("the model has no parameter that takes a gradient; nothing can be trained")
-        train, saved = _trace_step(model, lambda: task.loss(model(*arguments), targets))
+        train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
         optimizer, state, kernel = _optimizer(task, trained)
+        if task.again is not None:
+            task.loss(
+                forward(model, inputs), targets
+            ).backward()  # what a first step leaves may stop a second
         train.append(kernel)
     model.eval()
-    infer = _trace_pass(lambda: model(*arguments))
-    first = arguments[0]  # whole numbers are tokens; floats, and bytes of an image, are not
-    holds_tokens = isinstance(first, torch.Tensor) and first.dtype in {torch.int32, torch.int64}
+    infer = _trace_pass(lambda: forward(model, inputs))
+    first = tensors_of(inputs)[0]  # whole numbers are tokens; floats, and bytes of an image, are not
+    holds_tokens = first.dtype in {torch.int32, torch.int64}
     return Seen(
         train=tuple(train),
         infer=tuple(infer),
@@ -229,11 +236,11 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
     kept: dict[int, Any] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        if storage_id(tensor) not in own:
+        if tensor.layout is torch.strided and storage_id(tensor) not in own:
             kept[storage_id(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
         return tensor
 
-    model.train()
+    set_mode(model, train=True)
     with _recording() as kernels:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = forward()
@@ -284,12 +291,18 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     SGD with momentum moves 20 bytes per parameter, Adam 28.
     """
     optimizer = task.optimizer(list(trained))
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise MisuseError(
+            f"a step of {type(optimizer).__name__} calls model and loss by a closure as often as it finds "
+            "fit, and no two do the same work; take an optimizer whose step() needs no closure"
+        )
     optimizer.step()
     sizes = {p: p.numel() for p in trained}
     kept = float(
         sum(
             value.numel() * value.element_size()
-            for parameter, state in optimizer.state.items()
+            for parameter, state in getattr(optimizer, "state", {}).items()
             for value in state.values()
             if hasattr(value, "numel") and value.numel() == sizes.get(parameter)
         )

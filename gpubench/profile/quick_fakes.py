@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from gpubench.profile.cuda_rules import cuda_rules
-from gpubench.profile.kernels import storage_id, tensors_in
+from gpubench.tensors import storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
 """Asked of every tensor several times an operator."""

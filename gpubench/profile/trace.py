@@ -32,10 +32,13 @@ from gpubench.models import (
 from gpubench.profile.blocks import block_sizes, packed
 from gpubench.profile.growth import BATCHES
 from gpubench.profile.kernels import Kernel
-from gpubench.profile.layout import why_contiguous
+from gpubench.profile.layout import why_contiguous, why_no_amp
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.operators import Seen, on_meta, seen_at
 from gpubench.workload import Task, Workload
+
+BY_VALUE = "what it does depends on the values of its tensors"
+"""Begins the reason why a step cannot run without values, and so cannot be captured in a CUDA graph."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,12 @@ def trace_workload(
     on_cpu = traced.why_on_cpu is not None
     if missing is None and not (on_cpu and time.monotonic() >= until_s):
         contiguous = why_contiguous(workload, with_values=on_cpu)
-    memory, memory_untraced = _memory(workload, variants_s, told) if missing is None else ((), missing)
+    refused: list[str] = []
+    memory, memory_untraced = (
+        _memory(workload, variants_s, told, refused) if missing is None else ((), missing)
+    )
+    if missing is None and memory_untraced is not None and TaskKind.TRAIN in workload.tasks:
+        refused = [*filter(None, [why_no_amp(workload)])]
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
     profile = msgspec.structs.replace(
@@ -100,6 +108,8 @@ def trace_workload(
         memory=memory,
         memory_untraced=memory_untraced,
         is_contiguous_only=contiguous is not None,
+        is_eager_only=memory_untraced is not None and memory_untraced.startswith(BY_VALUE),
+        why_no_amp=next(iter(refused), None),
     )
     if memory_untraced is not None:
         profile = msgspec.structs.replace(
@@ -188,14 +198,14 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
 
 
 def _memory(
-    workload: Workload, variants_s: float, told: Collection[Recipe]
+    workload: Workload, variants_s: float, told: Collection[Recipe], refused: list[str]
 ) -> tuple[tuple[StepMemory, ...], str | None]:
     """Trace peak memory, or say in one line why the step cannot run without values."""
     try:
-        return trace_memory(_as_held(workload), variants_s, told=told), None
+        return trace_memory(_as_held(workload), variants_s, told=told, refused=refused), None
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         place = own_line(error)
-        return (), "what it does depends on the values of its tensors" + (f" ({place})" if place else "")
+        return (), BY_VALUE + (f" ({place})" if place else "")
     except Exception as error:  # noqa: BLE001 - code of others, and a torch that lacks something: the reason is kept
         return (), one_line(error)
 

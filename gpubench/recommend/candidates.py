@@ -317,7 +317,7 @@ def candidates_of(
 
 def delivered_by(request: RankRequest, offers: Offers) -> Floats:
     """Return the share of its throughput that each offer keeps: less than 1 where spot loses work."""
-    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
+    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost_share, 0.0)
     return np.asarray(economics.delivered_share(lost))
 
 

@@ -82,7 +82,7 @@ def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     yield tax >= 1, f"the setting tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
     yield (
         bool(lost) and not asked.spot,
-        f"the setting spot-lost {lost:g} is of spot prices: add --spot, or leave it out",
+        f"the setting spot-lost {lost or 0:g} is of spot prices: add --spot, or leave it out",
     )
 
 

@@ -95,7 +95,7 @@ def _photographs_per_s(found: Eligible, row: Row) -> float | None:
     """Return how many its GPUs take at work, of spot before any work is lost; None of other data."""
     if not found.finder.photograph_share:
         return None
-    lost = found.request.spot_lost if row.offer.pricing is Pricing.SPOT else 0.0
+    lost = found.request.spot_lost_share if row.offer.pricing is Pricing.SPOT else 0.0
     return row.gpus_samples_per_s / delivered_share(lost) * found.finder.photograph_share
 
 

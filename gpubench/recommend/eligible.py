@@ -22,7 +22,7 @@ from gpubench.models import Estimate, Execution, Offer, Pricing
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, asks_of, dated
 from gpubench.offers.outliers import AskedPrices
-from gpubench.offers.table import OfferKey, offer_key
+from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
@@ -115,9 +115,9 @@ def sift(
     every = Offers.of(offers)
     asked, machines = AskedPrices(every), {**for_sale, **owned}
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
-    told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"})
-    hosts = every.where(told)  # whatever else the buyer rules out
-    asks = asks_of(leave_out_doubted(request, asked, hosts).kept)
+    told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
+    market_of = every.where(told & ~every.is_owned)  # whatever else the buyer rules out
+    asks = asks_of(leave_out_doubted(request, asked, market_of).kept)
     market = prices.Market(today, asks, drift, shares)
     filters = list(filters_of(request, every, market, machines))
     possible, excluded = apply(filters, every)

@@ -325,7 +325,8 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
         reasons = [None if spec is None else spec.not_ranked_because for spec in specs]
         if all(reasons):
             listed = f"; `gpubench offers list --gpu {plain(name)}` has its prices" if meant & keys else ""
-            raise MisuseError(f"{_named(specs)} not ranked: {reasons[0]}{listed}")
+            like = "" if listed else _comparable(specs[0], keys)
+            raise MisuseError(f"{_named(specs)} not ranked: {reasons[0]}{listed}{like}")
         if not meant & keys:
             is_sold = any(each.gpu_key in meant for each in card_prices())
             buy = "; --buy ranks what it costs to buy" if is_sold else ""
@@ -350,9 +351,30 @@ def meant_by(name: str, keys: Collection[str]) -> set[str]:
     words = set(normalize(name).replace("-", " ").split())
     own = {key for key in keys if words and words <= set(key.split("-"))}
     meant = set(known_keys(name)) or own
+    if not meant and words & _IN_LAPTOPS:
+        known = ", ".join(sorted(gpu_name(key) for key in load_specs() if "laptop" in key))
+        raise MisuseError(
+            f"no figure is known of {plain(name)!r}: each laptop's maker sets the power of its GPU, and "
+            f"with it the speed; gpubench run measures it there. Laptop GPUs with a figure: {known}"
+        )
     if not meant:
         raise unknown_name("GPU", name, nearest_keys(name) or nearest(name, keys) or NO_GPU_NEAR)
     return meant
+
+
+_IN_LAPTOPS = {"laptop", "mobile", "notebook"}
+
+
+def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
+    """Name the GPU that ranks whose memory bandwidth comes nearest, which much of training goes by."""
+    bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
+    specs = (load_specs().get(key) for key in keys if _runs(key))
+    of_those = ((each.key, each.memory_bandwidth_bytes_per_s) for each in specs if each and not each.variants)
+    known = {key: rate for key, rate in of_those if rate and not load_specs()[key].not_ranked_because}
+    if bandwidth is None or not known:
+        return ""
+    nearest_key = min(known, key=lambda key: (abs(math.log(known[key] / bandwidth)), key))
+    return f"; of those that rank, the {gpu_name(nearest_key)} comes nearest by memory bandwidth"
 
 
 def _named(specs: Sequence[GpuSpec | None]) -> str:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
-from gpubench.labels import gpu_name, gpus_of
+from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import Answer, BuyOrRent, Choice, Job, PriceCondition, Ranking, Row
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
@@ -19,15 +19,17 @@ from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import recorded
+from gpubench.recommend.interruptions import on_interruptions
 from gpubench.recommend.notes import decisive_notes, notes_of, on_the_choice
-from gpubench.recommend.owning import against_rent
+from gpubench.recommend.owning import against_rent, is_a_host
 from gpubench.recommend.question import as_understood
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, leading, one_a_gpu, owned, rows_of
 from gpubench.recommend.speeds import Drawer
+from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
 from gpubench.sentences import say
-from gpubench.units import count, format_duration, format_usd, plain
+from gpubench.units import count, format_duration, format_percent, format_price, format_usd, listing, plain
 
 
 def judge_offers(
@@ -66,22 +68,54 @@ def judge_offers(
     ranking = _answer(found, made, priced, shown)
     decision = msgspec.structs.replace(ranking.decision, clock=clock)
     ranking = msgspec.structs.replace(ranking, decision=decision)
+    interrupted = tuple(on_interruptions(found))
     said = verdict(found, ranking, made)
     decisive = (
         *([] if request.workloads or request.mix else [say("toy_mix")]),
         *_none_of_ones_own(request, found),
         *_had(found, made),
+        *_in_ones_pc(request, decision.best_to_own),
+        *interrupted[1:],
         *(each.text for each in said.beside),
         *notes,
         *decisive_notes(found, priced),
     )
     return msgspec.structs.replace(
         ranking,
-        opening=tuple(on_commitments(found)),
+        opening=(
+            *on_commitments(found),
+            *interrupted[:1],
+            *_fewest_in_time(request, found),
+            *_on_tokens(made[0]),
+        ),
         sentences=said.verdict,
         notes=(*decisive, *on_the_choice(request, decision), *notes_of(found, priced)),
         decisive_notes=len(decisive),
     )
+
+
+def _fewest_in_time(request: RankRequest, found: Eligible) -> Iterator[str]:
+    """Yield how few GPUs end within the deadline, of the cheapest such offer, where a GPU was named."""
+    if request.deadline_hours is None or not request.gpus or found.pool.work is None:
+        return
+    place = int(np.argmin(found.pool.count[found.order]))
+    (row,) = rows_of(found, [place])
+    yield say(
+        "count_needed",
+        gpu=gpus_of(row.offer),
+        provider=plain(row.offer.provider, 40),
+        limit=format_duration(request.deadline_hours * SECONDS_PER_HOUR),
+        hours=format_duration((row.hours.value or 0.0) * SECONDS_PER_HOUR),
+        slow=format_duration((row.hours.high or row.hours.value or 0.0) * SECONDS_PER_HOUR),
+        efficiency=format_percent(row.scaling_efficiency),
+    )
+
+
+def _on_tokens(first: Row) -> Iterator[str]:
+    """Yield what a million tokens cost of inference on the first offer."""
+    if first.estimate.case.task == "infer" and (costs := token_costs(first)):
+        told = (f"{cost.by(format_usd)} ({what})" for what, cost in costs.items())
+        yield say("serve_cost", costs=listing(list(told)), batch=f"{first.estimate.case.batch_size:,}")
 
 
 def _none_of_ones_own(request: RankRequest, found: Eligible) -> tuple[str, ...]:
@@ -113,6 +147,18 @@ def _had(found: Eligible, made: Mapping[int, Row]) -> Iterator[str]:
         else:
             mine_too = (each for each in found.excluded if each.offer == offer)
             yield from (f"Your {gpus_of(offer)} is not ranked: {each.reason}." for each in mine_too)
+
+
+def _in_ones_pc(request: RankRequest, card: Choice | None) -> Iterator[str]:
+    """Yield the best card for a host that somebody has, where nothing was to be bought."""
+    if any(map(is_a_host, request.own)) and not request.buys and card is not None:
+        yield say(
+            "have_pc",
+            gpu=gpus_of(card.offer),
+            condition=CONDITION_WORDS[card.condition],
+            usd=format_price(card.purchase_usd),
+            hours=format_duration((card.row.hours.value or 0.0) * SECONDS_PER_HOUR),
+        )
 
 
 def _takes(row: Row) -> str:

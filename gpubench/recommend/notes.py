@@ -336,10 +336,8 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
             f"Rent runs {request.rented_startup_minutes:.3g} minutes before the first step (assumed: "
             f"the start{data}); the setting startup-minutes says otherwise."
         )
-    if Pricing.SPOT in pricings and not request.spot_lost:
-        yield "Spot prices rank as if no work were ever lost; the setting spot-lost says otherwise."
-    elif Pricing.SPOT in pricings:
-        lost = format_percent(request.spot_lost)
+    if Pricing.SPOT in pricings:
+        lost = format_percent(request.spot_lost_share)
         yield f"Throughput of spot offers is what is left where {lost} of the work is done again."
     if Pricing.RESERVED in pricings:
         use = request.utilization.likely

@@ -16,12 +16,13 @@ import numpy as np
 
 from gpubench.arrays import Floats, Indices
 from gpubench.draws import normals
-from gpubench.models import Asks, Offer
+from gpubench.models import Asks, Offer, Pricing
 from gpubench.offers.columns import Column, Offers, kinds_of
 from gpubench.offers.dates import (
     ASKS_HALF_LIFE_DAYS,
     DAYS_PER_YEAR,
     LEAST_ASK_SPREAD,
+    SPOT_SPREAD,
     USUAL_DRIFT,
     AskKey,
     age_days,
@@ -90,6 +91,9 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
             listed = float(offer.price_usd_per_hour)
             expected[row], sigma[row] = _ask(listed, offer.gpu_count, asks, float(days[row]))
     sigma[hosts] = np.maximum(sigma[hosts], LEAST_ASK_SPREAD)
+    spot = every.pricing.equals(Pricing.SPOT) & ~hosts
+    since_read = 1 - 0.25 ** (days[spot] / ASKS_HALF_LIFE_DAYS)
+    sigma[spot] = np.maximum(sigma[spot], SPOT_SPREAD * np.sqrt(since_read))
     host = np.where(hosts, np.arange(1, len(every) + 1), 0)
     alone = Column(host, range(len(every) + 1))
     groups = kinds_of(every.provider, every.gpu_key, every.pricing, alone)
@@ -156,8 +160,9 @@ def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[
 
     Its logarithm returns to the middle of all asks, by one half in a half-life, and meanwhile spreads as far
     as asks do: 0.20 where the middle is 0.40 is after one half-life expected at sqrt(0.20 x 0.40) = 0.283.
+    One of few asks returns from the first day on, by as much as clouds weigh beside them.
     """
-    kept = 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
+    kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
     middle = math.log(asks.median_usd_per_hour * gpu_count)
     listed = math.log(usd_per_hour)
     return math.exp(middle + (listed - middle) * kept), spread_of(asks) * math.sqrt(1 - kept**2)

@@ -36,6 +36,7 @@ from gpubench.options import (
     with_help,
 )
 from gpubench.recipes import ParallelMode
+from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 from gpubench.units import figure_in, plain
 
 if TYPE_CHECKING:
@@ -223,9 +224,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Positive | None, Option("Billing increment [min].", JOB, default="by the second", way="setting")
     ] = None
     spot_lost: Annotated[
-        Annotated[float, msgspec.Meta(ge=0, lt=10)],
-        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, way="setting"),
-    ] = 0.0
+        Annotated[float, msgspec.Meta(ge=0, lt=10)] | None,
+        Option(
+            "Share of work repeated after spot interruptions, for example 0.2.",
+            JOB,
+            default="that of one interruption in 24 h",
+            way="setting",
+        ),
+    ] = None
     storage_usd_per_month: Annotated[
         NotNegative, Option("Storage while the job runs.", JOB, way="setting")
     ] = 0.0
@@ -463,6 +469,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     def billing_unit_minutes(self) -> float:
         """What a rented machine is billed in whole units of [min]: a second unless given."""
         return 1 / 60 if self.billing_minutes is None else self.billing_minutes
+
+    @property
+    def spot_lost_share(self) -> float:
+        """Share of the work that is done again on spot: what was given, else of one interruption in 24 h."""
+        return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost
 
     @property
     def workload_names(self) -> tuple[str, ...]:

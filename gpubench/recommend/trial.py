@@ -51,7 +51,7 @@ TOOLS = {"sky": "SkyPilot", "dstack": "dstack"}
 FILES = {"sky": "task.yaml", "dstack": "try.dstack.yml"}
 
 _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
-_SOURCE = ("gpubench", "workloads", "pyproject.toml", "README.md", "LICENSE")
+_SOURCE = ("gpubench", "workloads", "results/shared", "pyproject.toml", "README.md", "LICENSE")
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -145,7 +145,7 @@ def room_for(ranking: Ranking) -> int:
     """Return how many words a verdict and a card may have: ``MOST_WORDS``, and those of its other answers."""
     beside = [*other_answers(ranking).items(), *toss_ups(ranking.answers).items()]
     others = sum(word_count(f"{term} {text}") for term, text in beside)
-    return min(MOST_WORDS + others, MOST_WORDS_IN_ALL - sum(map(word_count, ranking.opening)))
+    return min(MOST_WORDS + others, MOST_WORDS_IN_ALL)
 
 
 def _said(kind: SentenceKind, text: str) -> Sentence:
@@ -343,11 +343,11 @@ def decisive_doubts(decision: Decision) -> list[Caution]:
         f"{gpu_name(each.offer.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt
     )
     prices = list(dict.fromkeys((*of_choices, *decision.answer_doubts)))
-    few = underfed(recommended(decision))
+    few, first = underfed(recommended(decision)), "".join(prices[:1]).partition(" at ")[0]
     return [
         *([Caution(decision.clock, "this computer's clock looks wrong")] if decision.clock else []),
         *([Caution(f"{few} of its GPUs", _feed(recommended(decision).fed_share))] if few else []),
-        *([Caution("; ".join(prices), "doubtful price")] if prices else []),
+        *([Caution("; ".join(prices), f"doubtful price of {first}")] if prices else []),
         *([Caution(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
         *([Caution(decision.unfitted, "few measurements")] if decision.unfitted else []),
     ]
@@ -383,7 +383,7 @@ def other_answers(ranking: Ranking) -> dict[str, str]:
     """Return what stands beside the answer: the cheapest, the fastest, a cloud's best, the worth of an hour.
 
     Each is another row than the answer, and says what an hour costs between the two: "8x B200 at coreweave,
-    49 min, $55.98; $44.91 more, 7.6 h sooner: $5.91 an hour". The best of a cloud stands beside a host of a
+    49 min, $55.98 ($40.44-80.77); 7.6 h sooner: $5.91 an hour". The best of a cloud stands beside a host of a
     marketplace. Nothing where the order is not of dollars and hours together.
     """
     if ranking.sorted_by != "total":
@@ -431,7 +431,10 @@ def _few(gpu_key: str, gpu_count: int) -> str:
 
 
 def _there(row: Row) -> str:
-    usd = format_usd(row.cost_usd.value)
+    cost = row.cost_usd
+    usd = format_usd(cost.value)
+    if cost.low is not None and cost.high is not None:  # one word: a line holds few
+        usd = f"{usd} ({format_usd(cost.low)}-{format_usd(cost.high).removeprefix('$')})"
     owned = row.offer.pricing is Pricing.OWNED
     where = "owned" if owned else f"at {plain(row.offer.provider, 40)}"
     return f"{gpus_of(row.offer)} {where}, {_duration(row.hours.value)}, {usd}"
@@ -441,11 +444,10 @@ def _trade(row: Row, first: Row) -> str:
     """Return what a row costs beside the answer, and for an hour of the difference."""
     usd = (row.cost_usd.value or 0.0) - (first.cost_usd.value or 0.0)
     job_hours = (row.hours.value or 0.0) - (first.hours.value or 0.0)
-    trade = f"{format_usd(abs(usd))} {'more' if usd > 0 else 'less'}"
     if usd * job_hours >= 0 or abs(job_hours) < ALIKE * (first.hours.value or 0.0):
-        return trade
+        return f"{format_usd(abs(usd))} {'more' if usd > 0 else 'less'}"
     later = f"{_duration(abs(job_hours))} {'sooner' if job_hours < 0 else 'longer'}"
-    return f"{trade}, {later}: {format_usd(abs(usd / job_hours))} an hour"
+    return f"{later}: {format_usd(abs(usd / job_hours))} an hour"
 
 
 def _others(ranking: Ranking, found: Eligible, made: Mapping[int, Row]) -> str:

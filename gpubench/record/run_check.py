@@ -10,7 +10,7 @@ import msgspec
 from gpubench.findings import DOUBTFUL, FindingKind, describe
 from gpubench.labels import micro_name
 from gpubench.measure import checks
-from gpubench.measure.losses import LEAST_PAIRS, loss_ends
+from gpubench.measure.checks import LEAST_PAIRS, loss_ends
 from gpubench.models import (
     Case,
     DeviceProfile,

@@ -198,7 +198,9 @@ def _state(device: DeviceProfile) -> list[Part]:
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
         f"CUDA {plain(device.cuda_driver_version, 20)} at most" if device.cuda_driver_version else "",
         "" if device.ecc_enabled is None else f"ECC {'on' if device.ecc_enabled else 'off'}",
-        "" if device.mig_enabled is None else f"MIG {'on' if device.mig_enabled else 'off'}",
+        ""
+        if device.mig_enabled is None or device.backend == "rocm"
+        else f"MIG {'on' if device.mig_enabled else 'off'}",
         f"virtualization {plain(device.virtualization, 40)}" if device.virtualization else "",
     ]
     if device.tensor_core_precisions:

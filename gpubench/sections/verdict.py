@@ -93,7 +93,7 @@ def card_of(ranking: Ranking) -> Card:
     for i, line in enumerate(lines):
         if line.tier is _Tier.NEXT:
             put(i, line.wordings[-1:])
-    for i in sorted(card):
+    for i in sorted(card, key=lambda at: (lines[at].wordings[0].tone != "warning", at)):  # cautions first
         put(i, lines[i].wordings)
     for i, line in enumerate(lines):
         if line.tier is _Tier.BESIDE:

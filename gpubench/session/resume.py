@@ -9,9 +9,9 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.measure.budget import BUDGETS, budget_of
 from gpubench.measure.capability import version_of
+from gpubench.measure.child import Record
 from gpubench.measure.environment import environment
 from gpubench.measure.plan import Plan, PlannedCase, planned_case, refuse_forced_precision
-from gpubench.measure.protocol import Record
 from gpubench.measure.request import ALLOWANCES, RunRequest
 from gpubench.models import (
     BatchChoice,

@@ -22,19 +22,15 @@ from gpubench.errors import (
     StorageError,
 )
 from gpubench.folders import results_root
-from gpubench.measure import checks, events, preflight
-from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
+from gpubench.measure import checks, messages, preflight
+from gpubench.measure.batch_search import OnTrial, with_largest_batches
 from gpubench.measure.capability import need_frameworks, profiles_in
-from gpubench.measure.child import MODULE, STOPPING_S, Control, answering
+from gpubench.measure.child import STOPPING_S, Control, Record, answering
 from gpubench.measure.environment import environment
-from gpubench.measure.events import say_nothing
 from gpubench.measure.launcher import Launcher
-from gpubench.measure.place import Place, place_under_torchrun
-from gpubench.measure.plan import Plan, plan
-from gpubench.measure.protocol import Record
+from gpubench.measure.place import MODULE, Place, place_under_torchrun
+from gpubench.measure.plan import Plan, check_request, plan, references
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
-from gpubench.measure.suites import references
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -143,7 +139,7 @@ def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
 
 @_explained()
 def prepare(
-    request: RunRequest, on_trial: OnTrial = say_nothing_of_trials, *, store_results: bool = True
+    request: RunRequest, on_trial: OnTrial = lambda *_: None, *, store_results: bool = True
 ) -> Prepared:
     """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
 
@@ -235,7 +231,7 @@ def _settings(request: RunRequest, made: Plan) -> Settings:
     )
 
 
-def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
+def execute(prepared: Prepared, on_event: Callable[[messages.Event], None] = lambda _: None) -> Session:
     """Measure what was prepared; the file of the run is replaced after each finished launch.
 
     The run is locked from before its first measurement to after its last, and a run to go on with is read
@@ -257,16 +253,16 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
         prepared = _read_again(prepared)
         run, path = prepared.resumed, prepared.resumed_from
         if run is not None and path is not None and run.finished_at and not prepared.plan.units():
-            on_event(events.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
+            on_event(messages.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
             return Session(run=run, path=path)
         with _explained(prepared.device):
             return _measure(prepared, begun, on_event)
 
 
-def _measure(prepared: Prepared, begun: Run, on_event: Callable[[events.Event], None]) -> Session:
+def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event], None]) -> Session:
     made, device, control = prepared.plan, prepared.device, Control()
     on_event(
-        events.RunPlanned(
+        messages.RunPlanned(
             cases=len(made.cases),
             launches=made.budget.launches,
             most_s=made.most_s(),

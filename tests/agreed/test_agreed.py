@@ -31,7 +31,7 @@ WENT = {"calibrate", "predict evaluate"}
 MOST_WORDS = 30
 LATER = {
     "predict show": {"power-limit": "the refit"},
-    "report": {"public": "the page", "precision": "the page", "samples": "the page", "have": "the page"},
+    "report": {"precision": "the page", "samples": "the page", "have": "the page"},
 }
 """Options of the table that are not yet there, or there until the page itself has them, with the work that meets it."""
 

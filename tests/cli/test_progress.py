@@ -12,7 +12,7 @@ from report import samples
 from gpubench.cli.progress import LiveProgress, line_of
 from gpubench.cli.verbs.run import tell
 from gpubench.measure.budget import budget_of
-from gpubench.measure.events import CaseBegan, PhaseBegan, RoundEnded, RunPlanned
+from gpubench.measure.messages import CaseBegan, PhaseBegan, RoundEnded, RunPlanned
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Round, Settings

@@ -60,6 +60,7 @@ def tables() -> None:
         lambda row: row["gpu_key"] in GPUS and row["model"] in MODELS and row["source"] in SOURCES,
     )
     _cut("scaling.csv", lambda row: row["gpu_key"] in GPUS)
+    _cut("product_rates.csv", lambda row: row["gpu_key"] in GPUS)
     _cut("inference_profiles.csv", lambda row: row["model"].partition("@")[0] in MODELS)
     _cut(
         "published_inference.csv",

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from paired import EXIT_CODES, WARM_S, ratio_of, verdict_of, warm_count, words_of
+from paired import EXIT_CODES, WARM_S, median_interval, ratio_of, verdict_of, warm_count, words_of
 
 if TYPE_CHECKING:
     from gpubench.measure.keras_case import Steps
@@ -80,8 +80,6 @@ def cost(framework: Framework) -> None:
 
 def show_cost(framework: Framework, execution: Execution, step: Callable[[int], object]) -> None:
     """Time blocks of ten steps, each with its loss on the host, and print the median."""
-    from gpubench.measure.by_hand import median_interval
-
     for index in range(10):
         step(index)
     blocks: list[float] = []

@@ -33,6 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import beside_hand
 import msgspec
 from paired import EXIT_CODES, Verdict, verdict_of, words_of
 
@@ -135,17 +136,10 @@ def planned(folder: Path, budget: Budget = QUICK) -> tuple[Plan, PlannedCase]:
 # --- blocks: in the ranks of one job ----------------------------------------------------------------------
 
 
-def in_one_job(folder: Path, **how: float) -> tuple[float, float]:
+def in_one_job(folder: Path, *, block_s: float = 0.5, repeats: int = 3) -> tuple[float, float]:
     """Return of one launch the harness over the loop by hand, and that loop over itself."""
     plan, one = planned(folder)
-    launcher = Launcher(plan, plan.peers[0])
-    try:
-        done = launcher.compare_by_hand(one, **how)
-    finally:
-        launcher.close()
-    assert done.ratio is not None
-    assert done.control is not None
-    return done.ratio, done.control
+    return beside_hand.in_one_job(one.reference, one.case, plan.peers[0], block_s=block_s, repeats=repeats)
 
 
 # --- launches: each side in processes of its own ----------------------------------------------------------

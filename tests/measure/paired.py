@@ -9,7 +9,6 @@ from statistics import median
 from typing import Literal, TypeAlias
 
 from gpubench.interval import Interval
-from gpubench.measure.by_hand import median_interval
 from gpubench.units import Seconds
 
 Verdict: TypeAlias = Literal["within", "not within", "undecided"]
@@ -38,6 +37,19 @@ def warm_count(
     while len(took_s) < 3 or time.perf_counter() - began_s < warm_s:
         took_s.append(run(several))
     return several * max(1, round(block_s / median(took_s)))
+
+
+def median_interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the median and its 95 % interval by order statistics (binomial, normal approximation).
+
+    Source:
+        Conover 1999, Practical Nonparametric Statistics, section 3.2.
+    """
+    ordered = sorted(ratios)
+    reach = 1.96 * len(ordered) ** 0.5 / 2
+    low = max(0, int(len(ordered) / 2 - reach))
+    high = min(len(ordered) - 1, int(len(ordered) / 2 + reach))
+    return median(ordered), ordered[low], ordered[high]
 
 
 def ratio_of(ratios: Sequence[float]) -> Interval:

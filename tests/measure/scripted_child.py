@@ -1,9 +1,9 @@
 """A child process that speaks the measuring protocol and answers from a table, not from a device.
 
 ``GPUBENCH_SCRIPT`` holds a JSON object: ``step_s`` (case label: seconds a step), ``micro`` (a list of results),
-``by_hand`` (case label: ratio), ``fail`` (case label: reason), ``die`` (labels at which the process ends),
-``torch`` (its version), ``threads`` (in place of those it was told), ``pause_s`` (how long a case takes), ``folder`` (where a file named as each case begun is
-made, and where the case waits while ``wait-NAME`` exists).
+``fail`` (case label: reason), ``torch`` (its version), ``threads`` (in place of those it was told), ``pause_s`` (how
+long a case takes), ``folder`` (where a file named as each case begun is made, and where the case waits while
+``wait-NAME`` exists).
 """
 
 from __future__ import annotations
@@ -58,13 +58,6 @@ def answers(command: messages.Command) -> list[messages.Report]:
             return [*mine, messages.MicroDone(last=True)]
         case messages.MeasureCase():
             return [messages.Phase(name="timed"), *case_done(command)]
-        case messages.ByHand(case=case) if case.label in SCRIPT.get("die", ()):
-            print(f"MemoryError: no room for {case.workload}", flush=True)
-            sys.exit(3)
-        case messages.ByHand(case=case, sampler=sampler):
-            ratio = SCRIPT["by_hand"].get(f"{case.label} sampler" if sampler else case.label)
-            reason = None if ratio else "too noisy"
-            return [messages.Phase(name="timed"), messages.ByHandDone(ratio=ratio, reason=reason)]
         case _:
             raise TypeError(f"unexpected {type(command).__name__}")
 

@@ -7,24 +7,19 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import beside_hand
 import pytest
 import torch
+from beside_hand import compare, harness_over_bare, in_all_orders
 from beside_torchrun import CORES, LAUNCHES, MODEL, asked, cores_of_ranks, in_one_job, judge, main
+from paired import median_interval
 
 from gpubench.discovery import load_workload
-from gpubench.errors import GpuBenchError
-from gpubench.measure import by_hand, events
-from gpubench.measure.budget import QUICK
-from gpubench.measure.case import WorkerContext, compare_by_hand
-from gpubench.measure.hardware import Hardware, open_hardware
-from gpubench.measure.launcher import Launcher
-from gpubench.measure.messages import ByHand
-from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure import by_hand
+from gpubench.measure.hardware import Hardware
 from gpubench.measure.step import move
 from gpubench.models import Precision
-from gpubench.probe.telemetry import open_telemetry
 
 CPU = Hardware(device=torch.device("cpu"))
 TRIES = 5
@@ -40,8 +35,8 @@ def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precis
     ratios: list[float] = []
     low, high = 0.0, 2.0
     while len(ratios) < 200 or (low <= 1.02 < high and len(ratios) < 1000):
-        ratios += by_hand.harness_over_bare(work, CPU, pairs=100, steps=2)
-        _, low, high = by_hand.median_interval(ratios)
+        ratios += harness_over_bare(work, CPU, pairs=100, steps=2)
+        _, low, high = median_interval(ratios)
     assert high <= 1.02
 
 
@@ -68,7 +63,7 @@ def test_each_of_three_blocks_takes_each_place_alike():
         seen.append(kind)
         return 10_000.0 + next(now)
 
-    ratios, controls = by_hand.in_all_orders(lambda: block("harness"), lambda: block("bare"), 2)
+    ratios, controls = in_all_orders(lambda: block("harness"), lambda: block("bare"), 2)
     assert len(ratios) == len(controls) == 12
     places = [index for index, kind in enumerate(seen[:18]) if kind == "harness"]
     assert [place % 3 for place in places].count(0) == 2
@@ -159,47 +154,13 @@ def test_a_job_of_two_takes_as_long_as_a_plain_torchrun_script(tmp_path, monkeyp
 
 def test_the_interval_of_a_median_is_that_of_its_order_statistics():
     """1..100: ranks 50 - 9.8 and 50 + 9.8."""
-    assert by_hand.median_interval([float(i) for i in range(1, 101)]) == (50.5, 41.0, 60.0)
+    assert median_interval([float(i) for i in range(1, 101)]) == (50.5, 41.0, 60.0)
 
 
 @pytest.mark.parametrize("sampler", [False, True])
 def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make_case, cpu, sampler):
     """On the CPU, in blocks of a few milliseconds: the ratio is one of real steps, near 1."""
-    monkeypatch.setattr(by_hand, "WARM_STEPS", 4)
-    with open_telemetry(cpu) as telemetry:
-        desk = WorkerContext(
-            hardware=open_hardware(cpu),
-            budget=QUICK,
-            seed=0,
-            telemetry=telemetry,
-            profile=cpu,
-        )
-        order = ByHand(reference="cnn", case=make_case(batch_size=8), sampler=sampler, block_s=0.02)
-        found = (compare_by_hand(order, desk) for _ in range(TRIES))
-        done = next(each for each in found if each.ratio is not None and 0.3 < each.ratio < 3)
-    assert done.low <= done.ratio <= done.high
-
-
-def test_a_launcher_returns_the_ratio_of_its_child_or_the_reason_why_not(monkeypatch, make_case, cpu):
-    good, noisy, deadly = (make_case(batch_size=n) for n in (8, 16, 32))
-    script = {"by_hand": {good.label: 1.001, f"{good.label} sampler": 1.0005}, "die": [deadly.label]}
-    monkeypatch.setenv("GPUBENCH_SCRIPT", json.dumps(script))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    seen = []
-    plan = Plan(budget=QUICK, seed=0, cases=(), on_cpu=True)
-    launcher = Launcher(plan, cpu, seen.append, module="scripted_child")
-
-    def ratio(case, *, sampler=False):
-        return launcher.compare_by_hand(PlannedCase(reference="cnn", case=case), sampler=sampler).ratio
-
-    try:
-        assert ratio(good) == 1.001
-        assert ratio(good, sampler=True) == 1.0005
-        with pytest.raises(GpuBenchError, match="too noisy"):
-            ratio(noisy)
-        with pytest.raises(GpuBenchError, match=r"status 3; .* MemoryError"):
-            ratio(deadly)
-        assert ratio(good) == 1.001  # by a new process
-    finally:
-        launcher.close()
-    assert events.PhaseBegan(name="timed") in seen
+    monkeypatch.setattr(beside_hand, "WARM_STEPS", 4)
+    found = (compare(make_case(batch_size=8), cpu, sampler=sampler, block_s=0.02) for _ in range(TRIES))
+    ratio, low, high = next(each for each in found if 0.3 < each[0] < 3)
+    assert low <= ratio <= high

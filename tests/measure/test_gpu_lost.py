@@ -10,7 +10,7 @@ from nvml.script import Fault
 
 from gpubench.cli.verbs import run as run_verb
 from gpubench.errors import NoDeviceError
-from gpubench.measure import events
+from gpubench.measure import messages
 from gpubench.measure.budget import DEFAULT
 from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
 from gpubench.measure.plan import Plan, PlannedCase
@@ -54,7 +54,7 @@ def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, insi
 
     def watch(event):
         seen.append(event)
-        if isinstance(event, events.CaseEnded) and event.measurement.status is Status.OK:
+        if isinstance(event, messages.CaseEnded) and event.measurement.status is Status.OK:
             inside_nvml("h200", faults=LOST)
 
     limits = PHASE_LIMITS_S | {"timed": 1.0}
@@ -64,7 +64,7 @@ def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, insi
     line = "gpu_lost: the GPU fell off the bus; reboot, and check its power supply and seating"
     assert [m.reason for m in (second, third)] == [line] * 2
     assert len(second.launches[0].rounds) == 2
-    assert [e.name for e in seen if isinstance(e, events.PhaseBegan)].count("import") == 1
+    assert [e.name for e in seen if isinstance(e, messages.PhaseBegan)].count("import") == 1
 
 
 @pytest.fixture

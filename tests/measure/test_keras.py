@@ -20,9 +20,8 @@ from gpubench.errors import MisuseError
 from gpubench.measure import capability
 from gpubench.measure.loop import CallLoop, Clock
 from gpubench.measure.messages import CaseDone
-from gpubench.measure.plan import plan
+from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -133,7 +132,7 @@ def _each(framework: Framework, execution: str) -> list[tuple[Framework, str]]:
 )
 def test_a_case_is_measured_whole_on_each_backend(framework: Framework, order: str) -> None:
     pytest.importorskip("keras")
-    pytest.importorskip(capability.KERAS[framework].module)
+    pytest.importorskip(capability.KERAS[framework].backend)
     said = in_child(framework, order)
     (end,) = said["ends"]
     assert end["status"] == "ok", (end["reason"], end["traceback"])
@@ -171,7 +170,7 @@ def test_a_command_of_the_page_of_frameworks_measures_what_it_names(line: str, t
     asked = words[words.index("--framework") + 1].split(",")
     for framework in asked:
         pytest.importorskip(
-            "torch" if framework == "torch" else capability.KERAS[Framework(framework)].module
+            "torch" if framework == "torch" else capability.KERAS[Framework(framework)].backend
         )
     (tmp_path / "my_keras_model.py").write_text(
         "import keras\n"
@@ -207,7 +206,7 @@ def test_a_model_whose_output_does_not_fit_fails_with_both_shapes(tmp_path: Path
     assert end["status"] == "failed"
     assert "an output of shape (4, 2) and targets of shape (4, 1)" in end["reason"]
     asked = run_child(
-        ("-m", "gpubench.measure.keras_build"),
+        ("-m", "gpubench.measure.keras_case"),
         (str(model), Framework.KERAS_JAX),
         Answer,
         time_limit_s=200,
@@ -221,7 +220,7 @@ FITS = """
 import keras, numpy as np
 from keras import losses
 from gpubench.errors import MisuseError
-from gpubench.measure.keras_build import check_fit, loss_of
+from gpubench.measure.keras_case import check_fit, loss_of
 
 def told(loss, targets, shape):
     outputs = keras.ops.convert_to_tensor(np.full(shape, 0.5, "float32"))
@@ -254,7 +253,7 @@ for case in MISFITS:
 @pytest.mark.parametrize("framework", KERAS)
 def test_what_a_backend_would_compute_of_a_misfit_in_silence_is_refused(framework: Framework) -> None:
     """Shapes that would be stretched, and a loss that is no single number."""
-    pytest.importorskip(capability.KERAS[framework].module)
+    pytest.importorskip(capability.KERAS[framework].backend)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FITS],
         env={**os.environ, **capability.variables_of(framework, CPU)},
@@ -302,7 +301,7 @@ def test_a_model_that_leaves_its_folder_is_found_all_the_same(
     )
     monkeypatch.chdir(tmp_path)
     asked = run_child(
-        ("-m", "gpubench.measure.keras_build"),
+        ("-m", "gpubench.measure.keras_case"),
         ("leaving.py:build", Framework.KERAS_JAX),
         Answer,
         time_limit_s=200,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpubench.measure.losses import LEAST_PAIRS, loss_ends
+from gpubench.measure.checks import LEAST_PAIRS, loss_ends
 from gpubench.models import Launch, Round
 
 BATCHES = 4

@@ -10,10 +10,9 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.executions import OF_TORCH
 from gpubench.measure.budget import DEFAULT, PUBLISH
-from gpubench.measure.plan import Group, plan
-from gpubench.measure.protocol import Record
+from gpubench.measure.child import Record
+from gpubench.measure.plan import Group, check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
 from gpubench.models import (
     BlockSizes,
     DeviceProfile,

@@ -13,10 +13,9 @@ import pytest
 
 from gpubench import run
 from gpubench.errors import MisuseError
-from gpubench.measure.plan import plan
+from gpubench.measure.plan import check_request, plan
 from gpubench.measure.quality_goals import GOALS, WORDS, digits, text
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
 from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
 from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.profile import load_profiles

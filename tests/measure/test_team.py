@@ -17,13 +17,13 @@ import two_ranks
 from patience import wait_until
 
 from gpubench.errors import MisuseError
-from gpubench.measure import events, team
+from gpubench.measure import messages, team
 from gpubench.measure.budget import QUICK
 from gpubench.measure.child import Control
-from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.messages import Setup
+from gpubench.measure.place import STORE_VARIABLE
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import (
     FindingKind,
@@ -177,8 +177,8 @@ def one_job(make_plan, cpu, tmp_path) -> Job:
     )
     open_to: set[str] = set()
 
-    def look(event: events.Event) -> None:
-        if isinstance(event, events.RoundEnded):
+    def look(event: messages.Event) -> None:
+        if isinstance(event, messages.RoundEnded):
             open_to.update(listening_at())
 
     launcher = Launcher(plan, cpu, look)
@@ -262,8 +262,8 @@ def test_whichever_process_of_a_job_is_lost_all_are_gone_and_the_next_case_has_a
     plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(4, 8))
     remarks: list[str] = []
 
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.Remark):
+    def note(event: messages.Event) -> None:
+        if isinstance(event, messages.Remark):
             remarks.append(event.text)
 
     launcher = Launcher(plan, cpu, note)
@@ -296,8 +296,8 @@ def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck
     """Neither case would end by itself. The limit is too short for one where a loaded machine builds the job slowly."""
     plan = endless(make_plan("time.sleep(0.03)", batches=(4, 5), task=TaskKind.INFER, time_limit_s=7.0))
 
-    def on_event(event: events.Event) -> None:
-        if isinstance(event, events.PhaseBegan) and event.name == "context":
+    def on_event(event: messages.Event) -> None:
+        if isinstance(event, messages.PhaseBegan) and event.name == "context":
             launcher.began_s = time.monotonic()  # the first process has imported torch
 
     launcher = Launcher(plan, cpu, on_event)
@@ -366,8 +366,8 @@ def test_what_processes_can_exchange_is_measured_once_in_the_job(one_job):
 def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
     control = Control()
 
-    def stop(event: events.Event) -> None:
-        if isinstance(event, events.RoundEnded) and event.timed:
+    def stop(event: messages.Event) -> None:
+        if isinstance(event, messages.RoundEnded) and event.timed:
             control.stop()
 
     plan = endless(make_plan("time.sleep(0.01)", task=TaskKind.INFER))

@@ -72,7 +72,6 @@ def test_the_sampler_reads_ten_times_a_second_and_hands_over_each_sample_once():
             time.sleep(0.05)
             samples += sampler.drain()
         assert watch.free_s() < 0.8  # the sixth is due after half a second
-        assert sampler.energy_j() == 123.0
     times_s = [sample.t_s for sample in samples]
     assert times_s == sorted(set(times_s))
     assert all(t_s - began_s >= 0.1 * n for n, t_s in enumerate(times_s))

@@ -13,9 +13,8 @@ from gpubench import effects
 from gpubench.errors import MisuseError
 from gpubench.measure.child import THREAD_VARIABLES, environment_of
 from gpubench.measure.launcher import Launcher
-from gpubench.measure.plan import plan
+from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
 from gpubench.models import DeviceProfile, Execution, Precision, Run, Status
 from gpubench.profile import load_profiles
 from gpubench.sections.data import of_run

@@ -69,7 +69,10 @@ def test_a_later_table_says_what_a_price_did():
 
 
 def test_asks_are_the_median_the_spread_and_the_number():
-    """0.20, 0.30 and 0.45 a GPU-hour: the middle is 0.30; logarithms +-0.405 and three usual ones."""
+    """0.20, 0.30 and 0.45 a GPU-hour: the middle is 0.30; logarithms +-0.405 and three usual ones.
+
+    A cloud asks 9.00, which suggests 0.56 of that, with the weight of half an ask: 0.30^(3/3.5) x 5.04^(0.5/3.5).
+    """
     hosts = [
         dated("2026-11-01", 0.2, kind="marketplace"),
         dated("2026-11-01", 0.6, kind="marketplace", gpu_count=2, provider="other"),
@@ -78,11 +81,14 @@ def test_asks_are_the_median_the_spread_and_the_number():
     ]
     (((key, pricing), asks),) = asks_of(hosts).items()
     assert (key, pricing) == (H100, Pricing.ON_DEMAND)
-    assert asks.median_usd_per_hour == pytest.approx(0.3)
+    assert asks.median_usd_per_hour == pytest.approx(0.3 ** (3 / 3.5) * 5.04 ** (0.5 / 3.5))
+    assert asks.own_weight == pytest.approx(3 / 3.5)
+    (alone,) = asks_of(hosts[:3]).values()
+    assert (alone.median_usd_per_hour, alone.own_weight) == (pytest.approx(0.3), 1.0)
     assert (asks.ask_count, asks.provider_count) == (3, 2)
     spread = math.sqrt((2 * math.log(1.5) ** 2 + 3 * USUAL_ASK_SPREAD**2) / 5)
     assert spread_of(asks) == pytest.approx(spread, rel=1e-3)
-    assert asks.low_usd_per_hour == pytest.approx(0.3 * math.exp(-1.6449 * spread), rel=1e-6)
+    assert alone.low_usd_per_hour == pytest.approx(0.3 * math.exp(-1.6449 * spread), rel=1e-6)
 
 
 def test_the_number_and_median_that_a_source_gives_count():

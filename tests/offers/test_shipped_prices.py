@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from datetime import date
 from decimal import Decimal
+from statistics import median, stdev
 
 import msgspec
 import pytest
@@ -12,12 +14,14 @@ import pytest
 from gpubench.folders import data_rows, data_table
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import BY_USER, Offers
-from gpubench.offers.dates import asks_of, is_of_asks
+from gpubench.offers.dates import ASK_TO_LIST, MARKET_ASKS, USUAL_ASK_SPREAD, asks_of, is_of_asks
 from gpubench.offers.listing import outdated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.table import NOT_RANKED, offer_key
+from gpubench.recommend.filters import leave_out_doubted
 from gpubench.recommend.rank import rank
+from gpubench.recommend.request import RankRequest
 
 TODAY = date(2026, 11, 28)
 
@@ -162,3 +166,22 @@ def test_an_old_price_that_nothing_newer_replaces_is_said_in_the_answer():
 def test_the_ranking_says_how_old_its_prices_are():
     (note,) = [note for note in rank("vgg16", as_of="2026-11-28").notes if "median age" in note]
     assert note.startswith("The median age of ")
+
+
+def test_what_hosts_ask_over_clouds_is_fitted_on_the_shipped_prices():
+    """The middle of 23 GPUs, and how far they spread about it: what weighs against few asks rests on both."""
+    table = Offers.of(embedded_offers().offers)
+    on_sale = table.kind.is_in(lambda kind: kind not in NOT_RANKED) & table.pricing.equals(Pricing.ON_DEMAND)
+    believed = leave_out_doubted(RankRequest(), AskedPrices(table), table.where(on_sale & (table.price > 0)))
+    logs: dict[bool, dict[str, dict[str, list[float]]]] = {True: {}, False: {}}
+    for each in (each for each in believed.kept if each.price_date >= "2026-07"):
+        of_gpu = logs[each.kind == "marketplace"].setdefault(each.gpu_key, {})
+        of_gpu.setdefault(each.provider, []).append(math.log(each.usd_per_gpu_hour))
+    ratios = []
+    for key in logs[True].keys() & logs[False].keys():
+        asks = [one for some in logs[True][key].values() for one in some]
+        if len(asks) >= 2:
+            ratios.append(median(asks) - median(map(median, logs[False][key].values())))
+    assert len(ratios) >= 20
+    assert math.exp(median(ratios)) == pytest.approx(ASK_TO_LIST["community"], rel=0.1)
+    assert (USUAL_ASK_SPREAD / stdev(ratios)) ** 2 == pytest.approx(MARKET_ASKS, rel=0.2)

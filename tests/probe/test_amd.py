@@ -160,7 +160,9 @@ def test_the_partitions_of_a_card_are_devices_of_their_own_and_no_whole_one(tmp_
     """In CPX mode each compute die of an MI300X is a device; all lie at one place."""
     nodes = [MI300X | {"simd_count": 152, "location_id": 0x0C00 | n << shift} for n in range(3)]
     backend = machine(tmp_path, *nodes, XTX)
-    *parts, whole = backend.devices().devices
+    report = backend.devices()
+    assert report.problems == (), "the library tells of them"
+    *parts, whole = report.devices
     assert [(gpu.index, gpu.name) for gpu in parts] == [
         (n, f"AMD Instinct MI300X, partition {n + 1} of 3") for n in range(3)
     ]

@@ -20,8 +20,7 @@ def most_words(ranking: Ranking) -> int:
     assert len(others) <= 4
     assert all(len(words) <= MOST_WORDS_OF_ANOTHER for words in others), others
     even = sum(len(f"{name} {chances}".split()) for name, chances in toss_ups(ranking.answers).items())
-    before = sum(len(each.split()) for each in ranking.opening)
-    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 112 - before)
+    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 112)
     return room_for(ranking)
 
 

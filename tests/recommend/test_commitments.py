@@ -44,3 +44,9 @@ def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
 def test_where_no_term_is_known_that_is_said_and_nothing_else():
     found = rank_of([offer(H100, 3.2, provider="gcp")], RATES, commit="3y")
     assert found.opening == ("No price for 3 years is known of gcp.",)
+
+
+def test_where_the_other_term_is_not_sold_of_that_gpu_its_best_of_any_is_told():
+    prices = [offer(H100, 3.2, provider="gcp"), offer(H100, 2.0, **YEAR), offer(L4, 0.2, **THREE)]
+    found = rank_of([*prices, offer(L4, 0.4, provider="gcp")], RATES, commit="1y").opening
+    assert any("L4 at gcp costs $0.200 for 3 years" in each for each in found)

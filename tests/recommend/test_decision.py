@@ -19,7 +19,6 @@ from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import RankRequest
-from gpubench.sections.frontier import frontier
 from gpubench.sections.offer_table import rank_words
 from gpubench.sections.verdict import card_of
 from gpubench.sections.words import MOST_OF_A_NOTE
@@ -314,7 +313,7 @@ def test_a_guess_stands_after_all_others_and_is_never_the_fastest():
         ranking = rank_of(market, rates, samples=1e8, sort=sort)
         assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (2, A100), (3, L4)]
         assert "astest: 1x L4" not in said(ranking)
-        assert frontier(ranking)[-1].offer.gpu_key == H100
+        assert ranking.answers["fastest"].row.offer.gpu_key == H100
     of_guesses = rank_of(market[1:2], rates, samples=1e8)
     assert [(row.rank, row.offer.gpu_key) for row in of_guesses.rows] == [(1, L4)]
 

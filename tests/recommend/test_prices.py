@@ -134,9 +134,10 @@ def test_a_strangers_fresh_ask_is_never_all_but_sure_to_be_the_best(tmp_path):
     found = rank("resnet50", results=tmp_path, gpu=["RTX 4090"], as_of="2026-11-20", limit=100)
     rows = {row.offer.instance: row for row in found.rows if row.offer.price_date == "2026-11-20"}
     first = rows["h0"]
-    assert first.usd_per_hour.value == pytest.approx(0.14)
-    assert first.usd_per_hour.low == pytest.approx(0.14 / 1.312, rel=1e-3)
-    assert first.usd_per_hour.high == pytest.approx(0.14 * 1.312, rel=1e-3)
+    told = first.usd_per_hour  # 0.14, drawn a little to the other hosts and to what clouds suggest
+    assert 0.14 < told.value < 0.15
+    assert told.low < told.value / 1.312 * 1.001
+    assert told.high > told.value * 1.312 * 0.999
     assert rows["c"].usd_per_hour.low == rows["c"].usd_per_hour.high == 0.3
     assert first.p_best < 0.9
 

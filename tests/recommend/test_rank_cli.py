@@ -123,7 +123,7 @@ def test_the_table_fits_the_terminal(gpubench, columns):
 )
 def test_few_lines_come_before_the_table(gpubench, asked):
     shown = gpubench(*asked, "--limit", "1", COLUMNS="80").stdout
-    assert 0 < lines_before_the_table(shown) <= 16
+    assert 0 < lines_before_the_table(shown) <= 18
 
 
 def test_how_sure_is_one_sentence_and_the_note_says_what_it_means(gpubench):
@@ -208,9 +208,9 @@ def test_chances_of_gpus_make_one(gpubench):
 
 def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     """The card is of one host's offer, the column of all who have the GPU: each says whose it is."""
-    choice = rank("llama_8b_lora").decision.choice
+    choice = rank("llama_1b").decision.choice
     assert choice.row.p_best < choice.p_best_of_gpu
-    shown = " ".join(gpubench("llama_8b_lora", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
+    shown = " ".join(gpubench("llama_1b", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
     of_gpu = f"{choice.p_best_of_gpu * 100:.0f}"
     assert re.search(rf"How sure GPU {of_gpu} % best; offer \d+ % within 10 %, expected regret \$", shown)
     assert "P(best) of GPU:" in shown
@@ -551,6 +551,6 @@ def test_the_first_screen_is_short_and_says_what_became_of_what_one_has(gpubench
     assert shown.splitlines()[-1].endswith("GPUs: --table")
     mine = gpubench("resnet50", "--have", "h100", COLUMNS="80").stdout
     assert "Your 1x H100 SXM5 80GB:" in mine
-    assert "your 1x H100 SXM5 80GB, $1.02" in mine
+    assert re.search(r"1x H100 SXM5 80GB owned, [\d.]+ h, \$1\.02 ", mine)
     assert not re.search(r"at own|for \$0(?!\.)", mine)
     assert "Your" not in shown

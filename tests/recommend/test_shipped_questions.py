@@ -65,7 +65,8 @@ def table(name: str) -> list[dict[str, str]]:
 def expected(offer: Offer) -> float:
     """What to expect to pay by the table alone: a list price, or an ask that returns to the middle of all.
 
-    Between two middle asks it is their geometric mean.
+    Between two middle asks it is their geometric mean. Where clouds list the GPU, 0.56 of the median of theirs
+    counts as half an ask more.
     """
     listed = float(offer.price_usd_per_hour)
     if offer.kind != "marketplace":
@@ -75,15 +76,34 @@ def expected(offer: Offer) -> float:
         newest[tuple(each[name] for name in ("provider", "instance", "region", "pricing", "term_years"))] = (
             each
         )
-    asks = [
-        math.log(float(each["price_usd_per_hour"]) / int(each["gpu_count"]))
+    alike = [
+        (each, math.log(float(each["price_usd_per_hour"]) / int(each["gpu_count"])))
         for each in newest.values()
         if (each["pricing"], each["gpu_key"]) == ("on_demand", offer.gpu_key)
-        and (each["kind"] == "marketplace" or each["ask_count"])
+        and float(each["price_usd_per_hour"])
     ]
-    middle = math.exp(statistics.median(asks)) * offer.gpu_count
+    asks = [(each, log) for each, log in alike if each["kind"] == "marketplace" or each["ask_count"]]
+    listed_usd, clouds = {}, set()
+    for each, log in alike:
+        if each["kind"] in {"vm", "serverless"}:
+            listed_usd.setdefault(each["provider"], []).append(math.exp(log))
+            clouds |= {each["provider"]} if each["seller"] in {"", "cloud"} else set()
+    voices = {name: statistics.median(each) for name, each in listed_usd.items()}
+    middle, own = statistics.median(log for _, log in asks), 1.0
+    borne_out = [
+        usd  # one far above the other list prices does not count
+        for name, usd in voices.items()
+        if name in clouds
+        and usd <= 5 * statistics.median([v for n, v in voices.items() if n != name] or [usd])
+    ]
+    if borne_out:
+        suggested = math.log(0.56 * statistics.median(borne_out))
+        hosts = sum(int(each["ask_count"] or 1) for each, _ in asks)
+        own = hosts / (hosts + 0.5)
+        middle = own * middle + (1 - own) * suggested
+    middle = math.exp(middle) * offer.gpu_count
     day = date.fromisoformat(offer.price_date if len(offer.price_date) == 10 else f"{offer.price_date}-01")
-    kept = 0.5 ** ((AS_OF - day).days / 30)
+    kept = own * 0.5 ** ((AS_OF - day).days / 30)
     return middle * (listed / middle) ** kept
 
 

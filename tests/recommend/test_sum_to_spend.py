@@ -141,3 +141,41 @@ def test_each_price_stands_once_with_its_statistic_and_no_series_of_a_source_is_
 def test_where_nothing_was_named_the_answer_says_how():
     assert "name your model for a real answer" in gpubench.rank(draws=50).notes[0]
     assert "name your model" not in gpubench.rank("vgg16", draws=50).notes[0]
+
+
+def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
+    with pytest.raises(
+        MisuseError, match=r"Apple M4 is not ranked: .*; of those that rank, the \w+ .*nearest"
+    ):
+        gpubench.rank("resnet50", gpu=["m4"])
+    with pytest.raises(
+        MisuseError, match="no figure is known of 'rtx 4090 laptop': each laptop's maker sets"
+    ):
+        gpubench.rank("resnet50", gpu=["rtx 4090 laptop"])
+
+
+def test_the_fewest_gpus_that_end_in_time_are_named():
+    """One H100 takes 9 h; 8 of them end within 2 h and are the fewest that do."""
+    relaxed = gpubench.rank("resnet50", gpu=["h100"], deadline_hours=72, as_of="2026-11-20", draws=50)
+    assert relaxed.opening[0].startswith("1x H100")
+    hard = gpubench.rank("resnet50", gpu=["h100"], deadline_hours=2, as_of="2026-11-20", draws=50)
+    fewest = min(row.offer.gpu_count for row in hard.rows)
+    assert hard.opening[0].startswith(f"{fewest}x H100")
+    assert "is the fewest that ends within 2.00 h" in hard.opening[0]
+    assert gpubench.rank("resnet50", deadline_hours=72, as_of="2026-11-20", draws=50).opening == ()
+
+
+def test_serving_is_told_by_the_million_tokens_and_what_it_is():
+    (text,) = gpubench.rank("llama_8b", as_of="2026-11-20", draws=50).opening
+    assert "(prefill)" in text
+    assert "(decode)" in text
+    assert "one static batch of 8" in text
+    assert gpubench.rank("resnet50", task="infer", as_of="2026-11-20", draws=50).opening == ()
+
+
+def test_a_host_of_ones_own_is_answered_with_the_best_card_for_it():
+    found = gpubench.rank("resnet50", have=["pc"], as_of="2026-11-20", draws=50)
+    card = found.decision.best_to_own
+    (text,) = [note for note in found.notes[: found.decisive_notes] if note.startswith("In your PC 1x ")]
+    assert f"for ${card.purchase_usd:,.0f} would do the job in" in text
+    assert not card.host_usd

@@ -519,7 +519,7 @@ def test_the_source_that_runs_is_what_is_installed():
 
     assert package == SOURCE
     assert files["gpubench-source/gpubench/__init__.py"] == Path(gpubench.__file__).read_bytes()
-    assert {f"gpubench-source/{name}" for name in ("pyproject.toml", "workloads/cnn.py", "gpubench/data/gpus.csv")} <= set(files)  # fmt: skip
+    assert {f"gpubench-source/{name}" for name in ("pyproject.toml", "workloads/cnn.py", "gpubench/data/gpus.csv", "results/shared/README.md")} <= set(files)  # fmt: skip
     assert ".skyignore" in files
     assert not any("__pycache__" in name or "/tests/" in name or ".git/" in name for name in files)
 

@@ -57,7 +57,8 @@ def project(tmp_path) -> Path:
 
 ASKED = [
     "rank", "--workload", "./tagger.py", "--precision", "fp32", "--execution", "eager", "--batch-size", "8",
-    "--samples", "1e6", "--gpu", "H200 SXM", "--provider", "runpod", "--results", "kept here",
+    "--samples", "1e6", "--gpu", "H200 SXM", "--provider", "runpod", "--seller", "secure",
+    "--results", "kept here",
 ]  # fmt: skip
 
 

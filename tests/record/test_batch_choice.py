@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gpubench.cli.progress import outcome
+from gpubench.measure.child import Record
 from gpubench.measure.plan import Unit, plan
-from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Run, TaskKind
 from gpubench.profile import load_profiles

@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from gpubench.cli.app import app
 from gpubench.cli.verbs.run import _ranked
 from gpubench.errors import MisuseError
-from gpubench.measure import events, messages, preflight
+from gpubench.measure import messages, preflight
+from gpubench.measure.child import Progress, Record
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import PlannedCase, Unit
-from gpubench.measure.protocol import Progress, Record
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     DeviceProfile,
@@ -143,7 +143,7 @@ def test_only_what_is_left_is_counted_and_has_its_limits_added_up(cut_off, tmp_p
     assert [u for u in whole.units() if u.planned.case != cut_off.planned[0]] == list(ready.plan.units())
     assert ready.plan.most_s() < whole.most_s()
     session.execute(ready, seen.append)
-    planned = next(e for e in seen if isinstance(e, events.RunPlanned))
+    planned = next(e for e in seen if isinstance(e, messages.RunPlanned))
     assert (planned.left, planned.cases) == (2, 3)
 
 
@@ -260,7 +260,7 @@ def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(of_th
     record = Record(plan=None, device=run.device)
     record.take(unit, messages.CaseDone(status=Status.OK, launch=sound))
     second = msgspec.structs.replace(unit, launch=1)
-    record.take(second, Progress().done(second, Status.FAILED, DEATH))
+    record.take(second, Progress(launch=second.launch).done(Status.FAILED, DEATH))
     assert record.ended == {}
     assert record.launches[unit.planned.case] == [sound]
     assert resume.finished_units(with_row(run, sound), 3) == {(unit.planned.case, 0)}
@@ -269,7 +269,7 @@ def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(of_th
 def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(of_three):
     run, unit = of_three
     record = Record(plan=None, device=run.device)
-    record.take(unit, Progress().done(unit, Status.FAILED, DEATH))
+    record.take(unit, Progress(launch=unit.launch).done(Status.FAILED, DEATH))
     assert record.ended == {unit.planned.case: (Status.FAILED, DEATH, None)}
     died = with_row(run, *record.launches[unit.planned.case], status=Status.FAILED, reason=DEATH)
     assert resume.finished_units(died, 3) == frozenset()

@@ -15,14 +15,14 @@ from gpubench.measure import messages, worker
 _serve = worker.serve
 
 
-def serve(command, desk, line) -> None:
+def serve(command, context, line) -> None:
     end = json.loads(os.environ["AILING"]).get(_name(command))
     if end == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if end in {"hang", "hang timed"}:
         line.send(messages.Phase(name="second look" if end == "hang" else "timed"))
         time.sleep(600)
-    _serve(command, desk, line)
+    _serve(command, context, line)
 
 
 def _name(command) -> str:

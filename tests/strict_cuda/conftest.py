@@ -89,7 +89,7 @@ class Gpu:
         asked = Case(**fields)
         built = built or load_workload(name).at(asked.recipe).tiny(asked.batch_size, 0)
         inputs = built.batches[0][0]
-        if not isinstance(inputs, tuple) and inputs.dim() == 4:
+        if getattr(inputs, "ndim", 0) == 4:
             wanted = (
                 MemoryFormat.CONTIGUOUS if asked.precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
             )

@@ -259,12 +259,12 @@ MUTANTS = (
         old=(
             "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)\n"
+            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)\n"
             "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
         ),
         new=(
             "    if execution is not Execution.EAGER:\n"
-            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)\n"
+            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)\n"
             "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
             "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
         ),
@@ -436,7 +436,7 @@ MUTANTS = (
     Mutant(
         name="the state that is restored lacks the moments",
         file=GUARDS,
-        old="            for state in work.optimizer.state.values():\n",
+        old='            for state in getattr(work.optimizer, "state", {}).values():\n',
         new="            for state in ():\n",
         misleads="training after the check is not the training that was asked for",
         killer="test_steps.py::test_the_check_of_a_graph_leaves_no_trace",
@@ -522,10 +522,10 @@ MUTANTS = (
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
             "        job.tokens_at_s.clear()\n"
-            "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
+            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
         ),
         new=(
-            "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
+            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
         ),
@@ -535,7 +535,7 @@ MUTANTS = (
     Mutant(
         name="energy is read twice at the start",
         file=LAUNCH,
-        old="(joules, sampler.energy_j())",
+        old="(joules, telemetry.energy_j())",
         new="(joules, joules)",
         misleads="no energy is ever known",
         killer="test_telemetry.py::test_energy_and_held_clocks_are_those_of_the_timed_rounds",
@@ -841,8 +841,8 @@ MUTANTS = (
     Mutant(
         name="half of a product is computed",
         file=MICRO,
-        old="        return lambda: torch.mm(a, b, out=out)\n",
-        new="        return lambda: torch.mm(a[: size // 2], b, out=out[: size // 2])\n",
+        old="    return lambda: torch.mm(a, b, out=out)\n",
+        new="    return lambda: torch.mm(a[: size // 2], b, out=out[: size // 2])\n",
         misleads="the rate of products is twice what the device does",
         killer="test_micro.py::test_a_product_does_all_the_work_that_its_rate_counts",
     ),
@@ -872,8 +872,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a spent process tries the next batch",
-        file=f"{MEASURE}batch_search.py",
-        old="        if done.spent:\n",
+        file=f"{MEASURE}launcher.py",
+        old="        if tried.spent:\n",
         new="        if False:\n",
         misleads="as above",
         killer="test_batch_search.py::test_a_batch_that_did_not_fit_leaves_its_process_to_no_other",

@@ -73,6 +73,15 @@ _LAYERS_ARGUMENT, _DROPOUT_ARGUMENT, _TRAIN_ARGUMENT = 4, 5, 6
 
 Source: torch/nn/modules/rnn.py, LSTM.forward.
 """
+_UNSAFE_TO_AUTOCAST = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+    "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+    "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+    "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
+)
+"""What CUDA's autocast says to the one operator that it bans. Source: aten/src/ATen/autocast_mode.cpp,
+binary_cross_entropy_banned, registered for AutocastCUDA and the other accelerators; that of the CPU casts to float32.
+"""
 _NOT_IN_TRAINING = "cudnn RNN backward can only be called in training mode"
 """Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input."""
 
@@ -176,7 +185,7 @@ class Device:
         """Whether one of these tensors does; no other fake of this process is asked about that in turn."""
         blocks = self.blocks
         with torch._C.DisableTorchFunction():
-            return any(tensor.untyped_storage()._cdata in blocks for tensor in tensors)
+            return any(_storage(tensor)._cdata in blocks for tensor in tensors)
 
     def adopt(self, storage: Any, recorder: Recorder | None) -> None:
         """Let a new storage lie on the device: its bytes are taken from the allocator, for the current stream.
@@ -216,7 +225,7 @@ class Device:
         """
         tensors = _operands(args, kwargs)
         blocks = self.blocks
-        there = [b for t in tensors if (b := blocks.get(t.untyped_storage()._cdata)) is not None]
+        there = [b for t in tensors if (b := blocks.get(_storage(t)._cdata)) is not None]
         if not (there or self.moving or (not tensors and (self.inside or _in_backward()))):
             return func(*args, **kwargs)
         kind = kind_of(func)
@@ -250,13 +259,13 @@ class Device:
         """Let what an operator made lie on the device, and mark what it wrote."""
         blocks = self.blocks
         for made in _made(out):
-            storage = made.untyped_storage()
+            storage = _storage(made)
             if storage._cdata not in blocks:  # else it was written, or handed back as it was (aten::type_as)
                 self.adopt(storage, recorder)
         if written:
             mark = self._mark()
             for tensor in written:
-                block = blocks.get(tensor.untyped_storage()._cdata)
+                block = blocks.get(_storage(tensor)._cdata)
                 if block is not None:
                     block.written = mark
 
@@ -407,7 +416,7 @@ class Device:
         with torch._C.DisableTorchFunction(), _unwatched(), torch.no_grad():
             target.copy_(source)
         if self.holds(target):
-            self.blocks[target.untyped_storage()._cdata].written = self._mark()
+            self.blocks[_storage(target)._cdata].written = self._mark()
         return target
 
     def _transfer(self, source: Tensor, *, non_blocking: bool, from_host: bool) -> None:
@@ -419,7 +428,7 @@ class Device:
         host_side = source if from_host else None
         waits = not (non_blocking and (host_side is None or self.is_pinned(host_side)))
         if self.holds(source):
-            self._no_race([self.blocks[source.untyped_storage()._cdata]])
+            self._no_race([self.blocks[_storage(source)._cdata]])
         machine.call("memcpy", synchronizes=waits)
         if self.recorder is not None:
             raise NotImplementedError("the fake records no transfers between host and device in a graph")
@@ -431,14 +440,14 @@ class Device:
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Page-lock a host tensor. Source: aten/src/ATen/native/Memory.cpp, pin_memory."""
-        storage = tensor.untyped_storage()
+        storage = _storage(tensor)
         key = storage._cdata
         self.pinned[key] = weakref.ref(storage, lambda _: self.pinned.pop(key, None))
         return tensor
 
     def is_pinned(self, tensor: Tensor) -> bool:
         """Whether a host tensor is page-locked. Source: aten/src/ATen/native/Memory.cpp, is_pinned."""
-        return tensor.untyped_storage()._cdata in self.pinned
+        return _storage(tensor)._cdata in self.pinned
 
     def seed(self, seed: int) -> None:
         """Seed the device's generator, as torch.manual_seed does (torch/random.py).
@@ -483,9 +492,9 @@ def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any
     if not (kind_of(func).convolves and _reduced_format((args, kwargs)) is torch.float16):
         try:
             return func(*args, **kwargs)
-        except (RuntimeError, NotImplementedError):
-            if _reduced_format((args, kwargs)) is None:
-                raise
+        except (RuntimeError, NotImplementedError) as error:
+            if _reduced_format((args, kwargs)) is None or "same scalar type" in str(error):
+                raise  # a GPU lacks no kernel, and refuses what does not go together
     reduced = _reduced_format((args, kwargs))
     out = func(*_mapped(args, _single), **_mapped(kwargs, _single))
     return _mapped(out, lambda t: t.to(reduced) if t.dtype is torch.float32 else t)
@@ -537,6 +546,9 @@ class Functions(TorchFunctionMode):
             "__array__": self._numpy,
             "pin_memory": lambda func, args, kwargs: device.pin(args[0].clone()),
             "is_pinned": lambda func, args, kwargs: device.is_pinned(args[0]),
+            "binary_cross_entropy": self._banned,
+            "tensor": self._from_host,
+            "as_tensor": self._from_host,
         } | dict.fromkeys(_RECURRENT, self._recurrent)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -547,6 +559,9 @@ class Functions(TorchFunctionMode):
         special = self._special.get(name)
         if special is not None:
             return special(func, args, kwargs)
+        return self._plain(func, args, kwargs)
+
+    def _plain(self, func: Any, args: Any, kwargs: Any) -> Any:
         asked = kwargs.get("device")
         pinned = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
         device = self.device
@@ -616,6 +631,21 @@ class Functions(TorchFunctionMode):
             )
         return func(*args, **kwargs)
 
+    def _from_host(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Source: torch/csrc/utils/tensor_new.cpp, internal_new_from_data: it is made on the host and copied."""
+        asked = kwargs.get("device")
+        if asked is None or torch.device(asked).type != "cuda" or self.device.holds_any(_operands(args, {})):
+            return self._plain(func, args, kwargs)
+        wants = kwargs.get("requires_grad", False)
+        made = func(*args, **{k: v for k, v in kwargs.items() if k != "requires_grad"} | {"device": CPU})
+        return self.device.upload(made, non_blocking=False).requires_grad_(wants)
+
+    def _banned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if torch.is_autocast_enabled(CPU.type) and self.device.holds_any(_operands(args, kwargs)):
+            raise RuntimeError(_UNSAFE_TO_AUTOCAST)
+        with self.device.here():
+            return func(*args, **kwargs)
+
     def _recurrent(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A recurrent layer: cuDNN keeps what its backward needs in training mode alone.
 
@@ -632,6 +662,11 @@ class Functions(TorchFunctionMode):
                 if tensor.requires_grad:
                     tensor.register_hook(_not_in_training)
         return out
+
+
+def _storage(tensor: Tensor) -> Any:
+    """Where a tensor lies; a sparse one where its values do."""
+    return (tensor if tensor.layout is torch.strided else tensor._values()).untyped_storage()
 
 
 def _not_in_training(grad: Tensor) -> Tensor:

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from gpubench.measure import batch_search, worker
-from gpubench.measure.batch_search import Trials, largest_that_fits
+from gpubench.measure import launcher, worker
+from gpubench.measure.batch_search import fits, largest_that_fits
+from gpubench.measure.budget import QUICK
 from gpubench.measure.case import try_batch
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.messages import Ready, Setup, TryBatch
+from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import Execution, Finding, FindingKind, Status
 from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S
@@ -90,7 +92,9 @@ def processes(make_gpu, monkeypatch):
     started = []
 
     class InHere:
-        def __init__(self, environment):
+        swept = ()
+
+        def __init__(self, environment, module):
             self.said = deque()
             first = [Fault("mm", lambda: RuntimeError("CUDA error: out of memory"), capturing=True)]
             self.gpu = make_gpu(Machine(faults=[] if started else first))
@@ -108,10 +112,13 @@ def processes(make_gpu, monkeypatch):
         def receive(self, until_s):
             return self.said.popleft()
 
-        def end(self, *, at_once=False):
+        def end(self):
             pass
 
-    monkeypatch.setattr(batch_search, "Child", InHere)
+        def output(self):
+            return ""
+
+    monkeypatch.setattr(launcher, "Child", InHere)
     return started
 
 
@@ -119,8 +126,10 @@ def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, proce
     """The allocator of a process whose capture ran out of memory believes that it goes on."""
     gpu = make_gpu()
     case = gpu.case("own", wide(8), execution=Execution.GRAPH, batch_size=8)
-    with Trials("own", case, gpu.profile) as trials:
-        assert [trials.fits(batch) for batch in (8, 4, 2)] == [False, True, True]
+    planned = PlannedCase(reference="own", case=case)
+    trials = launcher.Launcher(Plan(budget=QUICK, seed=0, cases=(planned,)), gpu.profile)
+    found = [fits(trials, planned, lambda *_: None, batch) for batch in (8, 4, 2)]
+    assert found == [False, True, True]
     assert len(processes) == 2
 
 

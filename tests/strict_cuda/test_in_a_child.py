@@ -14,8 +14,8 @@ from command import gpubench
 from gpubench.cli.progress import LiveProgress
 from gpubench.measure import messages
 from gpubench.measure.child import Child, environment_of
-from gpubench.measure.events import RoundEnded
 from gpubench.measure.launcher import Launcher
+from gpubench.measure.messages import RoundEnded
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, Precision, Status, TaskKind

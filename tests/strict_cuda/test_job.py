@@ -5,18 +5,19 @@ The job has no other process here: what each takes part in is seen, and what two
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 
 import pytest
 import torch
+from own_kinds import HEAD, pair
 from torch import distributed
 
 from gpubench.discovery import load_workload
 from gpubench.measure import micro
-from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.messages import Setup
-from gpubench.measure.place import Place
+from gpubench.measure.place import STORE_VARIABLE, Place
 from gpubench.measure.step import move
 from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up, open_store, share
 from gpubench.models import ParallelMode, Precision, Status
@@ -72,6 +73,20 @@ def step_s(done) -> float:
 def test_a_step_of_ddp_holds_its_exchange_once(gpu, team):
     done = gpu.measure("cnn", gpu_count=2, parallel_mode=ParallelMode.DDP)
     assert EXCHANGE_S < step_s(done) < 1.5 * EXCHANGE_S
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_step_of_ddp_may_leave_a_head_unused(gpu, team, tmp_path, monkeypatch, used):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + pair(init="pass" if used else "self.spare = nn.Linear(8, 4)"), encoding="utf-8")
+    task = load_workload(str(path)).build(4, 0)
+    case = gpu.case("mine.py", task, gpu_count=2, parallel_mode=ParallelMode.DDP)
+    work = share(move(task, case, gpu.desk.hardware.device))
+    assert work.model.find_unused_parameters is not used
+    assert all(p.grad is None for p in work.model.parameters())
+    done = gpu.measure("mine.py", task, gpu_count=2, parallel_mode=ParallelMode.DDP)
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
 
 
 @pytest.mark.skipif(

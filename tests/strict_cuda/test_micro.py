@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpubench.measure import micro, probes, worker
 from gpubench.measure.messages import MeasureMicro, MicroDone
 from gpubench.models import Finding, FindingKind, Status
-from gpubench.profile.kernels import EveryCall
 from gpubench.specs import load_specs
+from gpubench.tensors import EveryCall
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Fault, Machine
 

@@ -6,7 +6,20 @@ import sys
 
 import pytest
 import torch
-from own_kinds import HEAD, KINDS, NESTED, OTHERWISE_IN_INFERENCE, RANDOM, WITH_A_LOSS
+from own_kinds import (
+    ARGUMENTS,
+    CARRIES,
+    HEAD,
+    KINDS,
+    NAMES_ITSELF,
+    NESTED,
+    OPTIMIZERS,
+    OTHERWISE_IN_INFERENCE,
+    PLACES,
+    RANDOM,
+    WITH_A_LOSS,
+    pair,
+)
 
 from gpubench.discovery import load_workload
 from gpubench.measure.case import measure_case
@@ -16,7 +29,6 @@ from strict_cuda.conftest import Gpu
 
 BATCH = 8
 AUTOGRAD = ("derivative", "complex weights", "lazy")
-"""Sparse gradients are missing: the fake of torch.cuda knows no sparse tensor."""
 CHECKED = KINDS.keys() - RANDOM.keys()
 
 
@@ -57,6 +69,50 @@ def test_each_kind_trains(measured, kind, execution):
     if execution is Execution.GRAPH:
         # The fake computes complex products with rounding of its own in each replay.
         assert launch.graph_error <= (1e-4 if kind == "complex weights" else 0.0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *NAMES_ITSELF,
+        *ARGUMENTS,
+        *OPTIMIZERS,
+        *PLACES,
+        "one model",
+        "frozen",
+        "sparse gradients",
+        "sparse buffer",
+    ],
+)
+def test_each_kind_trains_as_in_a_plain_loop(measured, kind):
+    done = measured(KINDS[kind])
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    assert done.launch.parameters_moved
+    assert done.launch.reference_error <= Precision.TF32.facts.loss_error
+
+
+@pytest.mark.parametrize("kind", ["carried", *CARRIES])
+def test_a_graph_is_refused_where_the_model_carries_tensors_on_in_new_memory(measured, kind):
+    assert measured(KINDS[kind]).status is Status.OK
+    done = measured(KINDS[kind], execution=Execution.GRAPH)
+    assert done.status is Status.UNSUPPORTED
+    assert "carries tensors from step to step" in done.reason
+
+
+def test_a_model_that_asks_for_the_gpu_by_itself_is_measured_and_its_reference_is_the_cpu(measured):
+    done = measured(pair(body="return self.second(self.first(x * torch.ones(8).cuda()).relu())"))
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    assert done.launch.reference_error <= Precision.TF32.facts.loss_error
+
+
+def test_what_autocast_of_cuda_bans_fails_at_amp_alone_and_the_row_says_why(measured):
+    bce = pair(body="return self.second(self.first(x).relu()).sigmoid()", loss="nn.BCELoss()").replace(
+        "torch.randint(4, (n,))", "torch.rand(n, 4)"
+    )
+    assert measured(bce).status is Status.OK
+    done = measured(bce, precision=Precision.AMP_BF16)
+    assert done.status is Status.FAILED
+    assert "BCELoss are unsafe to autocast" in done.reason
 
 
 @pytest.mark.parametrize("kind", RANDOM)

@@ -52,6 +52,39 @@ def test_tensors_say_where_they_are_and_do_not_mix(device):
     assert there.tolist() == [0.0, 0.0]
 
 
+def test_what_the_autocast_of_cuda_bans_is_refused(device):
+    there, here = torch.rand(2, device="cuda"), torch.rand(2)
+    assert nn.functional.binary_cross_entropy(there, there).is_cuda
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            nn.functional.binary_cross_entropy(there, there)
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            nn.BCELoss()(there, there)
+        assert nn.functional.binary_cross_entropy(here, here) > 0
+        with torch.autocast("cuda", enabled=False):
+            assert nn.functional.binary_cross_entropy(there, there).is_cuda
+
+
+def test_types_that_do_not_go_together_are_refused(device):
+    there, half = torch.zeros(2, device="cuda"), torch.ones(2, dtype=torch.float16, device="cuda")
+    with pytest.raises(RuntimeError, match="same scalar type"):
+        there.index_add_(0, torch.arange(2, device="cuda"), half)
+
+
+def test_what_is_made_of_numbers_is_copied_to_the_device(device):
+    assert torch.tensor([1.0], device="cuda").is_cuda
+    assert torch.tensor([], device="cuda").is_cuda
+    assert torch.tensor([1.0], device="cuda", requires_grad=True).is_leaf
+    assert torch.as_tensor([1.0], device="cuda").is_cuda
+    assert torch.tensor([1.0]).is_cpu
+    assert torch.tensor([1.0], device="meta").is_meta
+
+
+def test_a_sparse_tensor_lies_where_its_values_do(device):
+    there = torch.eye(2).to_sparse().to("cuda")
+    assert (there.is_cuda, torch.sparse.mm(there, torch.ones(2, 2, device="cuda")).is_cuda) == (True, True)
+
+
 def test_a_tensor_is_moved_to_where_another_lies(device):
     there = torch.zeros(2, dtype=torch.float16, device="cuda")
     moved = torch.ones(2).to(there)

@@ -147,7 +147,7 @@ def other_vendors() -> Iterator[str]:
     learned = load_calibration().train.ratio
     width = learned.other_vendors
     yield f"an MI325X takes {1 / math.exp(learned.deviations['CDNA3'][0]):.1f} times as long as the fit says, CDNA2 is a fifth faster"
-    assert math.exp(learned.deviations["CDNA2"][0]) == pytest.approx(1.2, abs=0.005)
+    assert math.exp(learned.deviations["CDNA2"][0]) == pytest.approx(1.2, abs=0.01)
     instinct, radeon = (
         [times(width[f"AMD {line}{half}"]) for half in ("", " at half precision")]
         for line in ("Instinct", "Radeon")
@@ -213,8 +213,8 @@ def levels() -> Iterator[str]:
     inside = [held for name in READ_ON_BOTH for *_, held in levels_on_an_h200(name)]
     yield f"{percent(fmean(every))} % in the mean, {percent(median(every))} % in the median, {sum(inside)} of {len(inside)} inside"
     slow = [1 / ratio for p, ratio, _ in levels_on_an_h200("lstm_large") if p in HALF]
-    assert [f"{each:.1f}" for each in slow] == ["1.5", "1.5"]
-    yield "(the LSTM under AMP is 1.5 times as fast as said)"
+    assert [f"{each:.1f}" for each in slow] == ["1.3", "1.4"]
+    yield "(the LSTM under AMP is 1.3 to 1.4 times as fast as said)"
     hugging = [
         ratio for name in ("bert_base", "transformer") for p, ratio, _ in levels_on_an_h200(name) if p in HALF
     ]

@@ -134,7 +134,9 @@ def test_a_workload_is_told_as_the_published_profile_of_the_same_network_is():
     found = totals_of(load_profiles()["resnet50"], TaskKind.TRAIN)
     published = model_profiles().loc[("train", "resnet50")]
     for column, value in found.items():
-        if column not in {"tokens_per_sample", "approximate"}:
+        if (
+            column not in {"tokens_per_sample", "approximate"} and "chain" not in column
+        ):  # published: not known
             assert value == pytest.approx(published[column], rel=2e-3, abs=1e-4), column
 
 

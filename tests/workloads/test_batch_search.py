@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,15 +15,17 @@ from predict.runs import run_of
 from gpubench.errors import MisuseError
 from gpubench.measure.batch_search import (
     TrialFailedError,
-    Trials,
+    fits,
     guess_batch,
     largest_that_fits,
     with_largest_batches,
 )
-from gpubench.measure.budget import budget_of
+from gpubench.measure.budget import QUICK, budget_of
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.messages import CaseDone
 from gpubench.measure.plan import Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
+from gpubench.models import Case, DeviceProfile, Execution, Launch, Precision, Status, TaskKind
 from gpubench.predict.memory import doubts
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH, UNTRACED_FACTOR, planned_peak_bytes
@@ -144,17 +147,22 @@ def test_real_trials_run_out_of_memory_in_their_own_process(tmp_path: Path) -> N
     path = tmp_path / "net.py"
     path.write_text(OWN)
     seen: list[tuple[int, bool]] = []
-    with Trials(str(path), case("net.py"), CPU, lambda c, fits: seen.append((c.batch_size, fits))) as trials:
-        assert trials.fits(10)
-        first = trials._child
-        assert not trials.fits(30)
-        assert trials._child is None, "after out of memory the process is not trusted"
-        assert trials.fits(20)
-        assert trials._child is not first
-        with pytest.raises(TrialFailedError, match="batch 13: ValueError: unlucky"):
-            trials.fits(13)
+    planned = PlannedCase(reference=str(path), case=case("net.py"))
+    launcher = Launcher(Plan(budget=QUICK, seed=0, cases=(planned,), on_cpu=True), CPU)
+
+    def tried(batch: int) -> bool:
+        return fits(launcher, planned, lambda c, it_fits: seen.append((c.batch_size, it_fits)), batch)
+
+    assert tried(10)
+    first = launcher._child
+    assert not tried(30)
+    assert launcher._child is None, "after out of memory the process is not trusted"
+    assert tried(20)
+    assert launcher._child is not first
+    with pytest.raises(TrialFailedError, match="batch 13: ValueError: unlucky"):
+        tried(13)
     assert seen == [(10, True), (30, False), (20, True)]
-    assert trials._child is None
+    assert launcher._child is None
 
 
 def test_a_cpu_has_no_largest_batch() -> None:
@@ -164,10 +172,22 @@ def test_a_cpu_has_no_largest_batch() -> None:
         with_largest_batches(made, profiles, CPU)
 
 
+def trial(it_fits: Callable[[Case], bool | None]) -> Callable[[Launcher, PlannedCase], CaseDone]:
+    """A trial that says what is stated; None is a failure of another kind."""
+
+    def tried(_: Launcher, planned: PlannedCase) -> CaseDone:
+        found = it_fits(planned.case)
+        if found is None:
+            return CaseDone(status=Status.FAILED, reason="ValueError: unlucky", launch=Launch(index=0))
+        return CaseDone(status=Status.OK if found else Status.OUT_OF_MEMORY, launch=Launch(index=0))
+
+    return tried
+
+
 def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine with a GPU the trials are real; here the limit of each precision is stated instead."""
     limits = {Precision.FP32: 100, Precision.TF32: 0, Precision.AMP_BF16: 240}
-    monkeypatch.setattr(Trials, "fits", lambda self, n: n <= limits[self._case.precision])
+    monkeypatch.setattr(Launcher, "try_batch", trial(lambda case: case.batch_size <= limits[case.precision]))
     profiles = {"vgg16": load_profiles()["vgg16"]}
     precisions = ("fp32", "tf32", "amp")
     request = RunRequest(workloads=("vgg16",), precisions=precisions, batch_size="max", executions=("eager",))
@@ -182,12 +202,11 @@ def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_case_that_fails_otherwise_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fits(self: Trials, batch: int) -> bool:
-        if self._case.precision is Precision.TF32:
-            raise TrialFailedError(f"trying batch {batch}: ValueError: unlucky")
-        return batch <= 100
-
-    monkeypatch.setattr(Trials, "fits", fits)
+    monkeypatch.setattr(
+        Launcher,
+        "try_batch",
+        trial(lambda case: None if case.precision is Precision.TF32 else case.batch_size <= 100),
+    )
     profiles = {"vgg16": load_profiles()["vgg16"]}
     precisions = ("fp32", "tf32", "amp")
     request = RunRequest(workloads=("vgg16",), precisions=precisions, batch_size="max", executions=("eager",))

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 import torch
 from command import IN_SHORT, WITH_BF16, gpubench
-from own_kinds import HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS
+from own_kinds import CARRIES, HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS, pair
 from processor import runs_lstm
+from torch import nn
 
 from gpubench import rank
 from gpubench.discovery import load_workload
@@ -21,9 +22,9 @@ from gpubench.errors import MisuseError
 from gpubench.measure import guards
 from gpubench.measure.step import copied, move
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
-from gpubench.profile.nested import tensors_of
 from gpubench.profile.trace import profile_workload
-from gpubench.workload import Workload
+from gpubench.tensors import OffGpu, tensors_of
+from gpubench.workload import Workload, set_mode, uncompiled
 
 BATCH = 8
 CASE = Case(
@@ -55,16 +56,18 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
 def test_each_kind_is_checked_and_steps(load, kind):
     workload = load(KINDS[kind])
     task = workload.build(BATCH, 0)
-    autocast = kind != "carried" or runs_lstm(torch.bfloat16)
+    autocast = kind not in {"carried", "sparse buffer"} or (kind == "carried" and runs_lstm(torch.bfloat16))
     case = CASE if autocast else msgspec.structs.replace(CASE, precision=Precision.FP32)
-    work = move(copied(task, lambda: workload.build(BATCH, 0)), case, torch.device("cpu"))
+    made = lambda: move(copied(task), case, torch.device("cpu"))  # noqa: E731
+    work = made()
     expected = guards.expected_of(task, case)
     assert (expected.unchecked is not None) is (kind in RANDOM)
-    assert expected.is_whole is (kind == "not cut")
+    assert expected.is_whole is (kind in {"not cut", "edges"})
     error = guards.reference_errors(work, task, expected).loss
     assert error is None if kind in RANDOM else error <= Precision.AMP_BF16.facts.loss_error
+    work = made()  # as the check may leave its traces in the model
     before = guards.fingerprint(work.model)
-    assert work.edge_loss(work.step(0), 0) > 0
+    assert [work.edge_loss(work.step(index), index) for index in range(2)] > [0, 0]
     assert guards.has_moved(work.model, before)
 
 
@@ -89,6 +92,66 @@ def test_a_check_leaves_no_state_in_a_model_that_carries_it_on(load):
     task = load(KINDS["carried"]).build(BATCH, 0)
     assert guards.expected_of(task, CASE).unchecked is None
     assert task.model.state is None
+    assert copied(task).model.state is None
+
+
+@pytest.mark.parametrize("kind", ["carried", *CARRIES, "dict", "layer drop", "own generator"])
+def test_what_a_model_carries_on_is_known(load, kind):
+    expected = guards.expected_of(load(KINDS[kind]).build(BATCH, 0), CASE)
+    assert expected.carries is (kind in {"carried", "own generator", *CARRIES})
+    assert expected.rebinds is (kind in {"carried", *CARRIES})
+
+
+def test_a_file_that_hands_out_one_model_has_it_copied_for_each_case(load):
+    task = load(KINDS["one model"]).build(BATCH, 0)
+    other = copied(task)
+    move(other, CASE, torch.device("cpu")).step(0)
+    assert all(a is not b for a, b in zip(task.model.parameters(), other.model.parameters(), strict=True))
+
+
+def test_each_build_has_the_weights_of_the_first(load):
+    drawn = pair(
+        head="GENERATOR = torch.Generator().manual_seed(0)\n",
+        init=(
+            "self.second.weight.data = torch.randn(4, 16, generator=GENERATOR); "
+            "self.first.weight.data = torch.tensor(np.random.rand(16, 8) + random.random()).float()"
+        ),
+    )
+    task = load(drawn).build(BATCH, 0)
+    weights = zip(task.model.parameters(), copied(task).model.parameters(), strict=True)
+    assert all(map(torch.equal, *zip(*weights, strict=True)))
+
+
+def test_what_an_author_compiled_runs_as_it_was_written(load):
+    workload = load(KINDS["compiled"])
+    traced = sys.modules["gpubench_own_mine"].TRACED
+    with uncompiled():
+        move(copied(workload.build(BATCH, 0)), CASE, torch.device("cpu")).step(0)
+    assert not traced or not hasattr(torch.compiler, "set_stance")
+
+
+def test_a_frozen_part_stays_in_the_mode_that_its_author_gave_it(load):
+    model = load(KINDS["frozen"]).build(BATCH, 0).model
+    assert [m.training for m in set_mode(model, train=True).children()] == [False, True]
+    assert not any(m.training for m in set_mode(model, train=False).modules())
+    assert all(m.training for m in set_mode(model, train=True).modules()), "as after from_pretrained"
+
+
+def test_no_gpu_is_used_but_by_the_case_itself():
+    x = torch.ones(2)
+    with OffGpu():
+        assert x.cuda() is x
+        assert x.to("cuda") is x
+        assert x.to(0, non_blocking=True) is x
+        assert x.to(device=torch.device("cuda", 0)) is x
+        assert x.to("cuda", torch.float64).dtype is torch.float64
+        assert x.to("cuda", dtype=torch.float64).dtype is torch.float64
+        assert x.to(torch.float64).dtype is torch.float64
+        assert x.to("cpu") is x
+        assert torch.zeros(2, device="cuda").is_cpu
+        assert nn.Linear(2, 2).cuda().weight.is_cpu
+    with torch.device("meta"), OffGpu():
+        assert torch.zeros(2, device="cuda:0").is_meta
 
 
 @pytest.mark.parametrize("kind", ["derivative", "complex weights", "sparse gradients"])

@@ -17,8 +17,9 @@ from patience import Stopwatch, is_gone, wait_until
 from gpubench.children import MOST_ASKED_PRINTED_BYTES
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.models import WeightType
+from gpubench.models import Execution, Precision, TaskKind, WeightType
 from gpubench.models.workload import Operator, OperatorKind
+from gpubench.predict.question import question_of, why_impossible
 from gpubench.profile import profile_of, profiles_of
 from gpubench.profile.cache import Answer, contradiction
 from gpubench.profile.child import _answer, check_first_loss
@@ -318,7 +319,10 @@ LOADING = {
     "no module": (body("3, torch.randn(batch_size, 1), 0, nn.MSELoss()"), "the model is a int"),
     "no loss": (body("nn.Linear(1, 1), torch.randn(batch_size, 1), 0, 3"), "the loss is a int"),
     "ignores the batch": (body("nn.Linear(1, 1), torch.randn(5, 1), 0, nn.MSELoss()"), r"shape \(5, 1\)"),
-    "inputs no tensor": (body("nn.Linear(1, 1), [1, 2], 0, nn.MSELoss()"), "inputs hold a int"),
+    "inputs no tensor": (
+        body("nn.Linear(1, 1), [1, 2], 0, nn.MSELoss()"),
+        "inputs hold no tensor, but 2 values",
+    ),
     "a dict with a hole": (body("{'model': nn.Linear(1, 1)}"), "no inputs and no targets and no loss"),
     "half precision": (
         body("nn.Linear(1, 1).half(), torch.randn(batch_size, 1), 0, nn.MSELoss()"),
@@ -327,10 +331,6 @@ LOADING = {
     "double inputs": (
         body("nn.Linear(1, 1), torch.randn(batch_size, 1).double(), 0, nn.MSELoss()"),
         "built in torch.float64",
-    ),
-    "on a GPU": (
-        body("nn.Linear(1, 1).cuda(), torch.randn(batch_size, 1), 0, nn.MSELoss()"),
-        "build on the CPU",
     ),
     "batches of nothing": ("BATCHES = (0,)\n" + GOOD, r"batches \(0,\)"),
     "no batches": ("BATCHES = ()\n" + GOOD, r"batches \(\): give whole numbers"),
@@ -465,9 +465,49 @@ def test_a_build_that_needs_values_is_built_on_the_cpu_and_says_so(tmp_path: Pat
     answer = _answer(path)
     assert answer.profile is not None
     assert answer.profile.parameters == 55
-    note, memory_note = answer.notes
+    (note,) = answer.notes
     assert note.startswith("my_model.py: built and traced")
-    assert memory_note.endswith(f"not traced: {answer.profile.memory_untraced}")
+    assert "MisuseError" not in note
+    assert answer.profile.memory
+    assert not answer.profile.is_eager_only
+
+
+def test_a_step_that_needs_values_is_ranked_as_eager_and_its_memory_by_a_formula(tmp_path: Path) -> None:
+    loss = "lambda out, y: nn.functional.cross_entropy(out, y) * (2 if out.sum() > 0 else 1)"
+    answer = _answer(write(tmp_path, GOOD.replace("nn.CrossEntropyLoss()", loss)))
+    assert answer.profile is not None
+    assert answer.profile.is_eager_only
+    assert question_of(answer.profile, None, execution=Execution.GRAPH).execution is Execution.EAGER
+    built, eager, memory = answer.notes
+    assert built.startswith("my_model.py: built and traced")
+    assert "ranked as eager" in eager
+    assert memory.endswith(f"not traced: {answer.profile.memory_untraced}")
+
+
+def test_a_step_that_fails_under_autocast_of_a_gpu_is_ranked_at_fp32_and_says_why(tmp_path: Path) -> None:
+    loss = "lambda out, y: nn.functional.binary_cross_entropy(out.sigmoid()[:, 0], y.float().clamp(0, 1))"
+    answer = _answer(write(tmp_path, GOOD.replace("nn.CrossEntropyLoss()", loss)))
+    profile = answer.profile
+    assert profile is not None
+    assert profile.why_no_amp is not None
+    assert "unsafe to autocast" in profile.why_no_amp
+    assert question_of(profile, None).precision is Precision.FP32
+    asked = question_of(profile, "amp")
+    assert "fails under a GPU's autocast" in (why_impossible(asked) or "")
+    assert why_impossible(msgspec.structs.replace(asked, task=TaskKind.INFER)) is None
+    (note,) = answer.notes
+    assert "not offered there" in note
+
+
+def test_a_model_that_cannot_take_a_second_step_is_refused(tmp_path: Path) -> None:
+    keeps = "lambda out, y, kept=[0.0]: (kept.append(nn.functional.cross_entropy(out, y) + kept[-1]), kept[-1])[1]"
+    answer = _answer(write(tmp_path, GOOD.replace("nn.CrossEntropyLoss()", keeps)))
+    assert "backward through the graph a second time" in (answer.error or "")
+
+
+def test_an_optimizer_whose_step_takes_a_closure_is_refused_and_told_why(tmp_path: Path) -> None:
+    source = GOOD.replace("nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(), torch.optim.LBFGS")
+    assert "LBFGS calls model and loss by a closure" in (_answer(write(tmp_path, source)).error or "")
 
 
 NAN = GOOD.replace("nn.CrossEntropyLoss()", "lambda out, y: out.mean() * float('nan')")

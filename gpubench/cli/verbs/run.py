@@ -59,7 +59,7 @@ def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
 
 def _measure(prepared: Prepared) -> Session:
     from gpubench.cli.progress import watch
-    from gpubench.measure.events import CaseEnded, Event
+    from gpubench.measure.messages import CaseEnded, Event
     from gpubench.models import Status
     from gpubench.record.figures import run_document
     from gpubench.session.session import UnstoredRunError, execute

@@ -1,0 +1,137 @@
+"""Tensors, wherever an author nests them, and the calls that take them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def look_into(_: Any) -> Any:
+    """Take no part as it is."""
+    return None
+
+
+def with_tensors(
+    value: Any, change: Callable[[Tensor], Any], instead: Callable[[Any], Any] = look_into
+) -> Any:
+    """Return the value with every tensor in it changed, however deep.
+
+    Lists, tuples, named tuples, mappings and dataclasses are made anew; all else passes through.
+
+    Args:
+        value: Anything.
+        change: What becomes of a tensor.
+        instead: What stands for a part that is not looked into; None looks into it.
+    """
+    if isinstance(value, Tensor):
+        return change(value)
+    if (whole := instead(value)) is not None:
+        return whole
+    if isinstance(value, list | tuple):
+        parts = [with_tensors(part, change, instead) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, Mapping):
+        found = {name: with_tensors(part, change, instead) for name, part in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return found
+        made: Any = copy.copy(value)
+        for name, part in found.items():  # the outputs of transformers refuse an update
+            made[name] = part
+        return made
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in dataclasses.fields(value):
+            changed = with_tensors(getattr(value, field.name), change, instead)
+            object.__setattr__(made, field.name, changed)  # a frozen one has no other way
+        return made
+    return value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Return every tensor in a value, however deep, in its order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    with_tensors(value, note)
+    return found
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Every tensor among these arguments, however deep in lists and tuples; of a sparse one its parts."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield from (value._indices(), value._values()) if value.is_sparse else (value,)  # noqa: SLF001 - the public ones refuse what is not coalesced
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+
+
+def storage_id(tensor: Tensor) -> int:
+    """What tells the storage of a tensor from others while it lives; on the meta device data have none."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)  # it has several
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
+
+
+# --- calls ------------------------------------------------------------------------------------------------
+
+
+class EveryCall(TorchDispatchMode):
+    """Hands every operator that is called inside the block to a function, which calls it or answers itself.
+
+    The function is given the operator, its arguments, and those by name.
+    """
+
+    def __init__(self, call: Callable[[Any, Sequence[Any], dict[str, Any]], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._call = call
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and its guard takes as long as a call
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer one call."""
+        del types
+        return self._call(func, args, kwargs or {})
+
+
+_CHANGING = (torch.dtype, torch.memory_format, Tensor)
+
+
+class OffGpu(TorchFunctionMode):
+    """Leaves tensors off the GPU that a model sends there by itself, and makes there none.
+
+    So a model is built, traced, and computed as the reference.
+
+    Many a script asks ``torch.cuda.is_available()`` once and names that device from then on.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch without the GPU that it is given."""
+        del types
+        kwargs = dict(kwargs or {})
+        if _is_gpu(kwargs.get("device")):
+            del kwargs["device"]
+        name = getattr(func, "__name__", "")
+        if name == "cuda":
+            return args[0]
+        if name == "to" and (_is_gpu(args[1] if len(args) > 1 else None) or len(args) == 1):
+            args = (args[0], *(each for each in args[2:] if isinstance(each, _CHANGING)))
+            if len(args) == 1 and not kwargs.keys() & {"dtype", "memory_format", "copy", "other"}:
+                return args[0]
+        return func(*args, **kwargs)
+
+
+def _is_gpu(device: Any) -> bool:
+    is_named = isinstance(device, str | torch.device) and str(device).startswith("cuda")
+    return is_named or type(device) is int

@@ -1,0 +1,214 @@
+"""Large matrix products as they were read, what a relative says of a card, and the ceiling that they set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from gpubench.folders import data_rows
+from gpubench.models import Estimate, Execution, Operator, OperatorKind, Precision
+from gpubench.predict.calibration import load_calibration
+from gpubench.predict.chips import chips_of, product_rate
+from gpubench.predict.estimate import estimate
+from gpubench.predict.model import HELD, predict_all
+from gpubench.predict.question import Question, case_for, question_of
+from gpubench.predict.roofline import arithmetic_of, least_step_s, log_throttle, step_times, work_of
+from gpubench.profile import load_profiles
+from gpubench.record.store import reference_runs
+from gpubench.specs import load_specs
+
+PUBLISHED = Path(__file__).parents[1] / "data" / "published"
+COLUMNS = {
+    "A100 SXM 80GB": "nvidia-a100-sxm-80gb",
+    "H100 SXM": "nvidia-h100-sxm-80gb",
+    "H200 SXM": "nvidia-h200-sxm-141gb",
+    "B200": "nvidia-b200-sxm-180gb",
+    "B300": "nvidia-b300-sxm-270gb",
+    "GB200": "nvidia-gb200-186gb",
+    "GB300": "nvidia-gb300-279gb",
+    "L40S": "nvidia-l40s-48gb",
+    "RTX PRO 6000 Server": "nvidia-rtx-pro-6000-blackwell-server-96gb",
+}
+WITH_A_RELATIVE = ("H100 SXM", "H200 SXM", "B200", "B300", "GB200", "GB300")
+H100, B200, B300 = (COLUMNS[name] for name in ("H100 SXM", "B200", "B300"))
+RTX_3090 = "nvidia-geforce-rtx-3090-24gb"
+
+
+@cache
+def products() -> pd.DataFrame:
+    """The published products with sides of 2,048 and more."""
+    table = pd.read_csv(PUBLISHED / "gemm_bf16.csv.gz")
+    return table[(table[["m", "n", "k"]] >= 2048).all(axis=1)]
+
+
+def told(key: str, without: str | None = None) -> float:
+    """Rate of large bf16 products of a card [FLOP/s]."""
+    spec = load_specs()[key]
+    held = log_throttle(chips_of([spec]), load_calibration().train.ratio.coefficients)
+    return spec.fp16_tensor_flops_per_s * product_rate(spec, without).share * math.exp(held[0])
+
+
+def off(name: str, without: str | None = None) -> float:
+    """Told over read of a card's time over an H100's, of the median shape."""
+    read = float((products()[name] / products()["H100 SXM"]).median())
+    return told(H100) / told(COLUMNS[name], without) / read
+
+
+def test_the_shipped_table_is_that_of_the_published_products():
+    shipped = {row["gpu_key"]: row for row in data_rows("product_rates.csv")}
+    assert set(shipped) == set(COLUMNS.values())
+    for name, key in COLUMNS.items():
+        large = products()[["m", "n", "k", name]].dropna()
+        rates = 2.0 * large.m * large.n * large.k / (large[name] * 1e-3)
+        assert float(shipped[key]["flops_per_s"]) == pytest.approx(rates.median(), rel=1e-3)
+        assert float(shipped[key]["best_flops_per_s"]) == pytest.approx(rates.max(), rel=1e-3)
+        assert int(shipped[key]["shapes"]) == len(rates)
+        assert rates.max() < load_specs()[key].fp16_tensor_flops_per_s
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_card_that_was_read_is_told_as_read(name):
+    assert off(name) == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize("name", WITH_A_RELATIVE)
+def test_a_card_left_out_is_told_by_its_relative(name):
+    key = COLUMNS[name]
+    assert product_rate(load_specs()[key], key).is_read
+    assert off(name, key) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("name", sorted(set(COLUMNS) - set(WITH_A_RELATIVE)))
+def test_a_card_left_out_without_a_relative_is_told_as_is_usual(name):
+    key = COLUMNS[name]
+    assert not product_rate(load_specs()[key], key).is_read
+    assert max(off(name, key), 1 / off(name, key)) < 1.13
+
+
+def test_no_relative_speaks_for_a_geforce_card_of_the_same_chip():
+    a6000, geforce = (product_rate(load_specs()[key]) for key in ("nvidia-rtx-a6000-48gb", RTX_3090))
+    assert a6000.is_read
+    assert not geforce.is_read
+    assert geforce.share == geforce.best == 0.85
+
+
+def test_a_b300_is_not_slower_than_a_b200():
+    for name in ("transformer", "bert_base", "vit_b16", "llama_8b_lora"):
+        question = question_of(load_profiles()[name], None)
+        found = estimate(question, [load_specs()[B200], load_specs()[B300]], reference=reference_runs())
+        assert found[B300].samples_per_s > 0.99 * found[B200].samples_per_s, name
+
+
+def matmul(side: int) -> Operator:
+    return Operator(
+        kind=OperatorKind.MATMUL, count=1, flops_per_sample=2.0 * side**3, bytes_per_sample=12.0 * side**2
+    )
+
+
+def test_what_holds_a_product_back_falls_with_its_width():
+    """At the usual width the fit alone rules; a huge one runs at the rate that was read."""
+    chips, c = chips_of([load_specs()[H100]]), load_calibration().train.ratio.coefficients
+    half = arithmetic_of(Precision.AMP_BF16, None, 1)
+    rates = []
+    for side in (1536, 6144, 10**6):
+        work = work_of([matmul(side)], 1)
+        seconds = step_times(
+            work, chips, half, c, host_s_per_operator=0.0, deviations=np.zeros((1, 3))
+        ).compute_s
+        rates.append(float(work.flops[0, 2] / seconds[0]))
+    assert work_of([matmul(1536)], 1).wide_flops[0] == 0
+    assert work_of([matmul(6144)], 1).wide_flops[0] == pytest.approx(0.75 * 2 * 6144**3)
+    assert rates[0] < rates[1] < rates[2]
+    assert rates[2] == pytest.approx(told(H100), rel=0.01)
+
+
+def test_no_row_does_more_arithmetic_than_the_best_product_of_its_family():
+    """A reading that no card of the family could repeat starts a prediction that is held, widened and says so."""
+    profile, spec = load_profiles()["llama_8b_lora"], load_specs()[RTX_3090]
+    question = question_of(profile, None)
+    case = case_for(question, spec)
+    calibration = load_calibration()
+    (free,) = predict_all(question, [(spec, case)], (), calibration)
+    assert HELD not in free.method
+    level = calibration.train.level
+    faster = msgspec.structs.replace(
+        level.coefficients, matmul_half=10.0, bandwidth_half=50.0, operator_floor_s=1e-12
+    )
+    fast = msgspec.structs.replace(level, coefficients=faster)
+    unbound = msgspec.structs.replace(
+        calibration, train=msgspec.structs.replace(calibration.train, level=fast)
+    )
+    (held,) = predict_all(question, [(spec, case)], (), unbound)
+    work = work_of(profile.train, case.batch_size)
+    most = case.batch_size / least_step_s(
+        work, chips_of([spec]), arithmetic_of(case.precision, None, 1), 0.85
+    )
+    assert held.method.endswith(HELD)
+    assert held.samples_per_s == pytest.approx(float(most[0]))
+    assert held.half_width > free.half_width
+    assert held.most_samples_per_s > held.samples_per_s
+
+
+def test_a_family_without_a_reading_is_told_wider():
+    """By as much as its step is of large products: an RTX 3090 against the A6000 of the same chip."""
+    keys = RTX_3090, "nvidia-rtx-a6000-48gb"
+    question = question_of(load_profiles()["llama_8b_lora"], None)
+    found = estimate(question, [load_specs()[key] for key in keys])
+    wide, usual = (math.log(found[key].samples_per_s / found[key].low) for key in keys)
+    assert wide > usual
+
+
+# Compiled steps
+
+
+def test_compiling_a_training_step_saves_the_bytes_of_its_chains_and_their_launches():
+    profile = load_profiles()["transformer"]
+    chips, c = chips_of([load_specs()[H100]]), load_calibration().train.ratio.coefficients
+    plain = arithmetic_of(Precision.AMP_BF16, None, 1)
+    joined = replace(plain, joined=np.ones(1, dtype=bool))
+    work = work_of(profile.train, 8)
+
+    def told_as(how):
+        return step_times(work, chips, how, c, host_s_per_operator=0.0, deviations=np.zeros((1, 3)))
+
+    before, after = told_as(plain), told_as(joined)
+    assert after.memory_s < before.memory_s
+    assert after.floor_s == pytest.approx(before.floor_s * (1 - work.chain_operators / work.operators))
+    assert after.compute_s < before.compute_s
+    assert work.chain_bytes < work.bytes_
+
+
+def test_a_level_belongs_to_its_stack():
+    """No reading of a graph starts a compiled step of training."""
+    spec = load_specs()[H100]
+    for execution, anchored in ((Execution.GRAPH, True), (Execution.COMPILE, False)):
+        question = Question(profile=load_profiles()["transformer"], execution=execution, batch_size=16)
+        assert estimate(question, [spec], reference=reference_runs())[H100].anchored is anchored
+
+
+def test_compiled_gpt_2_with_nothing_measured():
+    """Twenty rented cards that no fit holds, six rows of which look limited by their power."""
+    errors, inside = [], []
+    for row in pd.read_csv(PUBLISHED / "gpt2_cards.csv").itertuples():
+        spec = msgspec.structs.replace(load_specs()[row.gpu_key], memory_bytes=10**12)
+        question = question_of(
+            load_profiles()["transformer"],
+            "amp",
+            execution=Execution.COMPILE,
+            batch_size=int(row.batch_size),
+        )
+        (answer,) = estimate(question, [spec], reference=reference_runs()).values()
+        assert isinstance(answer, Estimate)
+        read = row.value / 1024
+        errors.append(abs(answer.samples_per_s / read - 1))
+        inside.append(answer.low <= read <= answer.high)
+    assert len(errors) == 40
+    assert np.mean(errors) < 0.20
+    assert np.mean(inside) >= 0.85
