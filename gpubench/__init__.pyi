@@ -143,7 +143,7 @@ def rank(
     """
 
 def report(
-    output: str | Path | None = None, public: str | Path | None = None, results: str | Path | None = None, *,
+    output: str | Path | None = None, results: str | Path | None = None, *, public: str | Path | None = None,
     format: Literal["html", "md", "json", "csv"] | None = None, run: str | None = None, data: ReportData |
     None = None, weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
     checkpointing: Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None,

@@ -111,7 +111,8 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_page_needs_no_plotly_and_a_plot_names_it(tmp_path):
     page = tmp_path / "page.html"
-    done = without("plotly", "report", "-o", str(page))
+    example = Path(__file__).parents[1] / "results" / "example"
+    done = without("plotly", "report", "--results", str(example), "-o", str(page))
     assert (done.returncode, done.stdout) == (0, f"{page}\n"), done.stderr
     assert "Traceback" not in done.stderr
     assert "plotly.js" in page.read_text(encoding="utf-8"), "it is shipped, and needs no package"

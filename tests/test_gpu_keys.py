@@ -23,6 +23,7 @@ KEYED_BY_GPU = re.compile(r"(train|infer)\.(rows|apart)_by_gpu")
 ABOUT_NAMES = {"test_names.py", Path(__file__).name}
 """Files whose subject is how others spell a GPU."""
 INVENTED = {
+    "nvidia-h100-x",
     "../../etc",
     "no-such-gpu",
     "nvidia-banana-9000",

@@ -278,8 +278,6 @@ def test_every_name_of_a_printed_offer_can_be_typed_back():
             providers=(offer.provider.upper(),),
             regions=((offer.region or "any").upper(),),
             gpus=(load_specs()[offer.gpu_key].short_name,),
-            kinds=(offer.kind,),
-            pricings=(offer.pricing,),
         )
         found = list_offers([offer], wanted, date(2026, 11, 20))
         assert [row.offer for row in found] == [offer], wanted

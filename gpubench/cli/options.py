@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -66,7 +67,27 @@ class Command(click.Command):
                 by_panel.setdefault(self.panels.get(each.name) or "Options", []).append(record)
         for panel, records in by_panel.items():
             with formatter.section(panel):
-                formatter.write_dl(records)
+                _write(formatter, records)
+
+
+_SEAM = "|\0 "
+"""Where a list of choices may be broken while its lines are laid out: behind a bar, never within a choice."""
+_WIDEST_TERM = 30
+
+
+def _write(formatter: click.HelpFormatter, records: Sequence[tuple[str, str]]) -> None:
+    """Write options beside what they mean; no word and no choice is broken."""
+    widths = [len(term) for term, _ in records]
+    beside = min(max(widths, default=0), _WIDEST_TERM) + 2
+    room = max(formatter.width - formatter.current_indent - beside, 20)
+    for term, words in records:
+        text = words.replace("|", _SEAM)
+        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+        lines = [line.replace(_SEAM, "|").replace("\0", "") for line in lines]
+        if len(term) > beside - 2:
+            lines.insert(0, "")
+        for head, line in zip([term, *[""] * len(lines)], lines, strict=False):
+            formatter.write(f"{'':{formatter.current_indent}}{head:{beside}}{line}".rstrip() + "\n")
 
 
 class Actions(click.Group):

@@ -157,7 +157,7 @@ def _on_cpu(
         torch.set_grad_enabled(grad),
         steady(task.model, train=train),
     ):
-        torch.manual_seed(seed)
+        seed_all(seed)
         before = _randomness()
         outputs = forward(task.model, inputs)
         try:

@@ -36,7 +36,6 @@ from gpubench.options import (
     with_help,
 )
 from gpubench.recipes import ParallelMode
-from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 from gpubench.units import figure_in, plain
 
 if TYPE_CHECKING:
@@ -473,6 +472,8 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def spot_lost_share(self) -> float:
         """Share of the work that is done again on spot: what was given, else of one interruption in 24 h."""
+        from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
+
         return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost
 
     @property

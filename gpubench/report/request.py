@@ -28,7 +28,6 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
         Path | None,
         Option(
             "Folder of a website: index.html, the page, and data.json, both without what names a machine.",
-            place=True,
         ),
     ] = None
     format: Annotated[

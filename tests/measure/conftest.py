@@ -32,7 +32,8 @@ class Net(nn.Module):
         self.calls = 0
     def forward(self, x):
         self.calls += 1
-        act(self.calls)
+        if not x.is_meta:  # where its loss is tried nothing is timed
+            act(self.calls)
         return self.layer(x)
 
 def act(calls):

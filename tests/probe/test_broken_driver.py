@@ -80,7 +80,7 @@ class TestWithoutDriver:
         assert lines[0] == "No GPU is in this machine. To train resnet50, as an example:"
         assert lines[1].startswith("Rent ")
         assert {"Cheapest", "Fastest"} <= {line.split()[0] for line in lines}
-        assert "Ask for yours: gpubench llama_8b_lora" in lines[-1]
+        assert "Ask for yours: gpubench llama-3.1-8b --lora" in lines[-1]
         assert "libnvidia" not in done.stdout
 
     def test_probe_lists_the_problem_and_the_cpu(self) -> None:

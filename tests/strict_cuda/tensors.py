@@ -641,6 +641,7 @@ class Functions(TorchFunctionMode):
         return self.device.upload(made, non_blocking=False).requires_grad_(wants)
 
     def _banned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Source: aten/src/ATen/autocast_mode.cpp, binary_cross_entropy_banned."""
         if torch.is_autocast_enabled(CPU.type) and self.device.holds_any(_operands(args, kwargs)):
             raise RuntimeError(_UNSAFE_TO_AUTOCAST)
         with self.device.here():

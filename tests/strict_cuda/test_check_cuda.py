@@ -343,8 +343,7 @@ def run(environment: dict[str, str], folder, *arguments: str) -> subprocess.Comp
         (["latest", "--cuda"], "without a run"),
         (["--full"], "--full is for --cuda"),
         (["latest", "-o", "x.json"], "-o is for --cuda"),
-        (["--cuda", "--device", "cpu"], "NVIDIA"),
-        (["--cuda", "--device", "cuda:7"], "cuda:7"),
+        (["--cuda", "--device", "cuda:7"], "choose the GPU with CUDA_VISIBLE_DEVICES"),
     ],
 )
 def test_misuse_is_one_line_and_leaves_no_file(gpu_environment, folder, arguments, words):

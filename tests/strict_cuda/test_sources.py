@@ -26,7 +26,7 @@ OWN = {
         "_built", "_leaves", "_whole", "_replay.tensor",
     },
     "tensors": {
-        "CUDA", "CPU", "Kind", "_kinds", "kind_of", "_learn", "Block", "Device", "Device.__init__", "Device._note",
+        "CUDA", "CPU", "Kind", "Functions._plain", "_storage", "_kinds", "kind_of", "_learn", "Block", "Device", "Device.__init__", "Device._note",
         "_BY_INDEX", "_PLAIN", "_made", "_gather", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
         "Device._compute", "Device._mark", "Device.here", "Device.adopt.gone", "computed", "Kernels", "Functions",
         "Kernels.__init__", "Kernels.__torch_dispatch__", "Functions.__init__", "Functions.__torch_function__",
