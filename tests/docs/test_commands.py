@@ -79,7 +79,7 @@ CONFIG = {
 }
 """Of the model of Hugging Face that a page calls PATH."""
 
-ANSWERS = {"check": {0, 1}, "compare": {0, 1, 6}, "doctor": {0, 1}}
+ANSWERS = {"check": {0, 1}, "share": {0, 1}, "compare": {0, 1, 6}, "doctor": {0, 1}}
 """Exit codes of verbs that judge; all others end with 0."""
 
 
