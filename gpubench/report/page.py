@@ -33,8 +33,6 @@ from gpubench.sections.section import HEADINGS, Section, load_sections
 from gpubench.sections.words import moment_words
 from gpubench.units import plain
 
-_ELSEWHERE = "choose another place with -o FILE"
-
 RAW_UNDER = "method"
 """The heading that the raw data stand under."""
 
@@ -64,6 +62,7 @@ def report(request: ReportRequest) -> str:
     from gpubench.folders import results_root
 
     path, folder = request.output, request.results
+    elsewhere = f"choose another place with {'-o FILE' if request.public is None else '--public DIR'}"
     if request.public is not None:
         if path is not None or request.format is not None:
             raise MisuseError("--public names its files itself: leave out -o and --format")
@@ -87,7 +86,7 @@ def report(request: ReportRequest) -> str:
     if request.public is not None:
         data = _without_a_machine(data)
         write_file(
-            request.public / "data.json", as_json(data).encode("utf-8", errors="replace"), hint=_ELSEWHERE
+            request.public / "data.json", as_json(data).encode("utf-8", errors="replace"), hint=elsewhere
         )
     if path is None:
         name = "ranking" if data.run is None else data.run.run_id
@@ -95,7 +94,7 @@ def report(request: ReportRequest) -> str:
         path = results_root(folder) / "reports" / f"{data.today.isoformat()}-{safe}.{FORMATS[kind]}"
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
-    write_file(path, text, hint=_ELSEWHERE)
+    write_file(path, text, hint=elsewhere)
     return str(path)
 
 

@@ -378,3 +378,7 @@ def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, 
     twice = gpubench(None, "report", "--public", tmp_path / "site", "-o", tmp_path / "x.html")
     assert twice.returncode == 2
     assert "leave out -o" in twice.stderr
+    (tmp_path / "file").touch()
+    nowhere = gpubench(None, "report", "--public", tmp_path / "file" / "site", "--results", tmp_path)
+    assert nowhere.returncode == 5
+    assert nowhere.stderr.endswith("choose another place with --public DIR\n")
