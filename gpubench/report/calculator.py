@@ -107,6 +107,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         regions=(),
         budget_usd=None,
         deadline_hours=None,
+        relative=False,
         rent_or_buy="buy" if asked.buys else None,
     )
     every = Offers.of(table.offers)

@@ -21,7 +21,9 @@ from gpubench.files import write_file
 from gpubench.folders import package_text
 from gpubench.models import Row
 from gpubench.options import options_of, takes_options_of
+from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import head
 from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
@@ -108,7 +110,13 @@ def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
     """Return what is reported with what the page answers by itself."""
     fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     asked = RankRequest(**fields, asked=request.asked)
-    return replace(data, calculator=calculator(asked))
+    found, ranking = calculator(asked), data.ranking
+    job = None if ranking is None else ranking.decision.job
+    if job is None or job.reference_hours is not None:  # the page asks about a number of samples
+        workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
+        told = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
+        ranking = ranked(msgspec.structs.replace(asked, **told), lambda of: head(of, MOST_OFFERS + 1))
+    return replace(data, calculator=found, ranking=ranking)
 
 
 def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the option's own name

@@ -311,6 +311,22 @@ def test_without_scripts_the_three_answers_and_the_table_stand_there(opened, bro
     assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-fp16.</h2>' in text
 
 
+def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without(browser, tmp_path):  # noqa: F811
+    """Its job of so many hours of one GPU is a round number of samples on the page, for every reader."""
+    made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
+    told = []
+    for has_scripts in (False, True):
+        context = browser.new_context(java_script_enabled=has_scripts)
+        page = context.new_page()
+        page.goto(f"file://{made}")
+        if has_scripts:
+            page.locator("html[data-answered]").wait_for(state="attached")
+        told.append((page.locator("#question").inner_text(), three(page)))
+        context.close()
+    assert told[0] == told[1]
+    assert "million images" in told[0][0]
+
+
 def test_names_from_a_price_table_are_data(browser, tmp_path):  # noqa: F811
     name = "</script><img src=x onerror=alert(1)>"
     table = tmp_path / "prices.csv"
