@@ -344,10 +344,11 @@ def decisive_doubts(decision: Decision) -> list[Caution]:
     )
     prices = list(dict.fromkeys((*of_choices, *decision.answer_doubts)))
     few, first = underfed(recommended(decision)), "".join(prices[:1]).partition(" at ")[0]
+    whose = "" if first == gpu_name(recommended(decision).offer.gpu_key) else f" of {first}"
     return [
         *([Caution(decision.clock, "this computer's clock looks wrong")] if decision.clock else []),
         *([Caution(f"{few} of its GPUs", _feed(recommended(decision).fed_share))] if few else []),
-        *([Caution("; ".join(prices), f"doubtful price of {first}")] if prices else []),
+        *([Caution("; ".join(prices), f"doubtful price{whose}")] if prices else []),
         *([Caution(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
         *([Caution(decision.unfitted, "few measurements")] if decision.unfitted else []),
     ]

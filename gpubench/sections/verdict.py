@@ -158,7 +158,8 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     if found := decisive_doubts(decision):  # where room is short the first few in a word, all below the table
         words = [each.in_a_word for each in found]
         shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
-        values = ("; ".join(each.text for each in found), *shorter)
+        least = words[0].partition(" of ")[0]  # the longest names leave no room for whose price it is
+        values = dict.fromkeys(("; ".join(each.text for each in found), *shorter, least))
         yield _promised(*(Fact(term=CAUTION, value=value, tone="warning") for value in values))
     shown = {
         each.offer.gpu_key for each in (recommended(decision), second_best(decision)) if each is not None
