@@ -7,8 +7,8 @@ The script draws the same numbers (``gpubench.draws``) over the same factors. Wh
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -113,7 +113,8 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     every = Offers.of(table.offers)
     owned = {offer_of(each): each for each in _owned(market, every, runs, today)}
     offers = Offers.joined(every, Offers.of(owned))
-    filtered = sift(market, offers, today=today, owned=owned, drift=drift_of(table.changes))
+    whole = sift(market, offers, today=today, owned=owned, drift=drift_of(table.changes))
+    filtered = _few(whole)
     starts: dict[str, int] = {}
     found = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]
     if not found:
@@ -131,8 +132,8 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         **WORDS,
         "costs": _costs(asked),
         "regions": REGIONS,
-        "offers": _few(_offers(market, filtered, found)),
-        "offer_count": len(filtered.kept),
+        "offers": _offers(market, filtered, found),
+        "offer_count": len(whole.kept),
         "starts": list(starts),
         "cases": cases,
         "begin": _begin(asked, cases),
@@ -295,20 +296,26 @@ def _offers(
     ]
 
 
-def _few(offers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return at most ``MOST_OFFERS``: the cheapest of each kind, as far as the page can tell kinds apart."""
-    if len(offers) <= MOST_OFFERS:
-        return offers
-    seen: Counter[str] = Counter()
-    first: list[int] = []
-    for place in sorted(range(len(offers)), key=lambda at: offers[at]["usd"] / offers[at]["count"]):
-        kind = repr(
-            [offers[place][name] for name in ("gpu", "count", "pricing", "seller", "regions", "have")]
-        )
-        seen[kind] += 1
-        if seen[kind] <= MOST_ALIKE:
-            first.append(place)
-    return [offers[place] for place in sorted(first[:MOST_OFFERS])]
+def _few(filtered: FilterResult) -> FilterResult:
+    """Keep at most ``MOST_OFFERS``: the cheapest of each kind, as far as the page can tell kinds apart."""
+    kept = filtered.kept
+    if len(kept) <= MOST_OFFERS:
+        return filtered
+
+    def where(region: str | None) -> float:
+        return float(sum(2**at for at, name in enumerate(REGIONS) if region and is_in(region, name)))
+
+    columns = (kept.gpu_key, kept.gpu_count, kept.pricing, kept.column("seller"))
+    kinds = np.stack([*(column.codes for column in columns), kept.region.figures(where)], axis=1)
+    _, kind = np.unique(kinds, axis=0, return_inverse=True)
+    price = kept.price / kept.gpu_count.figures(float)
+    by_kind = np.lexsort((price, kind.reshape(-1)))
+    begins = np.flatnonzero(np.diff(kind.reshape(-1)[by_kind], prepend=-1))
+    place = np.arange(len(kept)) - np.repeat(begins, np.diff([*begins, len(kept)]))
+    first = by_kind[place < MOST_ALIKE]
+    cheapest = first[np.argsort(price[first], kind="stable")][:MOST_OFFERS]
+    few = kept.take(np.sort(cheapest))
+    return replace(filtered, kept=few, possible=few, excluded=[])
 
 
 def _card(key: str) -> dict[str, str]:

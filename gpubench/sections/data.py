@@ -202,7 +202,8 @@ def gather(
         every_run: Whether to read runs that later ones shadow in every case; no section needs them.
         most_rows: So many offers of the ranking are enough, beside those that every cut of it keeps; None
             is all.
-        first: The workload that is ranked where none is asked about; None is what ``rank`` takes.
+        first: Of a page that answers by itself, spot prices too: the workload that is ranked where none is
+            named. None is what ``rank`` takes.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
@@ -222,7 +223,7 @@ def gather(
     asked = tuple(each.name for each in options_of(RankRequest) if each.field in question)
     named = {} if first is None or {"workloads", "mix"} & question.keys() else {"workloads": (first,)}
     try:
-        answer = _answer(RankRequest(**place | question | named, asked=asked), most_rows)
+        answer = _answer(RankRequest(**place | question | named, asked=asked), most_rows, first is None)
     except GpuBenchError as error:
         if question:
             raise
@@ -239,10 +240,10 @@ def gather(
     )
 
 
-def _answer(asked: RankRequest, most_rows: int | None) -> dict[str, Any]:
+def _answer(asked: RankRequest, most_rows: int | None, has_spot: bool) -> dict[str, Any]:
     """Rank, and find what could be paid for beside: every card to buy, and spot prices.
 
-    What was ruled out by ``--rent`` or ``--buy`` stays out.
+    What was ruled out by ``--rent`` or ``--buy`` stays out; spot prices where ``has_spot`` asks for them.
     """
     from gpubench.recommend.decision import beside
     from gpubench.recommend.rank import ranked
@@ -251,7 +252,7 @@ def _answer(asked: RankRequest, most_rows: int | None) -> dict[str, Any]:
     ranking = ranked(asked, None if most_rows is None else lambda found: head(found, most_rows))
     to_buy = None if ranking.buy_or_rent else _beside(asked, rent_or_buy="buy")
     found = [to_buy if asked.rent_or_buy is None else None]
-    if asked.rent_or_buy != "buy" and not asked.spot and not asked.max_purchase_usd:
+    if has_spot and asked.rent_or_buy != "buy" and not asked.spot and not asked.max_purchase_usd:
         found.append(_beside(asked, spot=True, limit=None))
     known = {row.offer for row in ranking.rows}
     traced = profiles_of(asked.workload_names, asked_recipe(asked), precisions=[asked.precision]).values()
