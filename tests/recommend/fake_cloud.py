@@ -1,7 +1,8 @@
 """A cloud of folders, for the tools that the script of a trial calls: ``sky``, ``rsync`` and ``uv``.
 
 A machine is an empty folder below ``$FAKE_CLOUD``, its home. What a task says is really run there, by a shell in
-child processes; only the device that the finished run names is that of ``$FAKE_DEVICE`` instead of this CPU.
+child processes; only the device that the finished run names is that of ``$FAKE_DEVICE`` instead of this CPU, and
+that the tests beside this one kept the CPU busy is not told of the rented machine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def sky(verb: str, *words: str) -> int:
             return 100
     device = json.loads(os.environ["FAKE_DEVICE"])
     for path in (work / "results").rglob("*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"device": device}))
+        run = json.loads(path.read_text()) | {"device": device}
+        for case in run["measurements"]:
+            case["findings"] = [each for each in case["findings"] if each["kind"] != "HOST_BUSY"]
+        path.write_text(json.dumps(run))
     return 0
 
 
