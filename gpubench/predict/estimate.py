@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.models import (
     Case,
@@ -26,6 +27,7 @@ from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
+from gpubench.predict.power import capped, power_of
 from gpubench.predict.question import (
     SPEED_UNTOLD,
     Question,
@@ -41,6 +43,7 @@ from gpubench.predict.question import (
 from gpubench.predict.request import PredictRequest
 from gpubench.predict.roofline import HOST_SHARE_LIMIT
 from gpubench.specs import load_specs, usual_spec
+from gpubench.units import Watts
 
 
 @takes_options_of(PredictRequest)
@@ -88,7 +91,29 @@ def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     named = [usual_spec(name) for name in request.gpus]
     answer = estimate_at_largest_batch if batch == "max" else estimate
     specs = named or list(load_specs().values())
-    return Predictions(answer(question, specs, own=own, reference=reference_runs()))
+    found = answer(question, specs, own=own, reference=reference_runs())
+    if request.power_limit is not None:
+        found = {key: _under(each, request.power_limit, bool(named)) for key, each in found.items()}
+    return Predictions(found)
+
+
+def _under(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
+    """Return an answer with what a power limit costs and saves, or why nobody can tell.
+
+    Raises:
+        MisuseError: If the limit is none for a GPU that was named.
+    """
+    if isinstance(answer, Refusal):
+        return answer
+    spec, power = load_specs()[answer.gpu_key], answer.power_w
+    is_read = power.value is not None and not power.bounded
+    try:
+        time, energy = capped(spec, limit_w, power.value if is_read else None)
+    except MisuseError as error:
+        if is_named:
+            raise
+        return Refusal(gpu_key=answer.gpu_key, reason=str(error))
+    return msgspec.structs.replace(answer, power_limit_w=limit_w, capped_time=time, capped_energy=energy)
 
 
 def estimate(
@@ -251,6 +276,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         batch_choice="fixed",
         first_token_s=reading.first_token_s,
         per_token_s=Interval(reading.per_token_s),
+        power_w=power_of(reading.spec, reading.power_w),
         findings=reading.findings,
     )
     return (
@@ -314,6 +340,7 @@ def _predicted(
         host_share=prediction.host_share,
         batch_choice="fixed",
         per_token_s=UNKNOWN_INTERVAL if token is None else Interval(token.value, token.low, token.high),
+        power_w=power_of(spec),
         findings=tuple(findings),
     )
     return msgspec.structs.replace(estimate, device_bytes=need.device_bytes)
