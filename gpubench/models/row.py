@@ -31,7 +31,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     ``first_token_s`` is of a generation that was measured there [s]; ``per_token_s``, of each token after, of
     one that was predicted too, then with the ends of its own interval. ``power_w`` is the mean power of one
     GPU, read with the measurement or the usual share of board power. Under ``power_limit_w`` a job takes
-    ``capped_time`` times the time and ``capped_energy`` times the energy.
+    ``capped_time`` times the time and ``capped_energy`` times the energy. ``published`` says what others read
+    on such a card; an interval that did not hold that was widened to do so.
     """
 
     case: Case
@@ -61,6 +62,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     power_limit_w: float | None = None
     capped_time: Interval = UNKNOWN_INTERVAL
     capped_energy: Interval = UNKNOWN_INTERVAL
+    published: str | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

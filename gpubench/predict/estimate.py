@@ -19,12 +19,14 @@ from gpubench.models import (
     GpuSpec,
     MemoryFit,
     Run,
+    TaskKind,
 )
 from gpubench.options import asked_recipe, takes_options_of
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
+from gpubench.predict.card_readings import reading_of, within
 from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.power import capped, power_of
@@ -91,10 +93,24 @@ def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     named = [usual_spec(name) for name in request.gpus]
     answer = estimate_at_largest_batch if batch == "max" else estimate
     specs = named or list(load_specs().values())
-    found = answer(question, specs, own=own, reference=reference_runs())
+    told = answer(question, specs, own=own, reference=reference_runs())
+    found = {key: _beside_readings(each) for key, each in told.items()}
     if request.power_limit is not None:
         found = {key: _under(each, request.power_limit, bool(named)) for key, each in found.items()}
     return Predictions(found)
+
+
+def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
+    """Return an answer whose interval holds what was published of the card and the workload."""
+    if isinstance(answer, Refusal) or answer.basis != "predicted" or answer.case.task is not TaskKind.TRAIN:
+        return answer
+    reading = reading_of(answer.case.workload, answer.gpu_key, answer.case.precision)
+    if reading is None:
+        return answer
+    wider, words = within(answer.interval, reading), reading.words(answer.case.sample_unit)
+    if wider != answer.interval:
+        words = f"{words}; the interval was widened to hold it"
+    return msgspec.structs.replace(answer, low=wider.low, high=wider.high, published=words)
 
 
 def _under(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpubench.blocks.block import Block
@@ -101,11 +101,21 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
         Bullets(
             items=(
                 *(describe(Finding(kind=kind)) for kind in kinds),
+                *_published(answers),
                 *([CAPPED.format(limit=format_number(limit_w))] if is_capped else []),
                 *(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in answers.refusals),
             )
         ),
     )
+
+
+def _published(answers: Predictions) -> Iterator[str]:
+    """What others read of the cards; of many, how many have such a reading."""
+    read = [each for each in answers.estimates if each.published]
+    for each in read if len(answers) <= MOST_ROWS else ():
+        yield f"{gpu_name(each.gpu_key)}: {each.published}"
+    if len(answers) > MOST_ROWS and read:
+        yield f"{count(len(read), 'card')} have a published reading of this workload: name one with --gpu"
 
 
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
