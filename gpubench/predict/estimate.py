@@ -20,6 +20,7 @@ from gpubench.models import (
     MemoryFit,
     Run,
     TaskKind,
+    Verdict,
 )
 from gpubench.options import asked_recipe, takes_options_of
 from gpubench.predict import memory
@@ -93,7 +94,7 @@ def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     named = [usual_spec(name) for name in request.gpus]
     answer = estimate_at_largest_batch if batch == "max" else estimate
     specs = named or list(load_specs().values())
-    told = answer(question, specs, own=own, reference=reference_runs())
+    told = answer(question, specs, own=own, reference=reference_runs(), may_fit=bool(named))
     found = {key: _beside_readings(each) for key, each in told.items()}
     if request.power_limit is not None:
         found = {key: _under(each, request.power_limit, bool(named)) for key, each in found.items()}
@@ -139,6 +140,7 @@ def estimate(
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
     most_sharing: int = 1,
+    may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
     """Answer the question for each GPU: measured there, else read elsewhere and shipped, else predicted.
 
@@ -148,6 +150,7 @@ def estimate(
         own: This user's runs. Runs on a CPU are looked over.
         reference: Runs that the package ships.
         most_sharing: GPUs over which a case is shared out (FSDP) that does not fit on one; 1 refuses it.
+        may_fit: Whether a case that may not fit is answered too, rather than refused.
 
     Returns:
         By GPU key, in the order of ``specs``, an estimate or a refusal with its reason.
@@ -169,7 +172,7 @@ def estimate(
         if reading is not None:
             answers[spec.key] = _measured(reading, fit)
             continue
-        found = _room(question, _ToPredict(spec, case, fit), peaks, most_sharing)
+        found = _room(question, _ToPredict(spec, case, fit), peaks, most_sharing, may_fit=may_fit)
         if isinstance(found, Refusal):
             answers[spec.key] = found
         else:
@@ -203,7 +206,7 @@ class _ToPredict:
 
 
 def _room(
-    question: Question, alone: _ToPredict, peaks: Sequence[Reading], most_sharing: int
+    question: Question, alone: _ToPredict, peaks: Sequence[Reading], most_sharing: int, *, may_fit: bool
 ) -> _ToPredict | Refusal:
     """Return the case on one GPU, or on the fewest up to ``most_sharing`` that hold it; else why not."""
     spec, case, fit = alone.spec, alone.case, alone.fit
@@ -212,7 +215,7 @@ def _room(
         reason = never_predicted(case.execution)
     if reason is not None:
         return Refusal(gpu_key=spec.key, reason=reason)
-    if fit is None or fit.fits:
+    if fit is None or fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT):
         return alone
     reason = f"{case.workload} at batch {case.batch_size:,}: {fit.text()}"
     sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing) if most_sharing > 1 else None
@@ -234,6 +237,7 @@ def estimate_at_largest_batch(
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
     most_sharing: int = 1,
+    may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
     """Answer for each GPU at its own largest batch: the one found there, else that of the memory model.
 
@@ -262,7 +266,9 @@ def estimate_at_largest_batch(
         of_batch.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
     for batch, group in of_batch.items():
         asked = msgspec.structs.replace(question, batch_size=batch)
-        found_there = estimate(asked, group, own=own, reference=reference, most_sharing=most_sharing)
+        found_there = estimate(
+            asked, group, own=own, reference=reference, most_sharing=most_sharing, may_fit=may_fit
+        )
         for key, answer in found_there.items():
             answers[key] = answer
             if isinstance(answer, Estimate):
@@ -348,7 +354,7 @@ def _predicted(
         anchored=prediction.anchored,
         peak_memory_bytes=round(need.allocated.value or 0),
         memory_text=None if fit is None else fit.text(),
-        fits_memory=None if fit is None else True,
+        fits_memory=None if fit is None or not fit.fits else True,
         largest_batch=None if fit is None else fit.largest_batch,
         fewest_gpus=asked.fewest_gpus,
         compute_share=prediction.compute_share,

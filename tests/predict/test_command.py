@@ -136,3 +136,16 @@ def test_of_many_gpus_those_that_a_limit_does_not_bind_are_refused():
     answers = shown("--power-limit", "150")
     assert any("T4 is limited to 70 W" in each["reason"] for each in answers["refused"])
     assert {each["power_limit_w"] for each in answers["estimates"]} == {150}
+
+
+def test_a_case_that_may_fit_is_answered_where_the_gpu_is_named():
+    """A published run of it did fit: Qwen2.5 1.5B, QLoRA at 4,096 tokens, 13.56 GiB reserved on an RTX 4080."""
+    asked = ("qwen2.5-1.5b", "--qlora", "--context", "4096", "--batch-size", "1", "--execution", "eager")
+    done = gpubench(
+        None, "predict", "show", *asked, "--recipe", "loss-chunks=1", "--gpu", "RTX 4080", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    (estimate,) = json.loads(done.stdout)["estimates"]
+    assert estimate["fits_memory"] is None
+    assert estimate["memory_text"].startswith("may fit")
+    assert estimate["device_bytes_low"] < 13.56 * GIB < 16 * GIB < estimate["device_bytes_high"]
