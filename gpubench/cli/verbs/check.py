@@ -50,13 +50,13 @@ def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
     from gpubench.record.run_check import check_run
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run
-    from gpubench.sections.run_check import judged
+    from gpubench.sections.judged import run_judged
 
     if request.run is None:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
     checked = check_run(read_run(find_run(results_root(request.results), request.run)))
     keys = ("trustworthy", "run_id", "cases", "issues")
-    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: judged(checked))
+    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: run_judged(checked))
     return ExitCode.DONE if checked.trustworthy else ExitCode.NO
 
 
@@ -67,7 +67,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     from gpubench.cuda_check.store import file_name
     from gpubench.probe.select import every_peer, select_device
     from gpubench.probe.torch_problems import torch_build
-    from gpubench.sections.cuda_check import judged
+    from gpubench.sections.judged import card_judged
 
     profile, remark = select_device("cuda")
     if remark is not None:
@@ -82,7 +82,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     answer(
         as_json,
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
-        lambda: judged(check, verdicts),
+        lambda: card_judged(check, verdicts),
     )
     if not request.full and not judge.failed(verdicts):
         _say_what_is_left(check)
@@ -93,7 +93,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
 def _say_part(log: PartLog, number: int, total: int) -> None:
     """One line as a part begins, one as it ends."""
     from gpubench.models import PartState
-    from gpubench.sections.cuda_check import LONGEST_REASON
+    from gpubench.sections.judged import LONGEST_REASON
 
     place = f"{number}/{total} {log.name}"
     if log.state is PartState.RUNNING:

@@ -21,7 +21,7 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     from gpubench.record.compare import compare
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run
-    from gpubench.sections.comparison import compared
+    from gpubench.sections.judged import compared
 
     tolerance, root = request.fail_over, results_root(request.results)
     a, b = (read_run(find_run(root, name)) for name in (request.a, request.b))

@@ -20,7 +20,7 @@ def verb(request: ResultsRequest, *, as_json: bool) -> ExitCode:
     """Check what a measurement needs, from the software up; exit 1 if something keeps it from running."""
     from gpubench.probe.checkup import check_up, failed
     from gpubench.probe.probe import probe
-    from gpubench.sections.checkup import checked_up
+    from gpubench.sections.judged import checked_up
 
     checks = (*check_up(probe()), _storage(request.results))
     answer(as_json, lambda: {"checks": checks, "failed": failed(checks)}, lambda: checked_up(checks))

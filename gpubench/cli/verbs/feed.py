@@ -10,7 +10,7 @@ from gpubench.recommend.request import FeedRequest
 def verb(request: FeedRequest, *, as_json: bool) -> None:
     """Say whether this host can prepare images as fast as a GPU trains on them (needs kornia)."""
     from gpubench.recommend.feed import feed
-    from gpubench.sections.feeding import prepared
+    from gpubench.sections.judged import prepared
 
     report = feed(request)
     if report.remark and not as_json:

@@ -40,7 +40,7 @@ def verb(request: ListRequest, *, as_json: bool) -> None:
 def _list_workloads(as_json: bool) -> None:
     from gpubench.discovery import workload_names
     from gpubench.profile import load_profiles
-    from gpubench.sections.catalog import workloads
+    from gpubench.sections.lists import workloads
 
     shipped = load_profiles()
     found = {name: shipped.get(name) for name in workload_names()}
@@ -53,7 +53,7 @@ def _list_workloads(as_json: bool) -> None:
 
 def _workload_row(name: str, profile: WorkloadProfile | None) -> dict[str, Any]:
     """One workload as JSON; null where a plug-in of others has not been profiled."""
-    from gpubench.sections.catalog import has_counted_work
+    from gpubench.sections.lists import has_counted_work
 
     fields = (
         "version", "summary", "source", "parameters", "trainable_parameters", "forward_flops_per_sample",
@@ -69,7 +69,7 @@ def _workload_row(name: str, profile: WorkloadProfile | None) -> dict[str, Any]:
 def _list_gpus(as_json: bool) -> None:
     from gpubench.offers.hardware import card_prices
     from gpubench.probe.probe import UNMEASURED
-    from gpubench.sections.catalog import specifications, unmeasured
+    from gpubench.sections.lists import specifications, unmeasured
     from gpubench.specs import load_specs
 
     specs = tuple(load_specs().values())
@@ -83,7 +83,7 @@ def _list_gpus(as_json: bool) -> None:
 def _list_mlperf(as_json: bool) -> None:
     from gpubench.offers.snapshot import load_offers
     from gpubench.readings import load_mlperf, newest_and_fastest
-    from gpubench.sections.mlperf import priced, runs_table, what
+    from gpubench.sections.lists import priced, runs_table, what
 
     offers = load_offers(None).offers
     answer(

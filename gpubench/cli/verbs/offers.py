@@ -29,7 +29,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
     from gpubench.offers.listing import list_offers
     from gpubench.offers.snapshot import load_dated
-    from gpubench.sections.offers_list import listed
+    from gpubench.sections.lists import listed
 
     dated = load_dated(request.results, request.offers, request.as_of)
     table, rows = dated.table, list_offers(dated.table.offers, request, dated.day)

@@ -16,14 +16,11 @@ ASKED = ("workload", "precision", "samples", "have", "offers", "as_of")
 def verb(request: ReportRequest, *, as_json: bool) -> None:
     """Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path."""
     from gpubench.report.page import report
-    from gpubench.sections.section import load_sections
     from gpubench.units import format_bytes
 
     path = report(request)
     if request.settings:
         say(f"set in {' or '.join(FILES)} of this folder: {'; '.join(request.settings)}")
-    for problem in filter(None, (section.problem for section in load_sections())):
-        say(problem)
     size_bytes = Path(path).stat().st_size
     if as_json:
         print_json({"path": path, "size_bytes": size_bytes})

@@ -19,7 +19,7 @@ def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
     """List the stored runs, oldest first."""
     from gpubench.folders import results_root
     from gpubench.record import store
-    from gpubench.sections.stored_runs import stored
+    from gpubench.sections.lists import stored
 
     root = results_root(request.results)
     found = store.read_runs(root)

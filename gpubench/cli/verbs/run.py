@@ -125,16 +125,17 @@ def tell(
 def run_parts(run: Run) -> list[Part]:
     """Return what a run says: the device, the cases, what they compare to, what to doubt."""
     from gpubench.sections.data import of_run
-    from gpubench.sections.section import brief
+    from gpubench.sections.device import micro
+    from gpubench.sections.measured import screen
+    from gpubench.sections.section import brief, unexplained
 
-    figures = ("device", "throughput", "latency", "outputs", "generation")
-    gains = ("amp", "frameworks", "threads", "together")
-    return brief(of_run(run), *figures, *gains, "quality", "micro", "method")
+    data = of_run(run)
+    return [*brief(data, "device"), *screen(data), *unexplained(micro(data)), *brief(data, "method")]
 
 
 def _close(run: Run, ranking: Ranking | None) -> None:
     """End with the answer and what mixed precision gained: the card's own line has left the screen."""
-    from gpubench.sections.amp import closing_sentence
+    from gpubench.sections.measured import closing_sentence
     from gpubench.sections.verdict import headline
 
     verdict = headline(ranking) if ranking is not None and ranking.rows else None

@@ -24,7 +24,7 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     from gpubench.record.shared import shared_runs
     from gpubench.record.sharing import doubts, place_of, shareable
     from gpubench.record.store import find_run, reference_runs
-    from gpubench.sections.sharing import held, pull_request
+    from gpubench.sections.judged import held, pull_request
 
     run, left_out = shareable(read_run(find_run(results_root(request.results), request.run)))
     place = place_of(run, request.by)

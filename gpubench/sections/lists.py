@@ -1,0 +1,259 @@
+"""What a verb lists, one line a thing: workloads, GPUs, offers, published runs, stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpubench.blocks.parts import Paragraph, Part, Table, number, table, text
+from gpubench.labels import gpu_name, gpus, offer_name, pricing_words
+from gpubench.models import Offer, Pricing, Run
+from gpubench.offers.dates import show_price_date
+from gpubench.offers.listing import ListedOffer
+from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, rounds
+from gpubench.recommend.economics import MINUTES_PER_HOUR
+from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, format_usd, plain
+
+if TYPE_CHECKING:
+    from gpubench.models import GpuSpec, WorkloadProfile
+    from gpubench.probe.probe import Unmeasured
+
+BILLION = 1e9
+_PLUG_IN = "an installed plug-in, profiled when it is used"
+
+
+def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
+    """Return one line a workload; dashes where a plug-in of others has not been profiled."""
+
+    def known(tell: Callable[[WorkloadProfile], str]) -> Callable[[str], str]:
+        return lambda name: UNKNOWN if (profile := found[name]) is None else tell(profile)
+
+    return table(
+        "",
+        tuple(found),
+        text("Workload", lambda name: name),
+        text("What it is", lambda name: getattr(found[name], "summary", _PLUG_IN), optional=2),
+        number("Parameters\ntrained", known(_parameters)),
+        number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
+        number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
+        text("Batches", known(lambda p: ", ".join(map(str, p.batches)))),
+        text("sample", known(_sample), optional=1),
+    )
+
+
+def has_counted_work(profile: WorkloadProfile) -> bool:
+    """Whether its FLOPs are its work: an input pipeline interpolates and compares, which nobody counts."""
+    return profile.parameters > 0
+
+
+def _sample(profile: WorkloadProfile) -> str:
+    return f"{profile.sample_unit} {' x '.join(map(str, profile.sample_shape))}"
+
+
+def _parameters(profile: WorkloadProfile) -> str:
+    if not profile.parameters:
+        return "none"
+    trained = profile.trainable_parameters
+    if trained in {0, profile.parameters}:
+        return _short(profile.parameters) if profile.parameters >= BILLION else f"{profile.parameters:,}"
+    few = _short(trained) if profile.parameters >= BILLION else f"{trained:,}"
+    return f"{few} of {_short(profile.parameters)}"
+
+
+def _short(parameters: int) -> str:
+    """A number of parameters as everybody names a large model's."""
+    return f"{parameters / BILLION:.2f}B" if parameters >= BILLION else f"{parameters / 1e6:.1f}M"
+
+
+def _flops(profile: WorkloadProfile, flops: float) -> str:
+    return format_si(flops, "FLOP") if has_counted_work(profile) and flops else UNKNOWN
+
+
+def specifications(specs: Sequence[GpuSpec]) -> Table:
+    """Return one line a GPU of the specification table."""
+    return table(
+        "",
+        specs,
+        text("Key", lambda spec: spec.key),
+        text("Name", lambda spec: spec.name, optional=4),
+        text("Architecture", lambda spec: spec.architecture or UNKNOWN, optional=3),
+        number("Memory", lambda spec: format_bytes(spec.memory_bytes)),
+        number("Bandwidth", lambda spec: format_si(spec.memory_bandwidth_bytes_per_s, "B/s"), optional=2),
+        number("FP32", lambda spec: format_si(spec.fp32_flops_per_s, "FLOP/s")),
+        number("FP16 tensor", lambda spec: format_si(spec.fp16_tensor_flops_per_s, "FLOP/s"), optional=1),
+    )
+
+
+def unmeasured(processors: Sequence[Unmeasured]) -> Table:
+    """Return one line a processor that nothing is timed on."""
+    return table(
+        "",
+        processors,
+        text("Processor", lambda row: row.name),
+        text("Why it is not measured", lambda row: row.reason),
+        text("What is known", lambda row: row.known, optional=1),
+        text("What probe lists", lambda row: row.listed_by or "nothing", optional=2),
+    )
+
+
+def listed(rows: Sequence[ListedOffer]) -> list[Part]:
+    """Return one line an offer, and below them why some never rank."""
+    reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
+
+    def provider(row: ListedOffer) -> str:
+        mark = f" [{reasons.index(row.not_ranked_because) + 1}]" if row.not_ranked_because else ""
+        return f"{row.offer.provider}{mark}"
+
+    return [
+        table(
+            "",
+            rows,
+            text("GPU", lambda row: gpu_name(row.offer.gpu_key)),
+            number("GPUs", lambda row: str(row.offer.gpu_count)),
+            number("$/GPU-h", lambda row: _dollars(row.offer.usd_per_gpu_hour)),
+            number("$/h", lambda row: _dollars(float(row.offer.price_usd_per_hour)), 4),
+            text("Provider", provider),
+            text("Instance", lambda row: plain(row.offer.instance, 36), 8),
+            text("Region", lambda row: row.offer.region or UNKNOWN, 5),
+            text("Pricing", lambda row: pricing_words(row.offer), 2),
+            text("Kind", lambda row: row.offer.kind, 3),
+            text("Price of", lambda row: show_price_date(row.offer.price_date), 4),
+            text("Age", _age, 1),
+            text("Stock", _stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
+        ),
+        *(
+            Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")
+            for number_, reason in enumerate(reasons, 1)
+        ),
+    ]
+
+
+def _age(row: ListedOffer) -> str:
+    return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
+
+
+def _stock(row: ListedOffer) -> str:
+    if row.offer.in_stock is None:
+        return UNKNOWN
+    return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
+
+
+def _dollars(price: float) -> str:
+    return format_usd(price) if price else "free"
+
+
+def stored(runs: Sequence[Run]) -> list[Part]:
+    """Return one line a run, in the order given; nothing where there are none."""
+    if not runs:
+        return []
+    return [
+        table(
+            "",
+            runs,
+            text("Run", lambda run: run.run_id),
+            text("Started", lambda run: run.started_at, optional=2),
+            text("Device", _run_device),
+            text("Budget", lambda run: run.budget, optional=1),
+            text("Measured", _run_measured),
+            text("Workloads", lambda run: " ".join(run.workload_names)),
+        )
+    ]
+
+
+def _run_device(run: Run) -> str:
+    key = run.device.gpu_key
+    return gpu_name(key) if key else run.device.name or UNKNOWN
+
+
+def _run_measured(run: Run) -> str:
+    end = ", interrupted" if run.interrupted else "" if run.finished_at else ", unfinished"
+    return f"{run.measured_count} of {run.case_count}{end}"
+
+
+MOST_GPUS_OF_A_MACHINE = 8
+
+
+class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A published run and the cheapest cloud machines that it would fit on.
+
+    Attributes:
+        offer: What one machine is; None where no cloud lists such a machine on demand.
+        machines: How many of them.
+        usd: Hours of the run times the price of all machines, without start-up; None without an offer.
+    """
+
+    run: PublishedRun
+    offer: Offer | None = None
+    machines: int | None = None
+    usd: float | None = None
+
+
+def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[PricedRun, ...]:
+    """Put the cheapest on-demand cloud machines of the same GPUs beside each run.
+
+    Args:
+        runs: What was published.
+        offers: Prices; marketplace hosts, spot and reserved ones are passed over: a published system is a
+            whole machine that stays.
+    """
+    clouds = [
+        offer
+        for offer in offers
+        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.usd_per_gpu_hour > 0
+    ]
+    clouds.sort(key=lambda o: (o.usd_per_gpu_hour, o.provider, o.instance, o.region or ""), reverse=True)
+    cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
+
+    def one(run: PublishedRun) -> PricedRun:
+        # GPUs that worked as one machine are priced as one; more than a machine holds, as several full ones
+        machines, rest = divmod(run.gpus, min(run.gpus, MOST_GPUS_OF_A_MACHINE))
+        offer = cheapest.get((run.gpu_key, run.gpus // machines))
+        if offer is None or rest:
+            return PricedRun(run=run)
+        usd = offer.usd_per_gpu_hour * run.gpus * run.minutes / MINUTES_PER_HOUR
+        return PricedRun(run=run, offer=offer, machines=machines, usd=usd)
+
+    return tuple(map(one, runs))
+
+
+def what() -> str:
+    """Say what the table of published runs holds, up to which round, and what it is not."""
+    known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
+    span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
+    return (
+        "Time to train to the stated quality, as submitters published it: their own software, tuned for "
+        f"their own machine. Rounds: {span}; later ones are not in the table. No time to train enters a "
+        "prediction or the ranking; how throughput scales over several GPUs is fitted to published jobs, "
+        "some of them of MLPerf Training. The fastest run of the newest round of each GPU is shown; its cost "
+        "is its hours times today's cheapest on-demand cloud price of as many GPUs, without start-up. "
+        f"Source: {MLPERF_LICENSE}."
+    )
+
+
+def runs_table(runs: Sequence[PricedRun]) -> Table:
+    """Return published runs as a table, in the order given."""
+    return table(
+        "MLPerf Training: minutes to the stated quality",
+        runs,
+        text("Benchmark", _benchmark),
+        text("GPUs", lambda p: gpus(p.run.gpu_key, p.run.gpus)),
+        number("Minutes", lambda p: format_number(p.run.minutes)),
+        number("Runs", lambda p: str(p.run.runs), optional=3),
+        text("Round", lambda p: f"{p.run.round}\n{p.run.date}"),
+        text("Submitter", lambda p: f"{plain(p.run.submitter, 40)}\n{plain(p.run.system, 60)}", optional=2),
+        number("Cost of a run", lambda p: format_usd(p.usd)),
+        text("At the price of", _priced_at, optional=1),
+    )
+
+
+def _benchmark(one: PricedRun) -> str:
+    return one.run.benchmark.replace("_", " ")
+
+
+def _priced_at(one: PricedRun) -> str:
+    if one.offer is None:
+        return UNKNOWN
+    machines = "" if one.machines == 1 else f"{one.machines} x "
+    return f"{machines}{offer_name(one.offer)}\n{one.offer.price_date}"
