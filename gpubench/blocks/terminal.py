@@ -96,8 +96,7 @@ def _drawn(part: Part, console: Console) -> list[RenderableType]:
                 grid.add_row(Text(f"  {fact.term}", style="cyan"), Text(fact.words))
             return [grid]
         case Charts():
-            caption = [Text(part.caption, style="dim")] if part.caption else []
-            return [*_table(part.twin, console), *caption]
+            return _table(part.twin, console)
         case Table():
             return _table(part, console)
 

@@ -45,6 +45,7 @@ from gpubench.sections.section import Section, unexplained
 from gpubench.sections.words import (
     FINDINGS,
     explained,
+    kinds_words,
     layout_words,
     rate_of,
     title_of,
@@ -100,7 +101,7 @@ def throughput(data: ReportData) -> list[Part]:
         number("Device busy", lambda r: format_percent(r.measurement.gpu_busy), optional=6),
         number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm), optional=7),
         text("Shared", lambda r: _shared(r) or UNKNOWN, optional=8) if any(map(_shared, results)) else None,
-        FINDINGS,
+        text("Findings", lambda r: kinds_words(finding.kind for finding in r.measurement.findings)),
     )
     figures = tuple(_figure(group, apart) for group in groups)
     return [Paragraph(text=lead, tone="note"), Charts(figures=figures, twin=twin)]

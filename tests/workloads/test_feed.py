@@ -15,7 +15,7 @@ from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.measure import feeding as timing
 from gpubench.measure.feeding import PreparationRate, eight_bit_bytes, measure_preparation, tensor_bytes
 from gpubench.recommend.feed import Consumption, FeedReport, consumed_by, feeding
-from gpubench.sections.feeding import prepared
+from gpubench.sections.judged import prepared
 
 PHOTOGRAPH, TENSOR = 500 * 375 * 3, 224 * 224 * 3 * 4
 
