@@ -55,10 +55,6 @@ class Clock:
 
 MOST_STEPS = 100_000
 """A round of the shortest steps stays countable."""
-SHORT_STEPS = 1
-"""Of the call that is taken off a longer one."""
-MOST_CALLS = 8
-"""Pairs of calls of which the longer may take less time, by some other program's doing."""
 WARMUP_SHARE = 0.5
 """Of the time left under a time limit, the warm-up takes at most this much."""
 
@@ -157,45 +153,6 @@ def steps_for(round_s: Seconds, step_s: Seconds, batches: int) -> int:
     """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
     steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
     return math.ceil(steps / batches) * batches if steps >= batches else steps
-
-
-@dataclass
-class CallLoop(Loop):
-    """The same where nothing waits for the device but the loss: a round is the slope over two step counts.
-
-    Each is one call, from its first step to the loss of its last on the host; one step, and the steps of the
-    round more. What a call costs beside its steps is in both, and drops out.
-    """
-
-    def round(self, steps: int) -> Round:
-        """Time a short and a long call; the round is what the steps between them took.
-
-        A short call that was held up, so that the long one took less, tells nothing: both are made again, the
-        long one of twice the steps, since steps too short to stand out would be drowned each time.
-
-        Raises:
-            OutOfTimeError: Before a step that would begin after the deadline.
-            StoppedError: Before a call, if the parent asked to stop.
-        """
-        for _ in range(MOST_CALLS):
-            short_s, _ = self._call(SHORT_STEPS)
-            long_s, loss = self._call(SHORT_STEPS + steps)
-            if long_s > short_s:
-                self.step_s = (long_s - short_s) / steps
-                return Round(steps=steps, wall_s=long_s - short_s, loss=loss, call_s=short_s)
-            steps = min(2 * steps, MOST_STEPS)
-        raise RuntimeError(
-            f"a longer call took no longer than one of {SHORT_STEPS} step, {MOST_CALLS} times in turn, "
-            "each of twice the steps: nothing of its steps can be said"
-        )
-
-    def _call(self, steps: int) -> tuple[Seconds, float]:
-        if self.stopped():
-            raise StoppedError
-        began_s = self.clock.now_s()
-        result = self.issue(steps)
-        loss = self.edge_loss(result, self.index - 1)
-        return self.clock.now_s() - began_s, loss
 
 
 @dataclass
