@@ -41,8 +41,8 @@ from gpubench.cli.app import app
 from gpubench.cuda_check import cases
 from gpubench.cuda_check.judge import fault_of
 from gpubench.measure import capability, micro, plan, step
-from gpubench.measure.peaks import GEMM_SIZES, peak_flops_per_s
-from gpubench.measure.precision import switches_for
+from gpubench.measure.capability import GEMM_SIZES, peak_flops_per_s
+from gpubench.measure.step import switches_for
 from gpubench.measure.request import RunRequest
 from gpubench.measure.plan import check_request
 from gpubench.models import Case, CaseRow, DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind

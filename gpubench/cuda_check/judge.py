@@ -19,8 +19,8 @@ from gpubench import stats
 from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.interval import Interval
 from gpubench.measure.checks import IEEE_ERROR, SCALING_TOLERANCE
-from gpubench.measure.child import NO_SIGN
-from gpubench.measure.telemetry import power_integral
+from gpubench.measure.launch import power_integral
+from gpubench.measure.launcher import NO_SIGN
 from gpubench.models import (
     Blocks,
     CaseRow,

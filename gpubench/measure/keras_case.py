@@ -252,7 +252,7 @@ def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches
                 set_to = jax.config.values["jax_default_matmul_precision"]
                 yield _switches(is_on=set_to != "highest")
         case _:
-            from gpubench.measure.precision import switches_for
+            from gpubench.measure.step import switches_for
 
             with switches_for(precision) as found:
                 yield found

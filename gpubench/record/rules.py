@@ -9,7 +9,7 @@ from statistics import median
 from gpubench.errors import MisuseError
 from gpubench.labels import micro_name
 from gpubench.measure import checks
-from gpubench.measure.telemetry import POWER_TOLERANCE
+from gpubench.measure.launch import POWER_TOLERANCE
 from gpubench.models import RUN_VERSION, Case, Launch, MicroResult, Run, Status
 from gpubench.models.run import TimeToQuality
 from gpubench.units import Watts, plain

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.cli.verbs.feed import prepared
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.measure import feeding as timing
 from gpubench.measure.feeding import PreparationRate, measure_preparation
 from gpubench.recommend.feed import Consumption, FeedReport, consumed_by, feeding
+from gpubench.sections.feeding import prepared
 
 
 def prepares(images_per_s: float, workers: int = 4, frames: int = 1) -> PreparationRate:
