@@ -110,13 +110,6 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     return tuple(others[: count - 1])
 
 
-def every_peer(device: DeviceProfile) -> tuple[DeviceProfile, ...]:
-    """Return all other visible GPUs of the kind of this one; none where several cannot work together."""
-    if device.backend != nvidia.BACKEND.name or device.mig_enabled:
-        return ()
-    return tuple(d for d in _visible() if _alike(d, device) and d.index != device.index)
-
-
 def _visible() -> tuple[DeviceProfile, ...]:
     report = nvidia.BACKEND.devices()
     return tuple(visible_devices(report.devices, os.environ, unusable=unusable(report.problems)))

@@ -9,7 +9,7 @@ from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import nvidia, nvml_driver, select
 from gpubench.probe.backend import BackendReport
-from gpubench.probe.select import every_peer, select_device, select_peers
+from gpubench.probe.select import select_device, select_peers
 from gpubench.probe.torch_problems import TorchBuild
 
 UUIDS = [f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-aaaa-bbbb-cccc-{n:012d}" for n in (1, 2, 3)] + [
@@ -235,12 +235,6 @@ def test_too_few_of_a_kind_is_said_with_how_many_there_are(four) -> None:
 def test_where_a_kind_is_too_few_others_fill_the_number(four) -> None:
     four(names=("NVIDIA H200", "NVIDIA L4", "NVIDIA H200", "NVIDIA H200"))
     assert [d.index for d in select_peers(select_device("cuda")[0], 4)] == [2, 3, 1]
-
-
-def test_all_of_a_kind_are_the_peers_of_a_gpu(four) -> None:
-    four(names=("NVIDIA H200", "NVIDIA H200", "NVIDIA L4", "NVIDIA H200"))
-    assert [[p.index for p in every_peer(select_device(f"cuda:{n}")[0])] for n in (0, 2)] == [[1, 3], []]
-    assert every_peer(select_device("cpu")[0]) == ()
 
 
 def test_a_cpu_is_its_own_peer_for_as_many_processes_as_it_has_threads(monkeypatch) -> None:
