@@ -45,7 +45,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.measure.plan import check_request
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.predict.estimate import estimate
-from gpubench.probe.nvml_profile import tensor_core_precisions
+from gpubench.probe.nvml import tensor_core_precisions
 from gpubench.predict.question import Question, precision_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import planned_peak_bytes

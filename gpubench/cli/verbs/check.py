@@ -66,7 +66,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     from gpubench.cuda_check import run as cuda_check
     from gpubench.cuda_check.store import file_name
     from gpubench.probe.select import select_device
-    from gpubench.probe.torch_problems import torch_build
+    from gpubench.probe.torch_view import torch_build
     from gpubench.sections.cuda_check import judged
 
     profile, remark = select_device("cuda")
