@@ -29,7 +29,10 @@ class Estimate(Record, frozen=True, kw_only=True):
     ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
     1, throughput is of one of them as if it held everything, memory is of one of so few.
     ``first_token_s`` is of a generation that was measured there [s]; ``per_token_s``, of each token after, of
-    one that was predicted too, then with the ends of its own interval.
+    one that was predicted too, then with the ends of its own interval. ``power_w`` is the mean power of one
+    GPU, read with the measurement or the usual share of board power. Under ``power_limit_w`` a job takes
+    ``capped_time`` times the time and ``capped_energy`` times the energy. ``published`` says what others read
+    on such a card; an interval that did not hold that was widened to do so.
     """
 
     case: Case
@@ -55,7 +58,17 @@ class Estimate(Record, frozen=True, kw_only=True):
     fewest_gpus: int = 1
     first_token_s: float | None = None
     per_token_s: Interval = UNKNOWN_INTERVAL
+    power_w: Interval = UNKNOWN_INTERVAL
+    power_limit_w: float | None = None
+    capped_time: Interval = UNKNOWN_INTERVAL
+    capped_energy: Interval = UNKNOWN_INTERVAL
+    published: str | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def joules_per_sample(self) -> Interval:
+        """Energy of one GPU for a sample, without a power limit of one's own [J]."""
+        return self.power_w.times(self.interval.inverse())
 
     @property
     def interval(self) -> Interval:
@@ -167,6 +180,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Dollars that a million samples cost."""
         return 1e6 / self.samples_per_usd.value if self.samples_per_usd.value else math.inf
 
+    @property
+    def joules_per_sample(self) -> float | None:
+        """Energy of all its GPUs for a sample [J]; None where several workloads count together."""
+        power_w, rate = self.estimate.power_w.value, self.samples_per_s.value
+        if self.parts or power_w is None or not rate:
+            return None
+        return self.offer.gpu_count * power_w / rate
+
     def flat(self) -> dict[str, Any]:
         """Return the row as one flat record: the keys of ``gpubench rank --json``."""
         offer, estimate = self.offer, self.estimate
@@ -204,7 +225,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "samples_per_usd": self.samples_per_usd,
                 "usd_per_million_samples": self.usd_per_million_samples,
                 "usd_per_million_tokens": self.usd_per_million_tokens,
-                "joules_per_sample": None,
+                "joules_per_sample": self.joules_per_sample,
                 "memory_bytes": estimate.device_bytes,
                 "fits_memory": self.fits_memory,
                 "legacy_build": build,

@@ -66,6 +66,7 @@ class Reading:
     device_bytes: int | None = None
     first_token_s: float | None = None
     per_token_s: float | None = None
+    power_w: float | None = None
     micro: tuple[MicroResult, ...] = ()
 
 
@@ -148,6 +149,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         peak_reserved_bytes=m.peak_reserved_bytes,
         device_bytes=m.device_bytes,
         first_token_s=m.first_token_s,
+        power_w=m.mean_power_w,
         per_token_s=m.per_token_s,
         micro=run.micro,
     )

@@ -110,6 +110,7 @@ def reasons(estimate: Estimate) -> str:
             f"host {format_percent(estimate.host_share)}"
         )
         parts.append(f"{evidence_on(estimate)}, {rows} in all, calibrated {calibration.fitted}")
+    parts += [estimate.published] if estimate.published else []
     parts += [describe(f) for f in estimate.findings]
     return "; ".join(parts)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.models import (
     Case,
@@ -18,14 +19,18 @@ from gpubench.models import (
     GpuSpec,
     MemoryFit,
     Run,
+    TaskKind,
+    Verdict,
 )
 from gpubench.options import asked_recipe, takes_options_of
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
+from gpubench.predict.card_readings import reading_of, within
 from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
+from gpubench.predict.power import capped, power_of
 from gpubench.predict.question import (
     SPEED_UNTOLD,
     Question,
@@ -41,6 +46,7 @@ from gpubench.predict.question import (
 from gpubench.predict.request import PredictRequest
 from gpubench.predict.roofline import HOST_SHARE_LIMIT
 from gpubench.specs import load_specs, usual_spec
+from gpubench.units import Watts
 
 
 @takes_options_of(PredictRequest)
@@ -88,7 +94,43 @@ def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     named = [usual_spec(name) for name in request.gpus]
     answer = estimate_at_largest_batch if batch == "max" else estimate
     specs = named or list(load_specs().values())
-    return Predictions(answer(question, specs, own=own, reference=reference_runs()))
+    told = answer(question, specs, own=own, reference=reference_runs(), may_fit=bool(named))
+    found = {key: _beside_readings(each) for key, each in told.items()}
+    if request.power_limit is not None:
+        found = {key: _under(each, request.power_limit, bool(named)) for key, each in found.items()}
+    return Predictions(found)
+
+
+def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
+    """Return an answer whose interval holds what was published of the card and the workload."""
+    if isinstance(answer, Refusal) or answer.basis != "predicted" or answer.case.task is not TaskKind.TRAIN:
+        return answer
+    reading = reading_of(answer.case.workload, answer.gpu_key, answer.case.precision)
+    if reading is None:
+        return answer
+    wider, words = within(answer.interval, reading), reading.words(answer.case.sample_unit)
+    if wider != answer.interval:
+        words = f"{words}; the interval was widened to hold it"
+    return msgspec.structs.replace(answer, low=wider.low, high=wider.high, published=words)
+
+
+def _under(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
+    """Return an answer with what a power limit costs and saves, or why nobody can tell.
+
+    Raises:
+        MisuseError: If the limit is none for a GPU that was named.
+    """
+    if isinstance(answer, Refusal):
+        return answer
+    spec, power = load_specs()[answer.gpu_key], answer.power_w
+    is_read = power.value is not None and not power.bounded
+    try:
+        time, energy = capped(spec, limit_w, power.value if is_read else None)
+    except MisuseError as error:
+        if is_named:
+            raise
+        return Refusal(gpu_key=answer.gpu_key, reason=str(error))
+    return msgspec.structs.replace(answer, power_limit_w=limit_w, capped_time=time, capped_energy=energy)
 
 
 def estimate(
@@ -98,6 +140,7 @@ def estimate(
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
     most_sharing: int = 1,
+    may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
     """Answer the question for each GPU: measured there, else read elsewhere and shipped, else predicted.
 
@@ -107,6 +150,7 @@ def estimate(
         own: This user's runs. Runs on a CPU are looked over.
         reference: Runs that the package ships.
         most_sharing: GPUs over which a case is shared out (FSDP) that does not fit on one; 1 refuses it.
+        may_fit: Whether a case that may not fit is answered too, rather than refused.
 
     Returns:
         By GPU key, in the order of ``specs``, an estimate or a refusal with its reason.
@@ -128,7 +172,7 @@ def estimate(
         if reading is not None:
             answers[spec.key] = _measured(reading, fit)
             continue
-        found = _room(question, _ToPredict(spec, case, fit), peaks, most_sharing)
+        found = _room(question, _ToPredict(spec, case, fit), peaks, most_sharing, may_fit=may_fit)
         if isinstance(found, Refusal):
             answers[spec.key] = found
         else:
@@ -162,7 +206,7 @@ class _ToPredict:
 
 
 def _room(
-    question: Question, alone: _ToPredict, peaks: Sequence[Reading], most_sharing: int
+    question: Question, alone: _ToPredict, peaks: Sequence[Reading], most_sharing: int, *, may_fit: bool
 ) -> _ToPredict | Refusal:
     """Return the case on one GPU, or on the fewest up to ``most_sharing`` that hold it; else why not."""
     spec, case, fit = alone.spec, alone.case, alone.fit
@@ -171,7 +215,7 @@ def _room(
         reason = never_predicted(case.execution)
     if reason is not None:
         return Refusal(gpu_key=spec.key, reason=reason)
-    if fit is None or fit.fits:
+    if fit is None or fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT):
         return alone
     reason = f"{case.workload} at batch {case.batch_size:,}: {fit.text()}"
     sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing) if most_sharing > 1 else None
@@ -193,6 +237,7 @@ def estimate_at_largest_batch(
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
     most_sharing: int = 1,
+    may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
     """Answer for each GPU at its own largest batch: the one found there, else that of the memory model.
 
@@ -221,7 +266,9 @@ def estimate_at_largest_batch(
         of_batch.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
     for batch, group in of_batch.items():
         asked = msgspec.structs.replace(question, batch_size=batch)
-        found_there = estimate(asked, group, own=own, reference=reference, most_sharing=most_sharing)
+        found_there = estimate(
+            asked, group, own=own, reference=reference, most_sharing=most_sharing, may_fit=may_fit
+        )
         for key, answer in found_there.items():
             answers[key] = answer
             if isinstance(answer, Estimate):
@@ -251,6 +298,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         batch_choice="fixed",
         first_token_s=reading.first_token_s,
         per_token_s=Interval(reading.per_token_s),
+        power_w=power_of(reading.spec, reading.power_w),
         findings=reading.findings,
     )
     return (
@@ -306,7 +354,7 @@ def _predicted(
         anchored=prediction.anchored,
         peak_memory_bytes=round(need.allocated.value or 0),
         memory_text=None if fit is None else fit.text(),
-        fits_memory=None if fit is None else True,
+        fits_memory=None if fit is None or not fit.fits else True,
         largest_batch=None if fit is None else fit.largest_batch,
         fewest_gpus=asked.fewest_gpus,
         compute_share=prediction.compute_share,
@@ -314,6 +362,7 @@ def _predicted(
         host_share=prediction.host_share,
         batch_choice="fixed",
         per_token_s=UNKNOWN_INTERVAL if token is None else Interval(token.value, token.low, token.high),
+        power_w=power_of(spec),
         findings=tuple(findings),
     )
     return msgspec.structs.replace(estimate, device_bytes=need.device_bytes)

@@ -18,6 +18,7 @@ from gpubench.options import (
     AtLeastOne,
     GpuBatch,
     Option,
+    Positive,
     RecipeRequest,
     Results,
     with_help,
@@ -64,6 +65,10 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     batch_size: GpuBatch = None
+    power_limit: Annotated[
+        Positive | None,
+        Option("Limit of the power of one GPU: what it costs in time and saves in energy [W]."),
+    ] = None
     results: Results = None
     asked: tuple[str, ...] = ()
 

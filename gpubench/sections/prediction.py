@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpubench.blocks.block import Block
@@ -21,6 +21,10 @@ from gpubench.sections.words import kinds_words
 from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS = 20
+CAPPED = (
+    "time and energy are those under a limit of {limit} W, over those without; the power without one is as "
+    "read where the case was measured, else the usual share of board power"
+)
 
 
 def _render(data: ReportData) -> Block | None:
@@ -76,6 +80,8 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
     """Each GPU with its figure and what that rests on, the fastest first, and those without one."""
     kinds = dict.fromkeys(kind for e in answers.estimates for kind in _kinds(e))
     shared = any(readings_by(e.gpu_key, e.case) for e in answers.estimates)
+    limit_w = next((e.power_limit_w for e in answers.estimates if e.power_limit_w), None)
+    is_capped = limit_w is not None
     return (
         table(
             "",
@@ -84,6 +90,8 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
             number("Throughput", lambda e: stacked(e.interval.text(f" {per_second(e.case.sample_unit)}"))),
             text("Case", _case),
             text("Basis", lambda e: e.basis),
+            number("Time", lambda e: stacked(e.capped_time.text("×"))) if is_capped else None,
+            number("Energy", lambda e: stacked(e.capped_energy.text("×"))) if is_capped else None,
             text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
             *_rests_on(5, 4, 3, 2),
             text("Rows", evidence_on, optional=6),
@@ -93,10 +101,21 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
         Bullets(
             items=(
                 *(describe(Finding(kind=kind)) for kind in kinds),
+                *_published(answers),
+                *([CAPPED.format(limit=format_number(limit_w))] if is_capped else []),
                 *(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in answers.refusals),
             )
         ),
     )
+
+
+def _published(answers: Predictions) -> Iterator[str]:
+    """What others read of the cards; of many, how many have such a reading."""
+    read = [each for each in answers.estimates if each.published]
+    for each in read if len(answers) <= MOST_ROWS else ():
+        yield f"{gpu_name(each.gpu_key)}: {each.published}"
+    if len(answers) > MOST_ROWS and read:
+        yield f"{count(len(read), 'card')} have a published reading of this workload: name one with --gpu"
 
 
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:

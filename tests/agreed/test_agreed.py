@@ -30,7 +30,6 @@ WENT = {"calibrate", "predict evaluate"}
 """Verbs of the table that are no more: they say what to do instead."""
 MOST_WORDS = 30
 LATER = {
-    "predict show": {"power-limit": "the refit"},
     "report": {"precision": "the page", "samples": "the page", "have": "the page"},
 }
 """Options of the table that are not yet there, or there until the page itself has them, with the work that meets it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command import gpubench
 
-PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 EXAMPLES = [
     line.replace('"RTX 4090"', "rtx-4090").split()[1:]
     for line in re.findall(r"`(gpubench [^`]*--json --brief)`", PAGE.read_text(encoding="utf-8"))

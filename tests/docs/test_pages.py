@@ -21,7 +21,7 @@ def maker():
         yield pages
 
 
-@pytest.mark.parametrize("name", ["cookbook.md", "json.md", "settings.md"])
+@pytest.mark.parametrize("name", sorted(pages.PAGES))
 def test_a_made_page_is_as_the_program_makes_it_today(maker, name):
     """Renew with ``python tests/golden/pages.py``; every command of the cookbook is run for it."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker.PAGES[name]()

@@ -1,25 +1,21 @@
-"""Make the pages that are made of the program itself: the cookbook and the reference of its JSON.
+"""Make what is made of the program itself: the cookbook, the page of settings and the JSON Schemas.
 
-``python tests/golden/pages.py`` writes both; a test holds them to what the program says today. Everything is
+``python tests/golden/pages.py`` writes all; a test holds them to what the program says today. Everything is
 asked of the frozen tables and runs of ``tests/golden``, so that a new price changes no page.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
-from inspect import get_annotations, getdoc
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import msgspec  # noqa: E402
-
-from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, VERBS, frozen_tables, run  # noqa: E402
-from gpubench import models  # noqa: E402
+from golden.documents import DOCUMENTS, schema_text  # noqa: E402
+from golden.produce import DAY, DOUBTFUL, OWN, SOUND, frozen_tables, run  # noqa: E402
 from gpubench.cli.app import load_verb, verb_names  # noqa: E402
 from gpubench.cli.options import requests_of  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
@@ -123,96 +119,6 @@ def _plain(text: str) -> str:
     return normalized(text)
 
 
-def reference() -> str:
-    """Return the page of every JSON document: its keys with their types, and the types they are of."""
-    lines = [
-        "# JSON",
-        "",
-        "Every verb takes `--json`: one document on stdout. Each kind of document has a version of its",
-        "own (`schema_version`, of a ranking `schema`); keys are added freely, and renamed only with it.",
-        "Unknown is `null`, never 0. An `Interval` `x` is three keys: `x`, `x_low` and `x_high`. Units",
-        "stand in the names: `_s`, `_hz`, `_bytes`, `_w`, `_j`, `_usd_per_hour`; ratios are from 0 to 1.",
-        "This page is made from the program (`python tests/golden/pages.py`).",
-        "",
-        "## Documents",
-        "",
-        "`[]` is an element of a list. Values are what the frozen examples hold; the types below say all.",
-        "",
-    ]
-    for title, name in _documents().items():
-        document = json.loads((EXPECTED / "values" / name).read_text(encoding="utf-8"))
-        lines += [f"### `{title}`", "", "| key | value |", "|---|---|"]
-        lines += [f"| `{path}` | {' or '.join(sorted(kinds))} |" for path, kinds in _paths(document).items()]
-        lines.append("")
-    lines += ["## Types", ""]
-    for kind in sorted(_types(), key=lambda each: each.__name__):
-        lines += [f"### {kind.__name__}", "", *_doc(kind), "", "| field | type |", "|---|---|"]
-        lines += [
-            f"| `{field.encode_name}` | `{_type_words(kind, field.name)}` |"
-            for field in msgspec.structs.fields(kind)
-        ]
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _documents() -> dict[str, str]:
-    """Each kind of document by its command, with the example that shows its keys."""
-    found = {"gpubench run --json": "run-file.json", "gpubench report -o FILE.json": "report.json"}
-    for name, arguments in VERBS.items():
-        verb = " ".join(
-            each for each in arguments[:2] if each.isalpha() and each not in {"vgg16", "lstm", "resnet50"}
-        )
-        found.setdefault(f"gpubench {verb} --json", f"{name}.json")
-    return dict(sorted(found.items()))
-
-
-_DEEPEST = 1
-_KINDS = {bool: "true or false", int: "number", float: "number", str: "text", type(None): "null"}
-
-
-def _paths(value: Any, path: str = "", found: dict[str, set[str]] | None = None) -> dict[str, set[str]]:
-    """Return every key by its path, with the kinds of value that stand there."""
-    found = {} if found is None else found
-    if path:
-        kind = (
-            "object"
-            if isinstance(value, dict)
-            else "list"
-            if isinstance(value, list)
-            else _KINDS[type(value)]
-        )
-        found.setdefault(path, set()).add(kind)
-    if path.count(".") < _DEEPEST:
-        if isinstance(value, dict):
-            for name, each in value.items():
-                _paths(each, f"{path}.{name}" if path else name, found)
-        if isinstance(value, list):
-            for each in value:
-                if isinstance(each, dict | list):
-                    _paths(each, f"{path}[]", found)
-    return {name: kinds for name, kinds in found.items() if not name.endswith("[]")} if not path else found
-
-
-def _types() -> list[type[msgspec.Struct]]:
-    known = (getattr(models, name) for name in models.__all__)
-    return [each for each in known if isinstance(each, type) and issubclass(each, msgspec.Struct)]
-
-
-def _doc(kind: type) -> list[str]:
-    return [
-        line.replace("    ", "- ", 1) if line.startswith("    ") else line
-        for line in (getdoc(kind) or "").splitlines()
-    ]
-
-
-def _type_words(kind: type[msgspec.Struct], name: str) -> str:
-    for each in kind.__mro__:
-        words = get_annotations(each).get(name)
-        if words is not None:
-            return str(words).replace("|", "or")
-    return "any"
-
-
 def settings_page() -> str:
     """Return the page of settings: each with what it is for, and the verbs that heed it."""
     heeded: dict[str, list[tuple[Option, str]]] = {}
@@ -249,7 +155,9 @@ answers with what to do instead.
 |---|---|---|
 """
 
-PAGES = {"cookbook.md": cookbook, "json.md": reference, "settings.md": settings_page}
+PAGES = {"cookbook.md": cookbook, "settings.md": settings_page} | {
+    f"schema/{name}.json": partial(schema_text, name) for name in DOCUMENTS
+}
 
 if __name__ == "__main__":
     with frozen_tables():

@@ -92,3 +92,60 @@ def test_memory_of_no_card_in_particular_begins_with_how_many_hold_it():
     assert " fits on " in first
     assert "; on the smallest of them (" in first
     assert " GiB) at batch " in first
+
+
+def shown(*words: str) -> dict:
+    done = gpubench(None, "predict", "show", "vgg16", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_power_limit_costs_time_and_saves_energy():
+    (estimate,) = shown("--gpu", "RTX 4090", "--power-limit", "300")["estimates"]
+    assert estimate["power_w_low"] < estimate["power_w"] < estimate["power_w_high"] < 450
+    assert estimate["power_limit_w"] == 300
+    assert 1 <= estimate["capped_time_low"] <= estimate["capped_time"] < estimate["capped_time_high"]
+    assert estimate["capped_energy_low"] < estimate["capped_energy"] < 1
+    (uncapped,) = shown("--gpu", "RTX 4090")["estimates"]
+    assert uncapped["capped_time"] is uncapped["capped_energy"] is uncapped["power_limit_w"] is None
+    assert uncapped["samples_per_s"] == estimate["samples_per_s"]
+    done = gpubench(None, "predict", "show", "vgg16", "--gpu", "RTX 4090", "--power-limit", "300")
+    assert "under a limit of 300 W" in done.stdout
+
+
+def test_a_limit_goes_further_below_what_was_read_than_below_what_is_usual():
+    """The shipped run of an H100 read 0.88 of its board power."""
+    (read,) = shown("--gpu", "H100 SXM", "--power-limit", "450")["estimates"]
+    assert (read["basis"], read["power_w_low"]) == ("reference", None)
+    (usual,) = shown("--gpu", "H100 PCIe", "--power-limit", "225")["estimates"]
+    assert usual["power_w_low"] is not None
+    assert read["capped_time"] > usual["capped_time"]
+
+
+@pytest.mark.parametrize("limit_w", ["20", "70", "300"])
+def test_a_limit_that_is_none_is_refused_with_those_that_are(limit_w):
+    done = gpubench(None, "predict", "show", "vgg16", "--gpu", "T4", "--power-limit", limit_w)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        f"gpubench: --power-limit {limit_w}: T4 is limited to 70 W as it is sold, and limits of 24 W and "
+        "more were read: give one between the two\n"
+    )
+
+
+def test_of_many_gpus_those_that_a_limit_does_not_bind_are_refused():
+    answers = shown("--power-limit", "150")
+    assert any("T4 is limited to 70 W" in each["reason"] for each in answers["refused"])
+    assert {each["power_limit_w"] for each in answers["estimates"]} == {150}
+
+
+def test_a_case_that_may_fit_is_answered_where_the_gpu_is_named():
+    """A published run of it did fit: Qwen2.5 1.5B, QLoRA at 4,096 tokens, 13.56 GiB reserved on an RTX 4080."""
+    asked = ("qwen2.5-1.5b", "--qlora", "--context", "4096", "--batch-size", "1", "--execution", "eager")
+    done = gpubench(
+        None, "predict", "show", *asked, "--recipe", "loss-chunks=1", "--gpu", "RTX 4080", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    (estimate,) = json.loads(done.stdout)["estimates"]
+    assert estimate["fits_memory"] is None
+    assert estimate["memory_text"].startswith("may fit")
+    assert estimate["device_bytes_low"] < 13.56 * GIB < 16 * GIB < estimate["device_bytes_high"]

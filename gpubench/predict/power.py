@@ -1,0 +1,146 @@
+"""What a power limit below the usual one costs in time, and what it saves in energy.
+
+A card under a limit lowers its clock. How far depends on the limit over what the job draws without one: a
+job that leaves half of the limit unused notices little. Two smooth steps say so, fitted on readings of four
+cards.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.folders import data_bytes
+from gpubench.interval import Interval
+from gpubench.models import GpuSpec
+from gpubench.models.record import Record
+from gpubench.units import Watts
+
+POWER_FILE = "power_law.json"
+DEEP = 0.6
+"""Limits below this share of board power are far from most readings, and told by wider intervals."""
+
+Ends = Annotated[tuple[float, float], "log"]
+"""How far the lower and the upper end lie from what the law says, in the logarithm."""
+
+
+class Errors(Record, frozen=True, kw_only=True):
+    """How wrong the law was about a card that it had not seen: 5 % and 95 % of the worst of the cards.
+
+    Attributes:
+        time, energy: Of the two factors.
+    """
+
+    time: Ends
+    energy: Ends
+
+
+class PowerLaw(Record, frozen=True, kw_only=True):
+    """The fit, with its date and source.
+
+    Attributes:
+        time: Knee, exponent and sharpness of the step in time; the knee is a limit over uncapped power.
+        power: Knee and sharpness of the step in mean power.
+        share: Uncapped mean power of a training job over board power, with 5 % and 95 % of jobs and cards.
+        errors: By ``read`` or ``assumed``, as the uncapped power is, and ``deep`` of either below ``DEEP``.
+        readings, cards: How many it rests on.
+    """
+
+    time: tuple[float, float, float]
+    power: tuple[float, float]
+    share: tuple[float, float, float]
+    errors: dict[str, Errors]
+    readings: int
+    cards: int
+    source: str
+    fitted: str
+
+
+@cache
+def load_power_law() -> PowerLaw:
+    """Read the shipped fit."""
+    return msgspec.json.decode(data_bytes(POWER_FILE), type=PowerLaw)
+
+
+class Capped(NamedTuple):
+    """A job under a power limit, over the same job without: factors, and 9 in 10 of each lie inside."""
+
+    time: Interval
+    energy: Interval
+
+
+def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
+    """Return log time and log mean power under a limit, over those without.
+
+    Args:
+        law: As ``load_power_law`` reads it.
+        limit_over_power: The limit over the uncapped mean power of the job.
+    """
+    log_ratio = math.log(limit_over_power)
+    knee, exponent, sharpness = law.time
+    power_knee, power_sharpness = law.power
+    slower = exponent * _step(math.log(knee) - log_ratio, sharpness)
+    return slower, -_step(math.log(power_knee) - log_ratio, power_sharpness)
+
+
+def _step(beyond: float, sharpness: float) -> float:
+    """Zero well below the knee, ``beyond`` well above it."""
+    return math.log1p(math.exp(sharpness * beyond)) / sharpness
+
+
+def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
+    """Return the mean power of a training job without a limit of one's own [W].
+
+    Args:
+        spec: The card.
+        read_w: As read of this very job on such a card; None takes the usual share of board power.
+    """
+    if read_w is not None:
+        return Interval(read_w)
+    if spec.tdp_w is None:
+        return Interval(None)
+    return Interval(*(share * spec.tdp_w for share in load_power_law().share))
+
+
+def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped:
+    """Return what a job takes under a power limit, over what it takes without.
+
+    Args:
+        spec: The card.
+        limit_w: The limit [W].
+        read_w: Mean power of the job without it, as read; None takes the usual share of board power [W].
+
+    Raises:
+        MisuseError: If the board power of the card is not known, or the limit is not below it, or so far
+            below that no reading is near.
+    """
+    law, board_w = load_power_law(), spec.tdp_w
+    if board_w is None:
+        raise MisuseError(f"--power-limit: the board power of {spec.short_name} is not known")
+    least_w = LEAST_SHARE * board_w
+    if not least_w <= limit_w < board_w:
+        raise MisuseError(
+            f"--power-limit {limit_w:g}: {spec.short_name} is limited to {board_w:g} W as it is sold, and "
+            f"limits of {math.ceil(least_w):g} W and more were read: give one between the two"
+        )
+    usual_w = law.share[0] * board_w if read_w is None else read_w
+    slower, less_power = log_factors(law, limit_w / usual_w)
+    kind = "assumed" if read_w is None else "read"
+    errors = law.errors[kind if limit_w >= DEEP * board_w else f"{kind} deep"]
+    time = _around(slower, errors.time)
+    # Under a limit no job is faster than without one.
+    bounded = Interval(time.value, max(1.0, time.low or 1.0), time.high)
+    return Capped(bounded, _around(slower + less_power, errors.energy))
+
+
+LEAST_SHARE = 1 / 3
+"""Of board power: the lowest limit that was read."""
+
+
+def _around(log_factor: float, ends: Ends) -> Interval:
+    low, high = ends
+    return Interval(*(math.exp(log_factor + off) for off in (0.0, low, high)))

@@ -1,0 +1,100 @@
+"""The published figures of a card that stand beside what is told of it: made anew from the published rows.
+
+``python tests/tools/test_card_readings.py`` writes the table that ships.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import msgspec
+import pandas as pd
+import pytest
+from command import gpubench
+
+from gpubench.folders import data_path
+from gpubench.interval import Interval
+from gpubench.models import Precision
+from gpubench.predict.card_readings import READINGS_FILE, CardReading, reading_of, within
+from gpubench.profile import load_profiles
+from gpubench.specs import load_specs
+from tools.published import published_rows, usual_math_mode
+
+SAME = {
+    "resnet50": "resnet50",
+    "vgg16": "vgg16",
+    "bert_base_squad": "bert_base",
+    "vit_b_16": "vit_b16",
+    "vit_base_patch16_224": "vit_b16",
+    "ddpm_64": "unet_ddpm",
+}
+"""Published models that are workloads of the package: as many samples, of the same shape."""
+MOST_ROWS = 300
+
+
+def made() -> pd.DataFrame:
+    """The largest batch of each card, model and precision, the fastest of those that share it."""
+    rows = pd.DataFrame(published_rows("published.csv"))
+    rows = rows[
+        (rows["mode"] == "train") & rows.model.isin(SAME) & (rows.metric == "throughput") & (rows.doubt == "")
+    ]
+    known = rows[rows.gpu_key.isin(load_specs()) & (rows.batch_size.str.isdigit())]
+    mode = known.math_mode.where(known.math_mode.isin(("fp32", "tf32", "amp")), usual_math_mode(known))
+    told = pd.DataFrame(
+        {
+            "workload": known.model.map(SAME),
+            "gpu_key": known.gpu_key,
+            "math": mode,
+            "batch_size": known.batch_size.astype(int),
+            "samples_per_s": known.value.astype(float),
+            "software": known.software + known.data_input.map(lambda each: f", {each}" if each else ""),
+            "source": known.source,
+        }
+    )
+    told = told[told.math.isin(("fp32", "tf32", "amp"))].sort_values(["batch_size", "samples_per_s"])
+    last = told.groupby(["workload", "gpu_key", "math"]).tail(1)
+    return last.sort_values(["workload", "gpu_key", "math"]).reset_index(drop=True)
+
+
+def text() -> str:
+    return made().to_csv(index=False, lineterminator="\n")
+
+
+def test_what_ships_is_made_of_the_published_rows():
+    assert data_path(READINGS_FILE).read_text() == text()
+    assert 80 < len(list(csv.DictReader(io.StringIO(text())))) <= MOST_ROWS
+
+
+@pytest.mark.parametrize(
+    "row", made().to_dict("records"), ids=lambda row: f"{row['workload']}-{row['gpu_key']}"
+)
+def test_each_is_found_by_its_case(row):
+    assert row["workload"] in load_profiles()
+    precision = {"fp32": Precision.FP32, "tf32": Precision.TF32, "amp": Precision.AMP_FP16}[row["math"]]
+    found = reading_of(row["workload"], row["gpu_key"], precision)
+    assert found is not None
+    assert found.samples_per_s == pytest.approx(row["samples_per_s"])
+
+
+def test_an_end_goes_to_a_reading_beyond_it_and_no_further():
+    told = Interval(100.0, 80.0, 125.0)
+    reading = CardReading(
+        workload="w", gpu_key="g", math="amp", batch_size=1, samples_per_s=60.0, software="s", source="x"
+    )
+    assert within(told, reading) == Interval(100.0, 60.0, 125.0)
+    assert within(told, msgspec.structs.replace(reading, samples_per_s=130.0)) == Interval(100.0, 80.0, 130.0)
+    assert within(told, msgspec.structs.replace(reading, samples_per_s=90.0)) == told
+    assert within(Interval(100.0), reading) == Interval(100.0)
+
+
+def test_what_was_published_of_a_v100_is_in_what_is_told_of_it():
+    done = gpubench(None, "predict", "show", "bert_base", "--gpu", "V100 SXM2 16GB", "--precision", "amp")
+    assert done.returncode == 0
+    assert "189 sequences/s published at batch 48 (NGC PyTorch 22.09, loader)" in " ".join(
+        done.stdout.split()
+    )
+
+
+if __name__ == "__main__":
+    data_path(READINGS_FILE).write_text(text())
