@@ -1,7 +1,7 @@
 """When warm-up is over and when enough rounds are in: strategies fed one round at a time.
 
 They know no clock, no device and no torch, so that a simulated series can exercise them. The reasons
-behind each rule are in docs/method.md.
+behind each rule are in docs/method-evidence.md.
 """
 
 from __future__ import annotations
