@@ -1,7 +1,7 @@
-"""Make the figures of docs/prediction.md: `python -m tools.make_prediction` evaluates everything.
+"""Make the figures of docs/prediction-evidence.md: `python -m tools.make_prediction` evaluates everything.
 
 Writes prediction_figures.csv (every slice of every hold-out), prediction_pairs.csv.gz (each pair with what
-was measured and predicted for it), and the tables between the markers of prediction.md, made of the former.
+was measured and predicted for it), and the tables between the markers of the page, made of the former.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ COLUMNS = (
     "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
     "geometric_mean_mape", "geometric_mean_median_ape",
 )  # fmt: skip
-_SLICES = ("architecture", "harness", "precision", "class", "target")
-_STATED = ("execution", "torch", "input", "optimizer in the step", "batch", "doubt")
-_INFERENCE_SLICES = ("architecture", "harness", "class")
+_SLICES = ("architecture", "class")
 
 Row = dict[str, Any]
 
@@ -97,15 +95,17 @@ def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
 def markdown(rows: Sequence[Row]) -> str:
     """The tables of the page."""
     by_name = {(row["hold_out"], row["slice"]): row for row in rows}
-    first = next(iter(INFERENCE))
 
     def order_of(hold_out: str) -> Row:
         order = by_name[hold_out, ORDER]
         return by_name[hold_out, LEVEL] | {"spearman": order["mape"], "lost": order["median_ape"]}
 
-    def slices_of(hold_out: str, kinds: Sequence[str]) -> list[tuple[str, Row]]:
-        beginnings = tuple(f"{kind}: " for kind in kinds)
-        return [(n, row) for (h, n), row in by_name.items() if h == hold_out and n.startswith(beginnings)]
+    def slices_of(hold_out: str, kind: str) -> list[tuple[str, Row]]:
+        return [
+            (n.partition(": ")[2], row)
+            for (h, n), row in by_name.items()
+            if h == hold_out and n.startswith(f"{kind}: ")
+        ]
 
     parts = [
         "### Whole, refused pairs included\n",
@@ -128,12 +128,9 @@ def markdown(rows: Sequence[Row]) -> str:
         ),
     ]
     for kind in _SLICES:
-        cells = [(name.partition(": ")[2], row) for name, row in slices_of(HEADLINE, [kind])]
-        parts += [f"\n### By {kind} ({NAMES[HEADLINE]})\n", _table(kind, _PAIRS, cells)]
+        parts += [f"\n### By {kind} ({NAMES[HEADLINE]})\n", _table(kind, _PAIRS, slices_of(HEADLINE, kind))]
     return "\n".join([
         *parts,
-        f"\n### By what a row states ({NAMES[HEADLINE]})\n",
-        _table("slice", _PAIRS, slices_of(HEADLINE, _STATED)),
         "\n### Inference\n",
         _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in INFERENCE.items()]),
         "\nNo GPU owned, forward passes:\n",
@@ -142,8 +139,6 @@ def markdown(rows: Sequence[Row]) -> str:
             ("rows", "MAPE / median", "90 % covers", "half-width"),
             [(words, by_name[h, LEVEL]) for h, words in INFERENCE.items()],
         ),
-        f"\nBy slice ({INFERENCE[first]}):\n",
-        _table("slice", _PAIRS, slices_of(first, _INFERENCE_SLICES)),
         "\n### Several GPUs in one job (unseen harness)\n",
         _table(
             "slice",
@@ -208,7 +203,7 @@ def write(folder: Path = DOCS) -> None:
     ]
     table = pd.DataFrame(rows, columns=COLUMNS, dtype=object)
     table.to_csv(folder / "prediction_figures.csv", index=False, lineterminator="\n")
-    page = folder / "prediction.md"
+    page = folder / "prediction-evidence.md"
     tables = markdown(read_figures(folder))
     page.write_text(page_with(tables, page.read_text(encoding="utf-8")), encoding="utf-8")
 

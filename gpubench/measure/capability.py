@@ -38,10 +38,10 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.probe.backend import DeviceGoneError
+from gpubench.probe.host import on_battery
 from gpubench.probe.preflight import BUSY_LIMIT, look_twice
 from gpubench.probe.preflight import preflight as check_free
-from gpubench.probe.system import on_battery
-from gpubench.probe.torch_problems import explain, first_words
+from gpubench.probe.torch_view import explain, first_words
 from gpubench.profile.cache import Answer, contradiction
 from gpubench.specs import load_specs
 from gpubench.units import Seconds, plain

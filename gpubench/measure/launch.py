@@ -39,12 +39,12 @@ from gpubench.measure.loop import (
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches, TelemetrySample
 from gpubench.parent import ParentChannel
-from gpubench.probe.system import read_text
-from gpubench.probe.telemetry import Telemetry
+from gpubench.probe.backend import Readings
+from gpubench.probe.host import read_text
 from gpubench.units import Joules, Seconds, Watts, format_bytes
 
 if TYPE_CHECKING:
-    from gpubench.probe.telemetry import Telemetry
+    from gpubench.probe.backend import Readings
 
 
 # --- what others took of the host's processors while rounds were timed ------------------------------------
@@ -119,7 +119,7 @@ GIVE_UP_AFTER_S = 6.0
 class Sampler:
     """A thread that keeps samples until they are drained; ``now_s`` is the clock of the rounds."""
 
-    def __init__(self, telemetry: Telemetry, now_s: Callable[[], Seconds]) -> None:
+    def __init__(self, telemetry: Readings, now_s: Callable[[], Seconds]) -> None:
         self._telemetry = telemetry
         self._now_s = now_s
         self._samples: list[TelemetrySample] = []
@@ -252,7 +252,7 @@ class Bench:
 
     budget: Budget
     seed: int
-    telemetry: Telemetry
+    telemetry: Readings
     profile: DeviceProfile
     tell_phase: Callable[[str], None] = lambda _: None
     report: Report = lambda *_: None
@@ -264,7 +264,7 @@ class Bench:
         cls,
         setup: messages.Setup,
         line: ParentChannel,
-        telemetry: Telemetry,
+        telemetry: Readings,
         **own: Any,
     ) -> Self:
         """Return the bench of a process that serves a parent.

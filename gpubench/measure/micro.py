@@ -45,7 +45,7 @@ from gpubench.measure.step import Hardware, probe_errors, switches_for
 from gpubench.measure.team import AllReduce, Team
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
-from gpubench.probe.telemetry import Telemetry
+from gpubench.probe.backend import Readings
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 
 _TYPES: dict[str, torch.dtype] = {
@@ -80,7 +80,7 @@ def run_micro(
     hardware: Hardware,
     profile: DeviceProfile,
     budget: Budget,
-    telemetry: Telemetry,
+    telemetry: Readings,
     *,
     time_s: Seconds | None = None,
 ) -> Iterator[MicroResult | Finding]:
@@ -125,7 +125,7 @@ def run_micro(
 
 
 def run_all_reduce(
-    team: Team, hardware: Hardware, budget: Budget, telemetry: Telemetry, time_s: Seconds | None = None
+    team: Team, hardware: Hardware, budget: Budget, telemetry: Readings, time_s: Seconds | None = None
 ) -> Iterator[MicroResult]:
     """Measure how fast the processes of a job sum what each of them holds, by size.
 

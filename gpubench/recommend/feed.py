@@ -11,8 +11,8 @@ import msgspec
 from gpubench.measure.feeding import CLIP_FRAMES, ImageRate, PreparationRate, measure_preparation
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal
+from gpubench.probe.host import usable_threads
 from gpubench.probe.select import select_device
-from gpubench.probe.system import usable_threads
 from gpubench.profile import profile_of
 from gpubench.recommend.request import FeedRequest
 from gpubench.record.store import own_runs, reference_runs

@@ -22,11 +22,11 @@ from gpubench.measure.capability import (
 )
 from gpubench.measure.step import Hardware
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision, TelemetrySample
-from gpubench.probe.backend import NoReadings
+from gpubench.probe.backend import Readings
 from gpubench.units import GIB
 
 CPU = Hardware(device=torch.device("cpu"))
-BLIND = NoReadings()
+BLIND = Readings()
 
 
 class Wall:

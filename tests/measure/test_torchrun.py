@@ -82,7 +82,7 @@ def test_a_command_is_the_next_launch_that_not_every_case_has(make_case):
 
 def test_the_id_of_a_run_is_that_of_the_attempt_before_and_no_other_runs(monkeypatch):
     monkeypatch.setattr(session, "_runs", iter((0, 1)))
-    first, second = session.run_id_under_torchrun(), session.run_id()
+    first, second = session.run_id_under_torchrun(), session.run_id_under_torchrun()
     assert re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{8}", first)
     assert first != second
     monkeypatch.setattr(session, "_runs", iter((0,)))

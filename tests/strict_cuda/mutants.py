@@ -11,7 +11,7 @@ MEASURE = "gpubench/measure/"
 CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "loop", "guards"))
 LAUNCH = f"{MEASURE}launch.py"
 MICRO, PROBES, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "probes", "team", "worker"))
-READINGS = "gpubench/probe/nvml_readings.py"
+READINGS = "gpubench/probe/nvidia.py"
 
 MUTANTS = (
     # --- the clock and the rounds --------------------------------------------------------------------------
@@ -556,7 +556,7 @@ MUTANTS = (
     ),
     Mutant(
         name="power in milliwatts under the name of watts",
-        file="gpubench/probe/nvml_profile.py",
+        file="gpubench/probe/nvml.py",
         old='POWER.of("mW", divisor=1000)',
         new='POWER.of("mW", divisor=1)',
         misleads="power is a thousand times too high, or dropped as no reading",

@@ -353,9 +353,7 @@ def test_a_proof_that_is_over_leaves_nothing_on_the_device(gpu, monkeypatch):
 
 def test_blocks_run_in_the_order_that_a_steady_drift_cancels_in():
     order = []
-    made = proofs.in_fours(
-        lambda: order.append("a") or 1.0, lambda: order.append("b") or 2.0, fours=3
-    )
+    made = proofs.in_fours(lambda: order.append("a") or 1.0, lambda: order.append("b") or 2.0, fours=3)
     assert "".join(order) == "abba" * 3
     assert (made.first_s, made.second_s) == ((1.0,) * 6, (2.0,) * 6)
 

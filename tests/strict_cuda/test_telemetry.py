@@ -13,7 +13,7 @@ from gpubench.measure import launch as measuring
 from gpubench.measure import worker
 from gpubench.measure.messages import Setup
 from gpubench.models import Reading, Status
-from gpubench.probe.backend import NoReadings
+from gpubench.probe.backend import Readings
 from gpubench.probe.probe import probe
 from strict_cuda.conftest import BRIEF, Line
 from strict_cuda.install import H200, installed
@@ -37,7 +37,7 @@ def measured(gpu):
     return done.launch
 
 
-class Counters(NoReadings):
+class Counters(Readings):
     """Counters that go with the clock of the device: 500 W, and a tenth of the time held down by power."""
 
     source = "nvml"

@@ -1,4 +1,4 @@
-"""Figures in the words of docs/prediction.md, README and decisions: each is made again from what ships."""
+"""Figures in the words of docs/prediction-evidence.md and others: each is made again from what ships."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tools.fit import batch_spread, level_weights, scaling_figures
 from tools.published import DATA, Table, fitted_on, published_rows, shipped
 
 ROOT = Path(__file__).parents[2]
-PAGE = "docs/prediction.md"
+PAGE = "docs/prediction-evidence.md"
 H100, H200 = "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
 AS_OF = date(2026, 11, 22)
 AMP, TF32, FP32 = Precision.AMP_BF16, Precision.TF32, Precision.FP32
@@ -326,7 +326,7 @@ def headline() -> Iterator[str]:
     first = np.array([not source.startswith(added) for source in table.source[pairs.y]])
     error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
     mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)
-    yield f"nikolasent: {first.sum():,} of these pairs), the first line is {mean} / {middle} %"
+    yield f"nikolasent ({first.sum():,} of these pairs): {mean} / {middle} %"
     newer = figures(found, np.isin(table.architecture[pairs.y], NEWER))
     yield f"of Ampere and newer ({newer['pairs']:,}) {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"
     assert document()["heaviest_source"]["harness"] == "lambda-pytorch"
