@@ -334,8 +334,7 @@ BESIDE = {
     "offers/sources/gpuhunt_catalog.py": {
         "TemporaryDirectory"
     },  # gpuhunt reads a folder; the gate writes into it
-    "probe/amd.py": {"read_text"},  # that of probe/system.py, for the compute topology below /sys
-    "probe/system.py": {"read_text"},  # /proc and /sys
+    "probe/host.py": {"read_text"},  # /proc and /sys
     "recommend/trial.py": {"read_text"},  # what an installed distribution says of itself
     "record/lock.py": {"open"},  # the open descriptor is the lock
 }

@@ -18,28 +18,24 @@ import msgspec
 from gpubench import stats
 from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.interval import Interval
-from gpubench.measure.checks import IEEE_ERROR, SCALING_TOLERANCE
-from gpubench.measure.child import NO_SIGN
+from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.telemetry import power_integral
 from gpubench.models import (
     Blocks,
     CaseRow,
     Cause,
-    Checkpointing,
     CudaCheck,
     Execution,
     FindingKind,
     Identity,
-    Measurement,
     PartLog,
     PartState,
     Precision,
     PrecisionProof,
     Status,
-    WeightType,
 )
 from gpubench.precisions import RECURRENT
-from gpubench.units import count, format_bytes, format_duration, format_number, format_percent, plain
+from gpubench.units import format_bytes, format_duration, format_number, format_percent, plain
 
 State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
 """``cut off`` gave no answer in its time, for ``left out`` there was none; ``shown`` is not judged."""
@@ -120,13 +116,11 @@ def confirms(check: CudaCheck) -> bool:
 
     It ended, its core parts were done, strict fp32 among the precisions, nothing failed or was cut off, and
     nothing was left undecided. The cases that there was no time for do not matter: all that was read agreed.
-    How a job scales over several GPUs may stay undecided: it hangs on what connects them, and what is
-    confirmed is one card.
     """
-    open_ones = {v.state for v in judge(check) if v.part != "scaling" or v.state != "undecided"}
+    states = {verdict.state for verdict in judge(check)}
     done = {part.name for part in check.parts if part.state is PartState.DONE}
     proven = any(proof.precision is Precision.FP32 for proof in check.precisions)
-    settled = open_ones.isdisjoint({"FAILED", "cut off", "undecided"})
+    settled = states.isdisjoint({"FAILED", "cut off", "undecided"})
     return check.finished_at is not None and done >= CORE and proven and settled
 
 
@@ -153,14 +147,6 @@ def _state_of(seen: Interval, limits: tuple[float, float]) -> State:
     if limits[0] <= low and high <= limits[1]:
         return "ok"
     return "FAILED" if high < limits[0] or low > limits[1] else "undecided"
-
-
-def _cause_of(check: CudaCheck, row: CaseRow | Measurement) -> Cause | None:
-    """The cause of a row; files before version 3 have the words alone."""
-    if row.cause is None and check.schema_version < 3:
-        causes = {REFUSED_IN_CAPTURE: Cause.REFUSED_IN_CAPTURE, NO_SIGN: Cause.SILENCE}
-        return next((cause for words, cause in causes.items() if words in (row.reason or "")), None)
-    return row.cause
 
 
 def _error_text(error: float | None) -> str:
@@ -298,8 +284,8 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
     """Say what is wrong with a case; None where nothing is, or where it says nothing against the path.
 
-    A card that is too small for a case runs out of memory, a model of one recurrent layer may leave nothing
-    to compile, and what computes in 8 bits or 4 hangs on the release of a package.
+    A card that is too small for a case runs out of memory, and a model of one recurrent layer may leave
+    nothing to compile.
     """
     if _is_excused(row, memory_bytes):
         return None
@@ -321,9 +307,7 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
 def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
     case = row.case
     if row.status is Status.UNSUPPORTED:
-        of_others = case.precision.facts.needs is not None or case.weight_type is WeightType.NF4
-        compiled = case.execution is Execution.COMPILE and case.workload in UNCOMPILED
-        return of_others or case.checkpointing is Checkpointing.SELECTIVE or compiled
+        return case.execution is Execution.COMPILE and case.workload in UNCOMPILED
     if row.status is not Status.OUT_OF_MEMORY or row.expected_bytes is None or memory_bytes is None:
         return False
     return row.expected_bytes > ROOMY * memory_bytes
@@ -372,7 +356,10 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     """
     faults, memory = check.faults, check.device.memory_bytes
     if (row := faults.waiting) is not None:
-        right = row.status is Status.UNSUPPORTED and _cause_of(check, row) is Cause.REFUSED_IN_CAPTURE
+        told = row.cause is Cause.REFUSED_IN_CAPTURE
+        if check.schema_version < 3:  # which has the words alone
+            told = REFUSED_IN_CAPTURE in (row.reason or "")
+        right = row.status is Status.UNSUPPORTED and told
         what, limit = "a model that waits, captured", "unsupported, with its cause"
         wrong = None if right else f"{row.status}: {row.reason}"
         yield _judged("faults", what, found=row.status, limit=limit, wrong=wrong)
@@ -406,64 +393,6 @@ def _sound(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator
         yield _judged("faults", what, found=found, limit="sound", wrong=fault)
 
 
-# --- measured -----------------------------------------------------------------------------------------
-
-
-def _came_late(check: CudaCheck, row: Measurement) -> bool:
-    """Whether there was no time for a row; one whose process fell silent is no such row."""
-    return row.status is Status.TIMEOUT and _cause_of(check, row) is not Cause.SILENCE
-
-
-def _of_scaling(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge a job on several GPUs against the same on one."""
-    rows = sorted(check.scaling, key=lambda row: row.case.gpu_count)
-    if len({row.case.gpu_count for row in rows}) < 2:
-        return
-    one, several = rows[0], rows[-1]
-    gpus = several.case.gpu_count
-    limits = (1.0, SCALING_TOLERANCE * gpus)
-    verdict = partial(
-        Verdict, part="scaling", what=f"{gpus} GPUs over one", limit=f"over 1, at most {limits[1]:g}"
-    )
-    bad = [row for row in (one, several) if row.samples_per_s is None]
-    if bad:
-        slow_host = all(_came_late(check, row) for row in bad)  # which is no fault of the job
-        missed: State = "left out" if slow_host else "FAILED"
-        yield verdict(state=missed, reason=f"{bad[0].label}: {bad[0].status}: {bad[0].reason}")
-        return
-    speedup = several.interval.times(one.interval.inverse())
-    yield verdict(state=_state_of(speedup, limits), found=speedup.by("{:.3f}".format))
-
-
-def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the rows of the quick run; its time is shown."""
-    quick = check.quick
-    if quick is None:
-        return
-    name = "the quick run" if quick.with_micro else "the quick run without micro-benchmarks"
-    late = [m for m in quick.measurements if _came_late(check, m)]
-    rows = [m for m in quick.measurements if m not in late]
-    bad = [
-        f"{m.label}: {m.status}: {plain(m.reason or '', LONGEST)}" for m in rows if m.status is not Status.OK
-    ]
-    if rows:
-        found = f"{len(rows) - len(bad)} of {len(rows)} ok"
-        yield _judged("quick", f"rows of {name}", found=found, limit="all", wrong=_named(bad))
-    if late:
-        found, reason = f"{len(late)}", late[0].reason
-        yield Verdict(part="quick", what="rows without time", state="left out", found=found, reason=reason)
-    if quick.with_micro and quick.took_s is not None:
-        what, found = "micro-benchmarks of the quick run", count(len(quick.micro), "figure")
-        wrong = None if quick.micro else "not one gave a figure"
-        yield _judged("quick", what, found=found, wrong=wrong)
-    shown = partial(Verdict, part="quick", state="shown")
-    wide = sum(any(f.kind is FindingKind.NOT_CONVERGED for f in m.findings) for m in rows)
-    if wide:
-        yield shown(what="rows not converged", found=f"{wide} of {len(rows)}")
-    if quick.took_s is not None:
-        yield shown(what=f"time of {name}", found=format_duration(quick.took_s))
-
-
 _RULES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
     "device": _of_device,
     "precision": _of_precisions,
@@ -472,8 +401,6 @@ _RULES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
     "load": _of_load,
     "faults": _of_faults,
     "compile": partial(_of_rows, "compile"),
-    "quick": _of_quick,
-    "scaling": _of_scaling,
     "cases": partial(_of_rows, "cases"),
 }
 """What judges each part, by its name."""

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from gpubench.children import ChildEndedError, ChildLateError
-from gpubench.cuda_check.cases import (
-    COMPILED,
-    case_of,
-    expected_bytes,
-    largest_within,
-    other_cases,
-    proof_case,
-    usual_cases,
-    usual_precisions,
-    waiting_case,
-)
 from gpubench.cuda_check.store import nameless, nameless_calls, write_check
-from gpubench.errors import GpuBenchError, InterruptedRunError, MisuseError, NoDeviceError, StorageError
+from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.folders import traceback_of
 from gpubench.measure import capability, checks, messages, preflight
 from gpubench.measure.batch_search import largest_that_fits
@@ -42,11 +33,10 @@ from gpubench.measure.child import (
     next_report,
 )
 from gpubench.measure.environment import environment
-from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
+from gpubench.measure.launcher import PHASE_LIMITS_S
 from gpubench.measure.place import MODULE
-from gpubench.measure.plan import plan, planned_case
+from gpubench.measure.plan import planned_case
 from gpubench.measure.privacy import scrub, scrub_traceback
-from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
     Case,
     CaseRow,
@@ -57,10 +47,13 @@ from gpubench.models import (
     Measurement,
     PartLog,
     PartState,
-    QuickProof,
+    Precision,
     Status,
+    TaskKind,
 )
+from gpubench.options import CLASSIC
 from gpubench.profile import load_profiles
+from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
 from gpubench.profile.memory_figures import WORKSPACE_BYTES
 from gpubench.units import GIB, Bytes, Seconds, utc_stamp
 
@@ -77,10 +70,15 @@ TOO_LARGE = 2.0
 """Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
 FIRST_GUESS = 0.9
 """Of the cap: what the first batch of a search may take, by the memory model."""
-ROUND_SILENCE_S: Seconds = 20.0
-"""Longest time without a round of a run, where each is a word: a row that hangs must not look late."""
 SOUND_BATCH = 64
 """Of the cnn that is tried after an injected fault."""
+
+COMPILED = ("cnn", "vgg16", "lstm")
+"""What is compiled, in that order: the last is refused up to torch 2.11, which ends its process."""
+UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
+"""Of a card whose driver does not tell it."""
+PROOF_MEMORY_SHARE = 0.3
+"""What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
 
 OnPart = Callable[[PartLog, int, int], None]
 """Told of each part as it begins and as it ends: its log, its number from 1, how many there are."""
@@ -98,9 +96,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
         cap_bytes: What a process may take while the largest batch is searched [B].
         resolution: Relative distance at which that search stops.
         budget: Of the trials.
-        quick: Of the quick run.
-        workloads: Of the cases, where empty means all that are trained, and of the quick run.
-        micro: Whether the quick run has its micro-benchmarks.
+        workloads: Of the cases; empty means all of the classic set.
     """
 
     fours: int = 3
@@ -110,9 +106,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     cap_bytes: Bytes = GIB
     resolution: float = 1 / 4
     budget: Budget = msgspec.structs.replace(QUICK, curve_steps=2)
-    quick: Budget = QUICK
     workloads: tuple[str, ...] = ()
-    micro: MicroWish = "also"
 
 
 AMOUNTS = Amounts()
@@ -134,23 +128,19 @@ class Work:
     """A check under way, and the one measuring process that works for it.
 
     Attributes:
-        peers: GPUs of the same kind beside the device.
         check: What is known so far.
         save: Writes it.
         until_s: Moment on ``time.monotonic`` at which the part at hand must be over.
         lost: Why nothing more can be measured on the device; None while it can.
-        phases_s: Wall time of each phase of a run in the part at hand [s].
     """
 
     device: DeviceProfile
-    peers: tuple[DeviceProfile, ...]
     amounts: Amounts
     check: CudaCheck
     save: Callable[[CudaCheck], None]
     module: str = MODULE
     until_s: Seconds = math.inf
     lost: str | None = None
-    phases_s: dict[str, Seconds] = field(default_factory=dict)
     _child: Child | None = None
     _memory_share: float | None = None
 
@@ -239,6 +229,93 @@ class Work:
         return next_report(child, kinds, by_s, lambda _: None, seen)
 
 
+# --- what is tried ------------------------------------------------------------------------------------
+
+
+def case_of(
+    name: str, precision: Precision, execution: Execution = Execution.EAGER, batch_size: int | None = None
+) -> Case:
+    """Return the training case of a workload, at its main batch unless another is given."""
+    profile = load_profiles()[name]
+    return Case(
+        workload=name,
+        workload_version=profile.version,
+        task=TaskKind.TRAIN,
+        precision=precision,
+        execution=execution,
+        memory_format=profile.memory_format_at(precision),
+        batch_size=batch_size or profile.main_batch,
+        sample_unit=profile.sample_unit,
+    )
+
+
+def expected_bytes(case: Case) -> float:
+    """Return the peak memory of a case by the memory model [B]."""
+    return planned_peak_bytes(load_profiles()[case.workload].at_precision(case.precision), case)
+
+
+def proof_case(device: DeviceProfile) -> Case:
+    """Return the case of the proofs: one whose pace the GPU sets, as large as the card has room for."""
+    room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
+    amp = capability.best_amp(device)
+    smaller, larger = (load_profiles()[name].batches for name in ("vgg16", "cnn"))
+    wanted = (
+        case_of("vgg16", amp),
+        case_of("vgg16", amp, batch_size=smaller[0]),
+        case_of("cnn", amp, batch_size=larger[-1]),
+    )
+    return next((case for case in wanted if expected_bytes(case) <= room), case_of("cnn", amp))
+
+
+def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterator[Case]:
+    """Give every trained workload at every usual precision, the most telling cases first.
+
+    Graphs come before eager rows: a graph's trial does as many eager steps as it replays.
+    """
+    amp = capability.best_amp(device)
+    trained = [
+        name
+        for name, profile in load_profiles().items()
+        if TaskKind.TRAIN in profile.tasks and profile.is_classic and (not workloads or name in workloads)
+    ]
+    names = sorted(trained, key=lambda name: name not in CLASSIC)
+    first = (amp, Precision.FP32)
+    others = tuple(precision for precision in usual_precisions(device) if precision not in first)
+    for execution, precisions in product((Execution.GRAPH, Execution.EAGER), (first, others)):
+        for name, precision in product(names, precisions):
+            yield case_of(name, precision, execution)
+
+
+def usual_precisions(device: DeviceProfile) -> list[Precision]:
+    """Return the usual precisions that a device has."""
+    return [p for p in Precision if p.is_usual and capability.why_no_precision(p, device) is None]
+
+
+def largest_within(case: Case, peak_bytes: float) -> int:
+    """Return the largest batch of a case whose peak the memory model puts within so much; at least 1."""
+
+    def peak_of(batch: int) -> float:
+        return planned_peak_bytes(
+            load_profiles()[case.workload], msgspec.structs.replace(case, batch_size=batch)
+        )
+
+    return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
+
+
+def waiting_case(precision: Precision) -> Case:
+    """Return the case of a model that waits for the device in its step, as no graph can."""
+    return Case(
+        workload="waiting",
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=precision,
+        execution=Execution.GRAPH,
+        memory_format=None,
+        batch_size=8,
+        sample_unit="row",
+    )
+
+
 # --- proofs --------------------------------------------------------------------------------------------
 
 
@@ -293,16 +370,8 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
 
 
 def try_cases(work: Work) -> None:
-    """Run a few steps of every usual case, and of the others where nothing is left out."""
-    cases, wanted = list(usual_cases(work.device, work.amounts.workloads)), work.amounts.workloads
-    for case, why_not in other_cases(work.device) if work.check.full else ():
-        if wanted and case.workload not in wanted:
-            continue
-        if why_not is None:
-            cases.append(case)
-        else:
-            _leave_out(work, [case], why_not)
-    _try_all(work, cases)
+    """Run a few steps of every usual case."""
+    _try_all(work, list(usual_cases(work.device, work.amounts.workloads)))
 
 
 def try_compiled(work: Work) -> None:
@@ -441,76 +510,6 @@ def _note(work: Work, **fields: object) -> None:
     work.add(faults=msgspec.structs.replace(work.check.faults, **fields))
 
 
-# --- whole runs ----------------------------------------------------------------------------------------
-
-
-def measure_scaling(work: Work) -> None:
-    """Measure one job on one GPU, then on all: eager, because that is what several GPUs are measured in.
-
-    Raises:
-        PartEndedError: If somebody else uses one of the others: neither may disturb the other.
-    """
-    for peer in work.peers:
-        try:
-            preflight.preflight(peer, allow_shared=False)
-        except NoDeviceError as error:
-            raise PartEndedError(PartState.LEFT_OUT, str(error)) from error
-    request = RunRequest(
-        workloads=("resnet50",),
-        precisions=(capability.best_amp(work.device),),
-        executions=("eager",),
-        gpus=1 + len(work.peers),
-        budget="quick",
-        micro="none",
-    )
-    work.add(scaling=_measured(work, request)[0])
-
-
-def run_quick(work: Work) -> None:
-    """Make a quick run as `gpubench run --quick` does, and note how long each phase takes."""
-    began_s, micro = time.monotonic(), work.amounts.micro
-    request = RunRequest(workloads=work.amounts.workloads, budget="quick", micro=micro)
-    measurements, launcher = _measured(work, request)
-    took_s = round(time.monotonic() - began_s, 3)
-    work.add(
-        quick=QuickProof(
-            with_micro=micro != "none",
-            took_s=took_s,
-            measurements=measurements,
-            micro=tuple(launcher.micro),
-        )
-    )
-
-
-def _measured(work: Work, request: RunRequest) -> tuple[tuple[Measurement, ...], Launcher]:
-    """Measure a request as a run does; the latest measurement of each case, judged beside the others."""
-    work.close()
-    left_s = work.until_s - time.monotonic()
-    made = msgspec.structs.replace(
-        plan(request, work.device, load_profiles(), work.peers if request.gpus > 1 else ()),
-        budget=work.amounts.quick,
-        time_limit_s=None if left_s == math.inf else max(1.0, left_s),
-    )
-    moments = [("start", time.monotonic())]
-
-    def watch(event: messages.Event) -> None:
-        if isinstance(event, messages.PhaseBegan | messages.CaseEnded):
-            phase = event.name if isinstance(event, messages.PhaseBegan) else "between cases"
-            moments.append((phase, time.monotonic()))
-
-    limits_s = PHASE_LIMITS_S | dict.fromkeys(("warm-up", "timed"), ROUND_SILENCE_S)
-    launcher = Launcher(made, work.device, watch, phase_limits_s=limits_s, module=work.module)
-    try:
-        found = {measurement.case: measurement for measurement in launcher.run()}
-    except GpuBenchError as error:
-        raise PartEndedError(PartState.FAILED, str(error)) from error
-    ends_s = (*(moment for _, moment in moments[1:]), time.monotonic())
-    for (phase, began_s), end_s in zip(moments, ends_s, strict=True):
-        work.phases_s[phase] = work.phases_s.get(phase, 0.0) + end_s - began_s
-    beside = tuple(found.values())
-    return tuple(checks.judge_measurement(m, made.budget.launches, beside) for m in beside), launcher
-
-
 # --- the check -----------------------------------------------------------------------------------------
 
 STEPS: dict[str, Callable[[Work], None]] = {
@@ -521,8 +520,6 @@ STEPS: dict[str, Callable[[Work], None]] = {
     "load": partial(prove, "load", Execution.EAGER),
     "faults": inject_faults,
     "compile": try_compiled,
-    "quick": run_quick,
-    "scaling": measure_scaling,
     "cases": try_cases,
 }
 """What is done in each part, by its name, in their order: what the others rest on comes first."""
@@ -531,7 +528,6 @@ STEPS: dict[str, Callable[[Work], None]] = {
 def check_cuda(
     device: DeviceProfile,
     path: Path,
-    peers: tuple[DeviceProfile, ...] = (),
     *,
     full: bool = False,
     amounts: Amounts = AMOUNTS,
@@ -543,7 +539,6 @@ def check_cuda(
     Args:
         device: An NVIDIA GPU.
         path: The file; replaced if it is there.
-        peers: GPUs of the same kind beside it.
         full: Without a limit of time, and with nothing left out.
         amounts: How much of everything.
         on_part: Told of each part.
@@ -566,9 +561,9 @@ def check_cuda(
         limit_s=None if full else LIMIT_S,
         device=nameless(device),
         environment=environment(device),
-        parts=tuple(PartLog(name=name) for name in STEPS if name != "scaling" or peers),
+        parts=tuple(PartLog(name=name) for name in STEPS),
     )
-    work = Work(device, peers, amounts, check, partial(write_check, path), module)
+    work = Work(device, amounts, check, partial(write_check, path), module)
     work.save(work.check)
     try:
         with answering(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
@@ -604,7 +599,6 @@ def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
 def _do(work: Work, part: PartLog) -> PartLog:
     """Do one part; whatever it dies of costs this part alone, unless it is the card that cannot be used."""
     began_s = time.monotonic()
-    work.phases_s.clear()
     ended = PartEndedError(PartState.DONE, "")
     try:
         STEPS[part.name](work)
@@ -625,5 +619,4 @@ def _do(work: Work, part: PartLog) -> PartLog:
         reason=scrub(str(ended)) or None,
         traceback=scrub_traceback(ended.traceback),
         took_s=round(time.monotonic() - began_s, 3),
-        phases_s={phase: round(seconds, 3) for phase, seconds in work.phases_s.items()},
     )

@@ -19,7 +19,7 @@ from gpubench.foreign_code import one_line
 from gpubench.interval import Interval
 from gpubench.models.workload import PHOTOGRAPH_SHAPE
 from gpubench.parent import die_with_parent
-from gpubench.probe.system import usable_threads
+from gpubench.probe.host import usable_threads
 from gpubench.profile import load_profiles
 from gpubench.stats import rate_interval, relative_half_width
 from gpubench.units import Seconds

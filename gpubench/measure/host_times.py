@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from gpubench.probe.system import read_text
+from gpubench.probe.host import read_text
 
 PROC = Path("/proc")
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7

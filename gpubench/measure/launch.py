@@ -35,7 +35,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.telemetry import Energy, Sampler, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
-from gpubench.probe.telemetry import Telemetry
+from gpubench.probe.backend import Readings
 from gpubench.units import Seconds, Watts, format_bytes
 
 MOST_GAPS = 8192
@@ -55,7 +55,7 @@ class Bench:
 
     budget: Budget
     seed: int
-    telemetry: Telemetry
+    telemetry: Readings
     profile: DeviceProfile
     tell_phase: Callable[[str], None] = lambda _: None
     report: Report = lambda *_: None
@@ -67,7 +67,7 @@ class Bench:
         cls,
         setup: messages.Setup,
         line: ParentChannel,
-        telemetry: Telemetry,
+        telemetry: Readings,
         **own: Any,
     ) -> Self:
         """Return the bench of a process that serves a parent.

@@ -41,7 +41,7 @@ from gpubench.measure.team import AllReduce, Team
 from gpubench.measure.telemetry import Sampler
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
-from gpubench.probe.telemetry import Telemetry
+from gpubench.probe.backend import Readings
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 
 _TYPES: dict[str, torch.dtype] = {
@@ -76,7 +76,7 @@ def run_micro(
     hardware: Hardware,
     profile: DeviceProfile,
     budget: Budget,
-    telemetry: Telemetry,
+    telemetry: Readings,
     *,
     time_s: Seconds | None = None,
 ) -> Iterator[MicroResult | Finding]:
@@ -121,7 +121,7 @@ def run_micro(
 
 
 def run_all_reduce(
-    team: Team, hardware: Hardware, budget: Budget, telemetry: Telemetry, time_s: Seconds | None = None
+    team: Team, hardware: Hardware, budget: Budget, telemetry: Readings, time_s: Seconds | None = None
 ) -> Iterator[MicroResult]:
     """Measure how fast the processes of a job sum what each of them holds, by size.
 

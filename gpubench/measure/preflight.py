@@ -8,10 +8,10 @@ from collections.abc import Callable
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Finding, FindingKind, StartState
 from gpubench.probe.backend import DeviceGoneError
+from gpubench.probe.host import on_battery
 from gpubench.probe.preflight import BUSY_LIMIT, look_twice
 from gpubench.probe.preflight import preflight as check_free
-from gpubench.probe.system import on_battery
-from gpubench.probe.torch_problems import explain, first_words
+from gpubench.probe.torch_view import explain, first_words
 from gpubench.units import Seconds
 
 

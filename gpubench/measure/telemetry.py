@@ -20,7 +20,7 @@ from gpubench.models import Finding, FindingKind, TelemetrySample
 from gpubench.units import Joules, Seconds, Watts
 
 if TYPE_CHECKING:
-    from gpubench.probe.telemetry import Telemetry
+    from gpubench.probe.backend import Readings
 
 INTERVAL_S = 0.1
 WARMUP_INTERVAL_S = 1.0
@@ -33,7 +33,7 @@ GIVE_UP_AFTER_S = 6.0
 class Sampler:
     """A thread that keeps samples until they are drained; ``now_s`` is the clock of the rounds."""
 
-    def __init__(self, telemetry: Telemetry, now_s: Callable[[], Seconds]) -> None:
+    def __init__(self, telemetry: Readings, now_s: Callable[[], Seconds]) -> None:
         self._telemetry = telemetry
         self._now_s = now_s
         self._samples: list[TelemetrySample] = []

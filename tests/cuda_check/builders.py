@@ -26,7 +26,6 @@ from gpubench.models import (
     PartState,
     Precision,
     PrecisionProof,
-    QuickProof,
     Round,
     Status,
     Switches,
@@ -172,7 +171,6 @@ def check(**changes: Any) -> CudaCheck:
         "load": load(),
         "cases": (*rows, row(execution=Execution.COMPILE)),
         "faults": faults(),
-        "quick": QuickProof(with_micro=False, took_s=40.0, measurements=(measured(),)),
     }
     return CudaCheck(**(fields | changes))
 

@@ -25,7 +25,6 @@ from gpubench.models import (
     Finding,
     FindingKind,
     GraphProof,
-    MicroResult,
     PartState,
     Precision,
     Status,
@@ -102,15 +101,6 @@ def test_each_reason_for_which_cases_were_not_tried_is_named_once():
     made = check(left_out=dict(zip(labels, reasons, strict=True)))
     (verdict,) = (v for v in judge(made) if "not tried" in v.what)
     assert (verdict.found.split()[0], verdict.reason) == ("3", "; ".join(reasons[:2]))
-
-
-def test_what_computes_in_8_bits_may_not_be_had_of_this_torch_and_is_named():
-    """Any other case that is refused is a fault."""
-    for precision, state in ((Precision.FP8, "ok"), (Precision.TF32, "FAILED")):
-        refused = row(Status.UNSUPPORTED, "no fp8 products here", workload="vit_b16", precision=precision)
-        found = {v.what: v for v in judge(check(cases=(refused,))) if v.part == "cases"}
-        assert found["a few steps of each case"].state == state
-        assert ("case not here" in found) == (state == "ok")
 
 
 def test_compiled_cases_that_were_not_tried_or_are_not_here_are_each_named():
@@ -355,52 +345,3 @@ def test_a_search_that_is_cut_off_before_its_measurement_is_no_failure():
 def test_a_batch_that_should_not_fit_and_does_is_named_so():
     (wrong,) = [v for v in judge(check(faults=faults(too_large=row()))) if v.state == "FAILED"]
     assert wrong.reason == "it fit"
-
-
-# --- several GPUs, quick run ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("speedup", "state"), [(1.9, "ok"), (2.05, "ok"), (2.3, "FAILED"), (0.8, "FAILED"), (1.0, "undecided")]
-)
-def test_two_gpus_are_faster_than_one_and_no_miracle(speedup, state):
-    rows = (measured(0.01), measured(0.01 * 2 / speedup, gpu_count=2))
-    made = check(scaling=rows)
-    assert list(states(made, "scaling").values()) == [state]
-    assert confirms(made) == (state != "FAILED")  # an undecided one says nothing against the one card
-
-
-def test_a_job_that_failed_on_several_gpus_fails():
-    bad = replaced(measured(gpu_count=2), status=Status.FAILED, reason="NCCL error", launches=())
-    assert list(states(check(scaling=(measured(), bad)), "scaling").values()) == ["FAILED"]
-    late = replaced(bad, status=Status.TIMEOUT, reason="the time limit of the run came before this case")
-    assert list(states(check(scaling=(measured(), late)), "scaling").values()) == ["left out"]
-    silent = replaced(late, cause=Cause.SILENCE)
-    assert list(states(check(scaling=(measured(), silent)), "scaling").values()) == ["FAILED"]
-
-
-def figure() -> MicroResult:
-    return MicroResult(
-        name="gemm", precision="bf16", size="4096", value=7e14, low=None, high=None, unit="FLOP/s", n=20
-    )
-
-
-def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
-    late = replaced(measured(), status=Status.TIMEOUT, reason="no time")
-    micro = (figure(),)
-    quick = replaced(check().quick, with_micro=True, measurements=(measured(), late), micro=micro)
-    seen = states(check(quick=quick), "quick")
-    assert list(seen.values()) == ["ok", "left out", "ok", "shown"]
-    invalid = replaced(measured(), status=Status.INVALID, reason="TF32_IN_FORCE")
-    silent = replaced(late, cause=Cause.SILENCE)
-    for bad in (invalid, silent):
-        assert failed(judge(check(quick=replaced(quick, measurements=(measured(), bad)))))
-
-
-def test_a_quick_run_without_one_figure_of_its_micro_benchmarks_is_not_whole():
-    quick = replaced(check().quick, with_micro=True)
-    what = "micro-benchmarks of the quick run"
-    assert states(check(quick=quick), "quick")[what] == "FAILED"
-    assert states(check(quick=replaced(quick, micro=(figure(),))), "quick")[what] == "ok"
-    assert what not in states(check(quick=replaced(quick, took_s=None)), "quick")
-    assert what not in states(check(), "quick")

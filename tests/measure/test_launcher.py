@@ -34,7 +34,7 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
-from gpubench.probe.backend import NoReadings
+from gpubench.probe.backend import Readings
 from gpubench.profile import load_profiles
 from gpubench.session import session
 
@@ -360,7 +360,7 @@ def test_a_short_time_limit_keeps_time_back_for_the_latency(make_desk, make_orde
     """The timed rounds would take all of it. In this process, a second time: nothing is left to be imported."""
     from gpubench.measure.case import measure_case
 
-    desk = make_desk(NoReadings())
+    desk = make_desk(Readings())
     order = make_order(INFERENCE, task=TaskKind.INFER, batch_size=1)
     assert measure_case(order, desk).status is Status.OK
     desk.budget = msgspec.structs.replace(tiny_budget, timed_s=60.0, target=1e-6)
@@ -373,7 +373,7 @@ def test_a_short_time_limit_keeps_time_back_for_the_latency(make_desk, make_orde
 def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_desk, make_order, tiny_budget):
     from gpubench.measure.case import measure_case
 
-    readings = NoReadings()
+    readings = Readings()
 
     def report(timed, *_):
         readings.fault = "gpu_lost" if timed else None
@@ -387,7 +387,7 @@ def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_des
 def test_the_energy_counter_is_stored_at_both_edges_even_where_the_region_is_too_short(make_desk, make_order):
     from gpubench.measure.case import measure_case
 
-    class Counter(NoReadings):
+    class Counter(Readings):
         values = iter((100.0, 250.0))
 
         def energy_j(self):

@@ -16,11 +16,11 @@ from gpubench.measure.budget import DEFAULT, LEAST_REPETITIONS, LEAST_ROUNDS, QU
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import GEMM_SIZES, best_gemm, best_products, datasheet_share, peak_flops_per_s
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision, TelemetrySample
-from gpubench.probe.backend import NoReadings
+from gpubench.probe.backend import Readings
 from gpubench.units import GIB
 
 CPU = Hardware(device=torch.device("cpu"))
-BLIND = NoReadings()
+BLIND = Readings()
 
 
 class Wall:

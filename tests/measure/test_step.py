@@ -20,7 +20,7 @@ from gpubench.measure.launch import failure, relative_difference, skipped_steps,
 from gpubench.measure.precision import probe_errors, read_switches, switches_for
 from gpubench.measure.step import is_fused, make_optimizer, move
 from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind
-from gpubench.probe.cpu import instructions
+from gpubench.probe.host import instructions
 from gpubench.workload import Task
 
 CPU = torch.device("cpu")

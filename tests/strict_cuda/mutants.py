@@ -13,7 +13,7 @@ HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("hardware", "execution
 LAUNCH = f"{MEASURE}launch.py"
 MICRO, PROBES, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "probes", "team", "worker"))
 PRECISION = f"{MEASURE}precision.py"
-READINGS = "gpubench/probe/nvml_readings.py"
+READINGS = "gpubench/probe/nvidia.py"
 
 MUTANTS = (
     # --- the clock and the rounds --------------------------------------------------------------------------
@@ -558,7 +558,7 @@ MUTANTS = (
     ),
     Mutant(
         name="power in milliwatts under the name of watts",
-        file="gpubench/probe/nvml_profile.py",
+        file="gpubench/probe/nvml.py",
         old='POWER.of("mW", divisor=1000)',
         new='POWER.of("mW", divisor=1)',
         misleads="power is a thousand times too high, or dropped as no reading",

@@ -12,7 +12,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure import telemetry, worker
 from gpubench.measure.messages import Setup
 from gpubench.models import Reading, Status
-from gpubench.probe.backend import NoReadings
+from gpubench.probe.backend import Readings
 from gpubench.probe.probe import probe
 from strict_cuda.conftest import BRIEF, Line
 from strict_cuda.install import H200, installed
@@ -36,7 +36,7 @@ def measured(gpu):
     return done.launch
 
 
-class Counters(NoReadings):
+class Counters(Readings):
     """Counters that go with the clock of the device: 500 W, and a tenth of the time held down by power."""
 
     source = "nvml"
