@@ -372,7 +372,10 @@ def test_a_short_time_limit_keeps_time_back_for_the_latency(make_desk, make_orde
 def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_desk, make_order, tiny_budget):
     from gpubench.measure.case import measure_case
 
-    readings = Readings()
+    class Losing(Readings):
+        fault = None
+
+    readings = Losing()
 
     def report(timed, *_):
         readings.fault = "gpu_lost" if timed else None
