@@ -20,9 +20,7 @@ def test_workload(benchmark: Any, gpubench_case: PlannedCase, gpubench_prepared:
     """Time the step of one case."""
     from gpubench.measure.capability import NotHereError
     from gpubench.measure.guards import prepare
-    from gpubench.measure.step import open_hardware
-    from gpubench.measure.step import switches_for
-    from gpubench.measure.step import built, move, seed_all
+    from gpubench.measure.step import built, move, open_hardware, seed_all, switches_for
 
     benchmark.group = gpubench_case.case.workload  # before it times: it keeps the group of that moment
     case, seed = gpubench_case.case, gpubench_prepared.plan.seed
