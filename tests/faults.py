@@ -211,16 +211,14 @@ these pipes on purpose is believed.
 An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}. Exit codes:
 {exit_codes()}.
 
-`tests/faults.py` names the tests that hold each fault.
+Each fault, what happens, and the exit codes that a command may end with; `tests/faults.py` names the tests that hold it.
 
-| | fault | what happens | exit |
-|---|---|---|---|
 """
 
 
 def page() -> str:
     """Return docs/reliability.md."""
-    rows = (f"| {n} | {f.name} | {f.answer} | {f.exit_code} |" for n, f in enumerate(FAULTS, start=1))
+    rows = (f"{n}. **{f.name}**: {f.answer} ({f.exit_code})" for n, f in enumerate(FAULTS, start=1))
     return HEAD + "\n".join(rows) + "\n" + TAIL
 
 

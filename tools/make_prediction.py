@@ -43,7 +43,6 @@ COLUMNS = (
     "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
     "geometric_mean_mape", "geometric_mean_median_ape",
 )  # fmt: skip
-_SLICES = ("architecture", "class")
 
 Row = dict[str, Any]
 
@@ -110,16 +109,6 @@ def markdown(rows: Sequence[Row]) -> str:
     parts = [
         "### Whole, refused pairs included\n",
         _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in NAMES.items()]),
-        "\nWhere the GPU sets the pace on both sides, and where the host does (then no interval is given):\n",
-        _table(
-            "never seen",
-            _PAIRS,
-            [
-                (f"{NAMES[h]}, {name}", by_name[h, name])
-                for h in (HEADLINE, "stranger")
-                for name in ("GPU-bound", "host-bound")
-            ],
-        ),
         "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
         _table(
             "never seen",
@@ -127,10 +116,10 @@ def markdown(rows: Sequence[Row]) -> str:
             [(words, order_of(h)) for h, words in NAMES.items()],
         ),
     ]
-    for kind in _SLICES:
-        parts += [f"\n### By {kind} ({NAMES[HEADLINE]})\n", _table(kind, _PAIRS, slices_of(HEADLINE, kind))]
     return "\n".join([
         *parts,
+        f"\n### By class ({NAMES[HEADLINE]})\n",
+        _table("class", _PAIRS, slices_of(HEADLINE, "class")),
         "\n### Inference\n",
         _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in INFERENCE.items()]),
         "\nNo GPU owned, forward passes:\n",

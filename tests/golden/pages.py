@@ -23,7 +23,7 @@ from gpubench.cli.app import load_verb, verb_names  # noqa: E402
 from gpubench.cli.options import requests_of  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
-COLUMNS, MOST_LINES = 100, 24
+COLUMNS, MOST_LINES = 100, 12
 
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),
@@ -132,7 +132,7 @@ def settings_page() -> str:
     rows = []
     for name, found in sorted(heeded.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
-        rows.append(f"| `{name}` | {what} | {', '.join(dict.fromkeys(by for _, by in found))} |")
+        rows.append(f"- `{name}` ({', '.join(dict.fromkeys(by for _, by in found))}): {what}")
     return SETTINGS_HEAD + "\n".join(rows) + "\n"
 
 
@@ -154,8 +154,8 @@ nearest that one does. No file of a folder above counts, and `gpubench.rank()` r
 `_` in place of `-`. A range is text, as in `"0.2-0.5"`; a list is one of TOML or a text with commas. An option that went
 answers with what to do instead.
 
-| setting | what it is | heeded by |
-|---|---|---|
+Each setting, the verbs that heed it, and what it is:
+
 """
 
 FIRST_SCREEN = ("rank", "resnet50", "--as-of", DAY)
