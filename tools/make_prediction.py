@@ -37,6 +37,8 @@ INFERENCE = {
     "inference, gpu": "unseen GPU",
     "inference, architecture": "unseen architecture",
 }
+SHOWN = ("harness", "stranger", "gpu", "vendor")
+"""Hold-outs on the page; the table of figures has all."""
 SEVERAL = "several GPUs"
 WHOLE, LEVEL, ORDER = "all pairs", "no GPU owned", "Spearman, regret"
 COLUMNS = (
@@ -108,12 +110,12 @@ def markdown(rows: Sequence[Row]) -> str:
 
     parts = [
         "### Whole, refused pairs included\n",
-        _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in NAMES.items()]),
+        _table("never seen", _PAIRS, [(NAMES[h], by_name[h, WHOLE]) for h in SHOWN]),
         "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
         _table(
             "never seen",
             ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first"),
-            [(words, order_of(h)) for h, words in NAMES.items()],
+            [(NAMES[h], order_of(h)) for h in SHOWN],
         ),
     ]
     return "\n".join([
@@ -121,13 +123,9 @@ def markdown(rows: Sequence[Row]) -> str:
         f"\n### By class ({NAMES[HEADLINE]})\n",
         _table("class", _PAIRS, slices_of(HEADLINE, "class")),
         "\n### Inference\n",
-        _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in INFERENCE.items()]),
+        _table("never seen", _PAIRS, [(INFERENCE[h], by_name[h, WHOLE]) for h in list(INFERENCE)[:2]]),
         "\nNo GPU owned, forward passes:\n",
-        _table(
-            "never seen",
-            ("rows", "MAPE / median", "90 % covers", "half-width"),
-            [(words, by_name[h, LEVEL]) for h, words in INFERENCE.items()],
-        ),
+        _table("never seen", _LEVELS, [(INFERENCE[h], by_name[h, LEVEL]) for h in list(INFERENCE)[:2]]),
         "\n### Several GPUs in one job (unseen harness)\n",
         _table(
             "slice",
@@ -155,6 +153,7 @@ _CELLS: Mapping[str, Callable[[Row], str]] = {
     "Spearman": lambda row: format_number(row["spearman"]),
     "lost by the first": lambda row: _percent(row["lost"]),
 }
+_LEVELS = ("rows", "MAPE / median", "90 % covers", "half-width")
 _PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
 
 
