@@ -129,11 +129,14 @@ def settings_page() -> str:
         for each in (each for request in requests_of(load_verb(verb)) for each in options_of(request)):
             if each.way == "setting":
                 heeded.setdefault(typed(each.name), []).append((each, f"`{verb}`"))
-    rows = []
+    groups: dict[str, list[str]] = {}
     for name, found in sorted(heeded.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
-        rows.append(f"- `{name}` ({', '.join(dict.fromkeys(by for _, by in found))}): {what}")
-    return SETTINGS_HEAD + "\n".join(rows) + "\n"
+        groups.setdefault(", ".join(dict.fromkeys(by for _, by in found)), []).append(
+            f"- `{name}`: {what}\n"
+        )
+    parts = (f"\n## Of {verbs}\n\n{''.join(lines)}" for verbs, lines in sorted(groups.items()))
+    return SETTINGS_HEAD + "".join(parts)
 
 
 SETTINGS_HEAD = """# Settings
@@ -153,9 +156,6 @@ The last line of an answer says what was set, and `settings` of the JSON lists i
 nearest that one does. No file of a folder above counts, and `gpubench.rank()` reads none: there each setting is a keyword, with
 `_` in place of `-`. A range is text, as in `"0.2-0.5"`; a list is one of TOML or a text with commas. An option that went
 answers with what to do instead.
-
-Each setting, the verbs that heed it, and what it is:
-
 """
 
 FIRST_SCREEN = ("rank", "resnet50", "--as-of", DAY)
