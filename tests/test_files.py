@@ -336,7 +336,7 @@ BESIDE = {
     },  # gpuhunt reads a folder; the gate writes into it
     "probe/host.py": {"read_text"},  # /proc and /sys
     "recommend/trial.py": {"read_text"},  # what an installed distribution says of itself
-    "record/lock.py": {"open"},  # the open descriptor is the lock
+    "record/store.py": {"open"},  # the open descriptor is the lock
 }
 _METHODS = frozenset(
     {
