@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpubench import folders
-from gpubench.cuda_check.store import read_check
+from gpubench.cuda_check.judge import read_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file, read_bytes, require_writable, write_file
 from gpubench.offers.cleaning import read_own
