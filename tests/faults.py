@@ -198,41 +198,32 @@ FAULTS = (
 
 HEAD = f"""# Reliability: what can go wrong, and what gpubench then does
 
-Nothing that is finished is lost: a run is one file, which is replaced whole after each finished launch and is through to the
-disk before the launch is told. Saving a run keeps what is stored of it besides. One process at a time writes a run. Only a
-file whose content is proven bad is set aside, under a name that overwrites nothing.
+Nothing that is finished is lost. A run is one file; after each finished launch it is replaced whole and synced to the disk. One process at a
+time writes a run. Only a file with proven bad content is set aside, under a name that overwrites nothing.
 
-Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type; what is
-written is whole or not there. Every child process goes through another (`gpubench/children.py`): it ends with the command,
-however that ends, with what it has started (the one exception: fault 30), and what it sends is hostile until decoded. Nothing that was read is ever executed. A model of one's own
-is code that its owner trusts: it may not pass off a result by accident, but it runs in the process that measures it. A
-result, of torch or of Keras, must be that of the rounds that were reported on the way to it, in no more time than has passed;
-what reads a model must answer once, for that model, with amounts that can be. Whoever writes into these pipes on purpose, round
-by round, or answers and ends the process, is believed: a figure of a model that is not trusted is worth what the model is.
+Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type. Every child process
+goes through another (`gpubench/children.py`): it ends with the command, with what it has started (fault 30 names the exception). Nothing that
+was read is executed. A model of your own is code that you trust: it cannot pass off a result by accident, but one that writes into
+these pipes on purpose is believed.
 
-An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}.
-
-Faults with the exit code and the tests (below `tests/`, `test_` left out) that hold it. Exit codes:
+An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}. Exit codes:
 {exit_codes()}.
 
-| | fault | what happens | exit | tests |
-|---|---|---|---|---|
+`tests/faults.py` names the tests that hold each fault.
+
+| | fault | what happens | exit |
+|---|---|---|---|
 """
 
 
 def page() -> str:
     """Return docs/reliability.md."""
-    rows = (
-        f"| {n} | {f.name} | {f.answer} | {f.exit_code} | {', '.join(f'`{t}`' for t in f.tests)} |"
-        for n, f in enumerate(FAULTS, start=1)
-    )
+    rows = (f"| {n} | {f.name} | {f.answer} | {f.exit_code} |" for n, f in enumerate(FAULTS, start=1))
     return HEAD + "\n".join(rows) + "\n" + TAIL
 
 
 TAIL = """
-## Under stress
-`pytest -m stress` kills, collides, fuzzes and fails system calls by the hundred; the suite that runs by default holds a
-short form of each. `tests/stress/README.md` says how many, what is failed and what is not, and what the last full pass found.
+`pytest -m stress` kills, collides, fuzzes and fails system calls by the hundred (`tests/stress/README.md`).
 """
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Make what is made of the program itself: the cookbook, the page of settings and the JSON Schemas.
+"""Make what is made of the program itself: cookbook, settings, JSON Schemas, and the first screen of the README.
 
-``python tests/golden/pages.py`` writes all; a test holds them to what the program says today. Everything is
-asked of the frozen tables and runs of ``tests/golden``, so that a new price changes no page.
+``python tests/golden/pages.py`` writes all; a test holds them to what the program says today. All but the README
+is asked of the frozen tables and runs of ``tests/golden``, so that a new price changes no other page.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -14,8 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from command import gpubench  # noqa: E402
+
 from golden.documents import DOCUMENTS, schema_text  # noqa: E402
-from golden.produce import DAY, DOUBTFUL, OWN, SOUND, frozen_tables, run  # noqa: E402
+from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, frozen_tables, run  # noqa: E402
 from gpubench.cli.app import load_verb, verb_names  # noqa: E402
 from gpubench.cli.options import requests_of  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
@@ -155,6 +158,20 @@ answers with what to do instead.
 |---|---|---|
 """
 
+FIRST_SCREEN = ("rank", "resnet50", "--as-of", DAY)
+
+
+def readme() -> str:
+    """Return the README with the first screen that the shipped tables give, to somebody who measured nothing."""
+    path = ROOT / "README.md"
+    nowhere = str(EXPECTED / "nowhere")
+    environment = dict.fromkeys(("GPUBENCH_RESULTS", "XDG_DATA_HOME", "XDG_CONFIG_HOME"), nowhere)
+    done = gpubench(os.environ | environment | {"COLUMNS": "120"}, *FIRST_SCREEN, cwd=EXPECTED)
+    screen = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    head, _, rest = path.read_text(encoding="utf-8").partition("```text\n")
+    return f"{head}```text\n$ {_line(FIRST_SCREEN)}\n{screen}\n```{rest.partition('```')[2]}"
+
+
 PAGES = {"cookbook.md": cookbook, "settings.md": settings_page} | {
     f"schema/{name}.json": partial(schema_text, name) for name in DOCUMENTS
 }
@@ -164,3 +181,4 @@ if __name__ == "__main__":
         for name, make in PAGES.items():
             (ROOT / "docs" / name).write_text(make(), encoding="utf-8")
             print(f"wrote docs/{name}")
+    (ROOT / "README.md").write_text(readme(), encoding="utf-8")

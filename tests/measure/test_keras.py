@@ -153,8 +153,8 @@ def test_a_case_is_measured_whole_on_each_backend(framework: Framework, order: s
         assert said["loaded"] == ["jax"], "another framework was loaded beside it"
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
-COMMANDS = re.findall(r"^gpubench run .*", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
+COMMANDS = re.findall(r"^gpubench run .*--framework.*", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def test_the_page_of_frameworks_has_two_commands() -> None:
