@@ -17,13 +17,18 @@ from gpubench.models import (
     BatchChoice,
     Case,
     DeviceProfile,
+    Measurement,
     Run,
     Settings,
+    Status,
     WorkloadProfile,
 )
+from gpubench.models.measurement import UNFINISHED
 from gpubench.probe.identity import device_id
-from gpubench.record.merging import FINAL, finished_part
 from gpubench.units import plain
+
+FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
+"""A case that ended so would end so again."""
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
@@ -127,6 +132,17 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
         if measurement.status in FINAL:
             record.ended[measurement.case] = (measurement.status, measurement.reason, measurement.cause)
     return record
+
+
+def finished_part(row: Measurement) -> Measurement | None:
+    """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
+    if row.status in UNFINISHED:
+        return None
+    launches = tuple(launch for launch in row.launches if not launch.stopped)
+    if len(launches) == len(row.launches):
+        return row if launches or row.status in FINAL else None
+    changed = msgspec.structs.replace(row, status=Status.OK, reason=None, launches=launches)
+    return changed if launches else None
 
 
 def without_cut_off(run: Run) -> Run:

@@ -50,9 +50,8 @@ from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
 from gpubench.record import store
-from gpubench.record.adding import stored_alike
-from gpubench.record.rules import broken_rule
-from gpubench.record.run_file import read_run
+from gpubench.record.run_file import broken_rule, read_run
+from gpubench.record.store import stored_alike
 from gpubench.session import resume, torchrun
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
@@ -160,7 +159,6 @@ def prepare(
     found = _to_go_on_with(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
-        store.refuse_if_written(root, resumed)
         request = resume.request_again(resumed, request, workload_names())
     torchrun.check_spread(request, place)
     if Framework.TORCH in request.frameworks or request.micro == "only":
@@ -415,7 +413,7 @@ def _sound(state: Run, row: Measurement) -> Measurement:
 
 def _save(root: Path, state: Run) -> Path:
     with _carrying(state):
-        return store.write_run(root, state, held=True)
+        return store.write_run(root, state)
 
 
 @contextmanager
