@@ -132,9 +132,7 @@ def settings_page() -> str:
     groups: dict[str, list[str]] = {}
     for name, found in sorted(heeded.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
-        groups.setdefault(", ".join(dict.fromkeys(by for _, by in found)), []).append(
-            f"- `{name}`: {what}\n"
-        )
+        groups.setdefault(", ".join(dict.fromkeys(by for _, by in found)), []).append(f"- `{name}`: {what}\n")
     parts = (f"\n## Of {verbs}\n\n{''.join(lines)}" for verbs, lines in sorted(groups.items()))
     return SETTINGS_HEAD + "".join(parts)
 
