@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from gpubench.errors import ExitCode, exit_codes
+from gpubench.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -128,11 +128,10 @@ FAULTS = (
     fault("A half or broken result file", "Set aside under a free name, and counted; the others are read", "0; 2",
           "record/store::a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read",
           "record/store::a_second_broken_file_of_one_name_replaces_no_earlier_one",
-          "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named",
-          "record/merging::a_damaged_file_is_set_aside_when_its_run_goes_on",
-          "record/merging::a_damaged_file_that_cannot_be_replaced_costs_nothing"),
-    fault("Several writers at once", "A file and a lock for each run; saving only adds", "0",
-          "stress::processes_that_write_one_store_at_once_lose_nothing", "record/merging::a_writer_that_knows_less_takes_nothing_away"),
+          "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named"),
+    fault("Several writers at once", "A file and a lock for each run", "0",
+          "stress::processes_that_write_one_store_at_once_lose_nothing",
+          "record/two_writers::what_another_process_added_meanwhile_is_kept_and_only_the_rest_is_measured"),
     fault("Another writes this run; a stale lock; a file system without locks",
           "Refused before it measures; a dead one's is free; the file decides, and the message names it", "0; 5",
           "record/lock::a_second_process_is_refused_in_one_line_while_the_first_holds_the_run",
@@ -141,8 +140,7 @@ FAULTS = (
           "record/two_writers::a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case"),
     fault("An older or a newer schema", "Read as the current one; upgrade gpubench", "0; 2",
           "record/schema::a_run_of_the_first_schema_reads_with_the_defaults_and_is_written_as_the_current_one",
-          "record/store::a_later_schema_says_upgrade_and_is_not_set_aside",
-          "record/merging::what_cannot_be_read_now_is_not_replaced"),
+          "record/store::a_later_schema_says_upgrade_and_is_not_set_aside"),
     fault("NaN, infinity, huge integers, deep nesting", "Refused", "2",
           "record/store::an_invalid_row_with_nan_is_stored_and_read_back_as_unknown", "record/store::deep_nesting_is_refused",
           "stress::no_reader_breaks_on_what_a_file_may_hold"),
@@ -208,19 +206,16 @@ goes through another (`gpubench/children.py`): it ends with the command, with wh
 was read is executed. A model of your own is code that you trust: it cannot pass off a result by accident, but one that writes into
 these pipes on purpose is believed.
 
-An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}. Exit codes:
-{exit_codes()}.
+An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}. The [others](questions.md) stand beside each fault.
 
-`tests/faults.py` names the tests that hold each fault.
+Each fault, what happens, and the exit codes that a command may end with; `tests/faults.py` names the tests that hold it.
 
-| | fault | what happens | exit |
-|---|---|---|---|
 """
 
 
 def page() -> str:
     """Return docs/reliability.md."""
-    rows = (f"| {n} | {f.name} | {f.answer} | {f.exit_code} |" for n, f in enumerate(FAULTS, start=1))
+    rows = (f"{n}. **{f.name}**: {f.answer} ({f.exit_code})" for n, f in enumerate(FAULTS, start=1))
     return HEAD + "\n".join(rows) + "\n" + TAIL
 
 

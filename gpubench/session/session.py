@@ -56,6 +56,7 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
+from gpubench.models.measurement import UNFINISHED
 from gpubench.options import asked_recipe, takes_options_of
 from gpubench.parent import die_with_parent
 from gpubench.precisions import TF32_VARIABLES
@@ -63,15 +64,17 @@ from gpubench.probe.identity import device_id, storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
 from gpubench.record import store
-from gpubench.record.adding import stored_alike
-from gpubench.record.merging import FINAL, finished_part
-from gpubench.record.rules import broken_rule
-from gpubench.record.run_file import read_run
+from gpubench.record.run_file import broken_rule, read_run
+from gpubench.record.store import stored_alike
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import check_weights, need_torch
 
 # --- going on with a run that was cut off: what is finished stays -----------------------------------------
+
+
+FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
+"""A case that ended so would end so again."""
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
@@ -175,6 +178,17 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
         if measurement.status in FINAL:
             record.ended[measurement.case] = (measurement.status, measurement.reason, measurement.cause)
     return record
+
+
+def finished_part(row: Measurement) -> Measurement | None:
+    """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
+    if row.status in UNFINISHED:
+        return None
+    launches = tuple(launch for launch in row.launches if not launch.stopped)
+    if len(launches) == len(row.launches):
+        return row if launches or row.status in FINAL else None
+    changed = msgspec.structs.replace(row, status=Status.OK, reason=None, launches=launches)
+    return changed if launches else None
 
 
 def without_cut_off(run: Run) -> Run:
@@ -403,7 +417,6 @@ def prepare(
     found = _to_go_on_with(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
-        store.refuse_if_written(root, resumed)
         request = request_again(resumed, request, workload_names())
     check_spread(request, place)
     if Framework.TORCH in request.frameworks or request.micro == "only":
@@ -658,7 +671,7 @@ def _sound(state: Run, row: Measurement) -> Measurement:
 
 def _save(root: Path, state: Run) -> Path:
     with _carrying(state):
-        return store.write_run(root, state, held=True)
+        return store.write_run(root, state)
 
 
 @contextmanager

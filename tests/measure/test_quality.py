@@ -19,7 +19,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
 from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.profile import load_profiles
-from gpubench.record.rules import broken_rule
+from gpubench.record.run_file import broken_rule
 from gpubench.record.store import read_run
 from gpubench.sections.data import of_run
 from gpubench.sections.quality import SECTION

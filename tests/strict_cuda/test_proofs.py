@@ -13,9 +13,8 @@ import pytest
 import torch
 from cuda_check.builders import check
 
-from gpubench.cuda_check.cases import waiting_case
 from gpubench.cuda_check.judge import judge
-from gpubench.cuda_check.run import WAITING
+from gpubench.cuda_check.run import WAITING, waiting_case
 from gpubench.measure import guards, proofs
 from gpubench.measure.case import try_batch
 from gpubench.measure.loop import Clock, Loop
