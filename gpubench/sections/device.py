@@ -10,12 +10,12 @@ import msgspec
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, number, table, text
 from gpubench.interval import stacked
-from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_share
+from gpubench.measure.capability import best_products, datasheet_peak, datasheet_share
 from gpubench.models import DeviceProfile, Environment, GpuSpec, MicroResult
 from gpubench.precisions import FORMATS
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
 from gpubench.probe.identity import uuid_is_blank
-from gpubench.probe.nvml_profile import fp32_flops_per_s
+from gpubench.probe.nvml import fp32_flops_per_s
 from gpubench.probe.preflight import limits
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from gpubench import findings
 from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
 from gpubench.interval import stacked
+from gpubench.measure.feeding import EIGHT_BIT_BYTES, TENSOR_BYTES
 from gpubench.models import Run, Status
 from gpubench.probe.checkup import Check
 from gpubench.record.compare import Comparison, Row
 from gpubench.record.run_check import Issue, RunCheck
-from gpubench.units import UNKNOWN, count, format_duration, format_number, format_si, per_second, plain
+from gpubench.units import UNKNOWN, count, format_number, format_si, per_second, plain
 
 if TYPE_CHECKING:
     from gpubench.cuda_check.judge import Verdict
-    from gpubench.models import CudaCheck
     from gpubench.recommend.feed import FeedReport
 
 
@@ -47,13 +47,8 @@ def _place(issue: Issue) -> str:
 LONGEST_REASON = 600
 
 
-def card_judged(check: CudaCheck, verdicts: Sequence[Verdict]) -> list[Part]:
-    """Return the verdicts, and the time of the quick run by phase."""
-    return [*_verdicts(verdicts), *_phases(check)]
-
-
-def _verdicts(verdicts: Sequence[Verdict]) -> list[Part]:
-    """What was judged, row by row, and why each that did not agree did not."""
+def card_judged(verdicts: Sequence[Verdict]) -> list[Part]:
+    """Return what was judged, row by row, and why each that did not agree did not."""
     return [
         table(
             "",
@@ -70,16 +65,6 @@ def _verdicts(verdicts: Sequence[Verdict]) -> list[Part]:
             if v.reason is not None
         ),
     ]
-
-
-def _phases(check: CudaCheck) -> list[Part]:
-    """Where the time of the quick run went."""
-    quick = next((part for part in check.parts if part.name == "quick" and part.phases_s), None)
-    if quick is None:
-        return []
-    phases = sorted(quick.phases_s.items(), key=lambda item: -item[1])
-    times = ", ".join(f"{name} {format_duration(spent_s)}" for name, spent_s in phases)
-    return [Paragraph(text=f"time of the quick run by phase: {times}")]
 
 
 def checked_up(checks: Sequence[Check]) -> list[Part]:
@@ -196,8 +181,9 @@ def prepared(report: FeedReport) -> list[Part]:
         *((per_frame,) if clips else ()),
         *(
             f"{plain(f.verdict, 600)} [{f.consumption.basis}, {f.consumption.case}; "
-            f"{format_si(f.tensors_bytes_per_s, 'B/s')} of tensors, "
-            f"{format_si(f.photographs_bytes_per_s, 'B/s')} of 8-bit photographs]"
+            f"{format_si(f.consumption.images_per_s * TENSOR_BYTES, 'B/s')} of tensors, "
+            f"{format_si(f.consumption.images_per_s * EIGHT_BIT_BYTES, 'B/s')} of 8-bit "
+            "photographs]"
             for f in report.feedings
         ),
         *(f"no figure for {line}" for line in report.refused),

@@ -367,7 +367,7 @@ def frameworks(data: ReportData) -> list[Part]:
     """What a framework costs on this device: the same work in Keras on its backends, against torch."""
     what = (
         "The work is the same: layers, batch, optimizer, precision; weights are drawn by each framework's "
-        "own rules. Keras is timed by the slope over two step counts, on batches that lie on the device."
+        "own rules. Batches lie on the device: what feeding or a first step costs is not in it."
     )
     return explained(
         what,

@@ -40,9 +40,7 @@ def _render(data: ReportData) -> Block | None:
         text("Oldest price", lambda item: plain(item[1][-1].offer.price_date, 20)),
         text("Newest price", lambda item: plain(item[1][0].offer.price_date, 20)),
         text("Standing", lambda item: freshness(max(_ages(item[1]))) if _ages(item[1]) else UNKNOWN),
-        text(
-            "Read from", lambda item: listing(sorted({plain(r.offer.source, 200) for r in item[1]}), most=3)
-        ),
+        text("Read from", lambda item: listing(sorted({plain(r.offer.source, 60) for r in item[1]}), most=1)),
     )
     finding = f"half of them are at most {median_high(ages):.0f} days old" if ages else None
     return Block(title="Prices", finding=finding, parts=(Paragraph(text=said), by_name))

@@ -64,9 +64,9 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     """Check one card, print what was found, and leave the file; exit 1 if a judged part failed."""
     from gpubench.cuda_check import judge
     from gpubench.cuda_check import run as cuda_check
-    from gpubench.cuda_check.store import file_name
-    from gpubench.probe.select import every_peer, select_device
-    from gpubench.probe.torch_problems import torch_build
+    from gpubench.cuda_check.judge import file_name
+    from gpubench.probe.select import select_device
+    from gpubench.probe.torch_view import torch_build
     from gpubench.sections.judged import card_judged
 
     profile, remark = select_device("cuda")
@@ -74,15 +74,14 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
         say(remark)
     build = torch_build()
     path = request.output or Path(file_name(profile, None if build is None else build.version))
-    peers = every_peer(profile)
     how_long = "all of it" if request.full else f"at most {format_limit(cuda_check.LIMIT_S)}"
     say(f"checking {plain(profile.name or 'the GPU')}, {how_long}; let nothing else use it meanwhile")
-    check = cuda_check.check_cuda(profile, path, peers, full=request.full, on_part=_say_part)
+    check = cuda_check.check_cuda(profile, path, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
     answer(
         as_json,
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
-        lambda: card_judged(check, verdicts),
+        lambda: card_judged(verdicts),
     )
     if not request.full and not judge.failed(verdicts):
         _say_what_is_left(check)
@@ -111,10 +110,7 @@ def _say_what_is_left(check: CudaCheck) -> None:
     late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
     parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
     what = f"{count(len(check.left_out), 'usual case')} not tried{parts}" if check.left_out or late else ""
-    say(
-        f"{what or 'every usual case was tried'}: gpubench check --cuda --full has no limit of time, "
-        "and tries the unusual ones too"
-    )
+    say(f"{what or 'every usual case was tried'}: gpubench check --cuda --full has no limit of time")
 
 
 def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None:
@@ -127,13 +123,10 @@ def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None
     if cut_off(verdicts):
         say(f"a part gave no answer in its time: run it with --full, which sets no limit; the file is {path}")
         return
-    open_ones = sum(verdict.state == "undecided" for verdict in verdicts)
     if confirms(check):
-        agrees = (
-            "this card is confirmed, its scaling undecided" if open_ones else "all that was judged agrees"
-        )
-        say(f"{agrees}: attach {path} to a pull request under {CONFIRMED}")
+        say(f"all that was judged agrees: attach {path} to a pull request under {CONFIRMED}")
         return
+    open_ones = sum(verdict.state == "undecided" for verdict in verdicts)
     why = f"{count(open_ones, 'judgment')} undecided" if open_ones else "a part is missing"
     say(f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}")
 
