@@ -41,6 +41,9 @@ WHERE_THERE_IS_ROOM = 6
 TALLEST = 3
 """Lines that a text takes: an optional column goes before one takes more."""
 
+LAID_OUT_BY = 100
+"""Rows of a table by which its columns are shared out."""
+
 LEAST_WIDTH = 20
 """However narrow a terminal says that it is: less holds no figure with its unit."""
 
@@ -181,10 +184,29 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
     widths = [_least(table, i) for i in range(len(table.columns))]
     while _sum(widths) > width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
-    for _ in range(min(width, _sum(natural)) - _sum(widths)):  # the room that is left, to what is broken most
-        widest = max(range(len(widths)), key=lambda i: natural[i] / widths[i])
-        widths[widest] += natural[widest] > widths[widest]
-    return table, widths, hidden
+    return table, _widened(table, widths, natural, width), hidden
+
+
+def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int) -> list[int]:
+    """Give the room that is left, place by place, to the column that makes the most rows tall."""
+    rows = [tuple(column.title for column in table.columns), *table.rows[:LAID_OUT_BY]]
+    heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
+    for _ in range(width - _sum(widths)):
+        tallest = [max(of_row) for of_row in zip(*heights, strict=True)]
+        tall = [
+            sum(1 < of == most for of, most in zip(column, tallest, strict=True)) if wide < whole else 0
+            for column, wide, whole in zip(heights, widths, natural, strict=True)
+        ]
+        if not any(tall):
+            break
+        i = tall.index(max(tall))
+        widths[i] += 1
+        heights[i] = [_height(row[i], widths[i]) for row in rows]
+    return widths
+
+
+def _height(cell: str, width: int) -> int:
+    return sum(len(_broken(line, width)) for line in cell.split("\n"))
 
 
 def _without(table: Table, goes: int) -> tuple[str, Table]:

@@ -170,10 +170,6 @@ def _rounds_table(results: Sequence[Result]) -> Table:
         text("Case", lambda row: plain(row[0].label, 100)),
         number("Launches", lambda row: str(len(row[0].launches))),
         number("Rounds, steps in each", lambda row: _rounds(row[0])),
-        number("Left out", lambda row: str(sum(len(x.rounds) - len(x.accepted) for x in row[0].launches))),
-        number(
-            "Timed", lambda row: format_duration(sum(r.wall_s for x in row[0].launches for r in x.accepted))
-        ),
         number("Median round", lambda row: format_duration(row[1]["step_time_median_s"])),
         number("MAD", lambda row: format_duration(row[1]["step_time_mad_s"])),
         number("Each launch", lambda row: ", ".join(map(format_duration, row[0].launch_step_times_s))),
@@ -185,11 +181,11 @@ def _rounds_table(results: Sequence[Result]) -> Table:
 
 
 def _rounds(m: Measurement) -> str:
-    steps = [r.steps for launch in m.launches for r in launch.accepted]
-    if not steps:
-        return f"0 × {UNKNOWN}"
-    least, most = min(steps), max(steps)
-    return f"{len(steps)} × {least}" if least == most else f"{len(steps)} × {least} to {most}"
+    """How many rounds of how many steps, and the time of all."""
+    rounds = [each for launch in m.launches for each in launch.accepted]
+    steps = sorted({each.steps for each in rounds})
+    between = " to ".join(map(str, dict.fromkeys((*steps[:1], *steps[-1:])))) or UNKNOWN
+    return f"{len(rounds)} × {between}\n{format_duration(sum(each.wall_s for each in rounds))}"
 
 
 def _ledger_table(results: Sequence[Result]) -> Table:

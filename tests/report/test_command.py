@@ -82,10 +82,7 @@ def test_a_damaged_result_file_is_counted_on_the_page(tmp_path):
 
 
 def test_the_ranking_can_be_asked_about_one_workload_and_a_job(tmp_path):
-    done = command(
-        "--results", str(tmp_path), "--workload", "vgg16", "--samples", "1e6", "-o", str(tmp_path / "page.md")
-    )
-    assert done.returncode == 0, done.stderr
+    page.report(tmp_path / "page.md", tmp_path, workload="vgg16", samples=1e6)
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "Ranked for vgg16, training" in text
     assert "| Time |" in text.replace("---:", "")

@@ -10,7 +10,7 @@ from gpubench.report.request import ReportRequest
 from gpubench.settings import FILES
 
 ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
-ASKED = ("workload", "precision", "samples", "have", "offers", "as_of")
+ASKED = ("workload", "offers", "as_of")
 
 
 def verb(request: ReportRequest, *, as_json: bool) -> None:
