@@ -2,15 +2,15 @@
 
 This is the parent's end; the child's is ``parent``. Short commands of the system are run here too.
 
-A killed parent runs no ``finally`` and no handler. So beside each child stands a guard: a process that does
-nothing but wait for the end of a pipe, which the kernel closes when the parent is gone, and then kills the
-child's process group. As it runs no code of the child's, no hang of the child's stops it.
+A killed parent runs no ``finally`` and no handler. So a guard stands beside each child: a process that
+waits for the end of a pipe, which the kernel closes when the parent is gone, and then kills the child's
+process group. It runs none of the child's code, so a hang of the child does not stop it.
 
-A daemon leaves that group on purpose. So each child bears a mark among its variables, which what it starts
-inherits: whatever still bears it when the child has ended is ended too, and named. What clears its variables
-as well is reached by parentage: on Linux the command adopts what its children orphan, and ends it when the
-child has ended. A program that imports gpubench does not, for its orphans may be its own; nor is anybody
-there to do so where the command is killed by SIGKILL.
+A daemon leaves that group on purpose. So each child carries a mark in its environment, which its descendants
+inherit. Whatever still has the mark when the child has ended is ended too, and named. A process that clears its
+environment is reached by parentage: on Linux the command adopts what its children orphan, and ends it with the
+child. A program that imports gpubench does not, since its orphans may be its own. Nobody is left to do it where
+the command is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     import psutil
 
 TERMINATE_AFTER_S = 10.0
-"""From SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
+"""Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
 CLOSE_AFTER_S = 2.0
-"""From the end of its pipe to SIGTERM; and from its answer to SIGKILL, for a child that is asked once."""
+"""Time from the end of its pipe to SIGTERM; for a child that is asked once, from its answer to SIGKILL."""
 TAIL_BYTES = 64 * 1024
-"""What is kept of the output of a child; a model that prints without end fills nothing."""
+"""Bytes of a child's output that are kept, so that a model which prints without end fills nothing."""
 MOST_PRINTED_BYTES = 64 * MIB
-"""A process that prints more than this times its printing; it is ended."""
+"""A process that prints more than this is ended: it would time its printing."""
 MOST_ASKED_PRINTED_BYTES = 8 * MIB
-"""The same for a child that is asked once, where warnings and progress bars print thousands of bytes."""
+"""The same limit for a child that is asked once, where warnings and progress bars print thousands of bytes."""
 LOOK_UP_EVERY_S = 0.5
-"""A wait for a silent child is broken up: its end may be moved forward, or come while its pipe stays open."""
+"""Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 
 ENDS_ITSELF_S = 0.5
 """The kernel is ending some already, with the process that they were bound to."""
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 """Waits without a descriptor of its own."""
 _SET_CHILD_SUBREAPER = 36
-"""Of prctl(2): orphans among the descendants of this process become its children."""
+"""Option of prctl(2): orphans among the descendants of this process become its children."""
 _SWEEPS = 3
 """A daemon may have started another before it was ended."""
 
