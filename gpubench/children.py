@@ -6,11 +6,11 @@ A killed parent runs no ``finally`` and no handler. So a guard stands beside eac
 waits for the end of a pipe, which the kernel closes when the parent is gone, and then kills the child's
 process group. It runs none of the child's code, so a hang of the child does not stop it.
 
-A daemon leaves that group on purpose. So each child carries a mark in its environment, which its descendants
-inherit. Whatever still has the mark when the child has ended is ended too, and named. A process that clears its
-environment is reached by parentage: on Linux the command adopts what its children orphan, and ends it with the
-child. A program that imports gpubench does not, since its orphans may be its own. Nobody is left to do it where
-the command is killed by SIGKILL.
+A daemon leaves that group on purpose. So each child carries a mark in its environment, which its
+descendants inherit. Whatever still has the mark when the child has ended is ended too, and named. A process
+that clears its environment is reached by parentage: on Linux the command adopts what its children orphan, and
+ends it with the child. A program that imports gpubench does not, since its orphans may be its own. Nobody is
+left to do it where the command is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TAIL_BYTES = 64 * 1024
 MOST_PRINTED_BYTES = 64 * MIB
 """A process that prints more than this is ended: it would time its printing."""
 MOST_ASKED_PRINTED_BYTES = 8 * MIB
-"""The same limit for a child that is asked once, where warnings and progress bars print thousands of bytes."""
+"""The same for a child that is asked once, where warnings and progress bars print thousands of bytes."""
 LOOK_UP_EVERY_S = 0.5
 """Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 

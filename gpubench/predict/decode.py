@@ -1,8 +1,8 @@
 """Time of one generated token: weights and cache are read from memory once, plus a fixed time.
 
 Two numbers, fitted on published decode rates of llama.cpp at batch 1 with every GPU left out in turn: the
-share of the data sheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted by
-the same two numbers and marked as not validated.
+share of the data sheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted
+by the same two numbers and marked as not validated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The child that imports and traces a model, run by ``run_child``; its argument names the model.
 
-Models are traced on the meta device, where no number has a value, so the child also computes the loss of one real batch.
+Models are traced on the meta device, where no number has a value, so the child also computes the loss of one
+real batch.
 """
 
 from __future__ import annotations
