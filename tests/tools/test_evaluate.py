@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
-from tools import make_prediction as page
+from tools import make_pages as page
 from tools.evaluate import evaluate, report, scored_table, weighted_quantile
 from tools.fit import (
     HOLD_OUTS,
