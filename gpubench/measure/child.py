@@ -37,8 +37,8 @@ from gpubench.models import (
 )
 from gpubench.models.measurement import UNFINISHED
 from gpubench.precisions import TF32_VARIABLES
+from gpubench.probe.backend import child_environment
 from gpubench.probe.host import memory_limit_bytes
-from gpubench.probe.identity import child_environment
 from gpubench.units import Seconds, format_bytes
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
+from gpubench.children import die_with_parent
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.foreign_code import one_line
 from gpubench.interval import Interval
 from gpubench.models.workload import PHOTOGRAPH_SHAPE
-from gpubench.parent import die_with_parent
 from gpubench.probe.host import usable_threads
 from gpubench.profile import load_profiles
 from gpubench.stats import rate_interval, relative_half_width

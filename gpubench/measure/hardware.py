@@ -13,7 +13,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure.loop import Clock
 from gpubench.measure.stopping import Heap
 from gpubench.models import DeviceProfile, Finding, Identity
-from gpubench.probe.identity import check_same_device, matched_by, told_by_torch
+from gpubench.probe.backend import check_same_device, matched_by, told_by_torch
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
+from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
@@ -34,7 +35,6 @@ from gpubench.measure.loop import (
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.telemetry import Energy, Sampler, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
-from gpubench.parent import ParentChannel
 from gpubench.probe.backend import Readings
 from gpubench.units import Seconds, Watts, format_bytes
 

@@ -24,7 +24,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.models.measurement import UNFINISHED
-from gpubench.probe.identity import device_id
+from gpubench.probe.backend import device_id
 from gpubench.units import plain
 
 FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})

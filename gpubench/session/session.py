@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpubench.children import die_with_parent
 from gpubench.discovery import workload_names
 from gpubench.errors import (
     EveryCaseFailedError,
@@ -45,8 +46,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.options import asked_recipe, takes_options_of
-from gpubench.parent import die_with_parent
-from gpubench.probe.identity import storable
+from gpubench.probe.backend import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
 from gpubench.record import store

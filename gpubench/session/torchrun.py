@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 import psutil
 
+from gpubench.children import die_with_parent
 from gpubench.errors import MisuseError
 from gpubench.measure.child import environment_of
 from gpubench.measure.environment import environment
@@ -21,9 +22,8 @@ from gpubench.measure.place import Place
 from gpubench.measure.plan import Plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Run
-from gpubench.parent import die_with_parent
 from gpubench.precisions import TF32_VARIABLES
-from gpubench.probe.identity import storable
+from gpubench.probe.backend import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.units import utc_stamp
 

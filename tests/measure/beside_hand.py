@@ -40,8 +40,8 @@ from gpubench.measure.precision import switches_for
 from gpubench.measure.step import Work, built, move
 from gpubench.measure.telemetry import Sampler
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
+from gpubench.probe.probe import Telemetry, open_telemetry
 from gpubench.probe.select import select_device
-from gpubench.probe.telemetry import Telemetry, open_telemetry
 from gpubench.profile import load_profiles
 from gpubench.units import Seconds
 
