@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from gpubench.errors import ExitCode, exit_codes
+from gpubench.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -206,19 +206,16 @@ goes through another (`gpubench/children.py`): it ends with the command, with wh
 was read is executed. A model of your own is code that you trust: it cannot pass off a result by accident, but one that writes into
 these pipes on purpose is believed.
 
-An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}. Exit codes:
-{exit_codes()}.
+An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}. The [others](questions.md) stand beside each fault.
 
-`tests/faults.py` names the tests that hold each fault.
+Each fault, what happens, and the exit codes that a command may end with; `tests/faults.py` names the tests that hold it.
 
-| | fault | what happens | exit |
-|---|---|---|---|
 """
 
 
 def page() -> str:
     """Return docs/reliability.md."""
-    rows = (f"| {n} | {f.name} | {f.answer} | {f.exit_code} |" for n, f in enumerate(FAULTS, start=1))
+    rows = (f"{n}. **{f.name}**: {f.answer} ({f.exit_code})" for n, f in enumerate(FAULTS, start=1))
     return HEAD + "\n".join(rows) + "\n" + TAIL
 
 

@@ -24,8 +24,8 @@ from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.files import read_json, write_file
 from gpubench.interval import Interval
 from gpubench.measure.checks import IEEE_ERROR
+from gpubench.measure.launch import power_integral
 from gpubench.measure.privacy import scrub
-from gpubench.measure.telemetry import power_integral
 from gpubench.models import (
     CHECK_VERSION,
     Blocks,

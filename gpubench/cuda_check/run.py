@@ -20,9 +20,11 @@ from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.cuda_check.judge import nameless, nameless_calls, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.folders import traceback_of
-from gpubench.measure import capability, messages, preflight
+from gpubench.measure import capability, messages
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.child import (
+from gpubench.measure.environment import environment
+from gpubench.measure.launcher import (
+    PHASE_LIMITS_S,
     STARTED,
     Child,
     Progress,
@@ -31,8 +33,6 @@ from gpubench.measure.child import (
     how_it_ended,
     next_report,
 )
-from gpubench.measure.environment import environment
-from gpubench.measure.launcher import PHASE_LIMITS_S
 from gpubench.measure.place import MODULE
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import (
@@ -62,7 +62,7 @@ LEAST_PART_S: Seconds = 10.0
 """A part with less time than this is not begun: a process alone takes five seconds to start."""
 OPENING = frozenset({"device", "precision"})
 """Parts in which a device that cannot be used ends the check: nothing else could be done on it."""
-WAITING = "gpubench.measure.waiting_model:WORKLOAD"
+WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
 """Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
 SOUND_BATCH = 64
@@ -173,9 +173,9 @@ class Work:
         except (ChildLateError, ChildEndedError) as error:
             late = isinstance(error, ChildLateError) and time.monotonic() >= self.until_s
             self.close()
-            fault = preflight.fault_of(self.device)
+            fault = capability.fault_of(self.device)
             if fault is not None:
-                self.lost = preflight.describe_fault(fault)
+                self.lost = capability.describe_fault(fault)
                 raise PartEndedError(PartState.FAILED, self.lost) from error
             if late:
                 reason = f"cut off during {seen.phase}: its time was over"
@@ -205,7 +205,7 @@ class Work:
         ready = self._next(child, STARTED, seen)
         if isinstance(ready, messages.Refused):
             self.close()
-            self.lost = preflight.why_refused(NoDeviceError(ready.reason), self.device)
+            self.lost = capability.why_refused(NoDeviceError(ready.reason), self.device)
             raise NoDeviceError(self.lost)
         if self.device.memory_bytes is None:
             memory = {"memory_bytes": ready.memory_bytes}
@@ -326,7 +326,7 @@ def look_at_device(work: Work) -> None:
     from gpubench.probe.nvidia import dump
 
     work.add(nvml=nameless_calls(dump()))
-    work.add(findings=preflight.preflight(work.device, allow_shared=False))
+    work.add(findings=capability.preflight(work.device, allow_shared=False))
 
 
 def prove_precisions(work: Work) -> None:

@@ -14,7 +14,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import BadContentError, decode_json, read_bytes
 from gpubench.labels import micro_name
 from gpubench.measure import checks
-from gpubench.measure.telemetry import POWER_TOLERANCE
+from gpubench.measure.launch import POWER_TOLERANCE
 from gpubench.models import RUN_VERSION, Case, Launch, MicroResult, Run, Status
 from gpubench.models.run import TimeToQuality
 from gpubench.units import MIB, Watts, plain

@@ -23,7 +23,7 @@ from gpubench.cli.app import load_verb, verb_names  # noqa: E402
 from gpubench.cli.options import requests_of  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
-COLUMNS, MOST_LINES = 100, 24
+COLUMNS, MOST_LINES = 100, 10
 
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),
@@ -129,11 +129,12 @@ def settings_page() -> str:
         for each in (each for request in requests_of(load_verb(verb)) for each in options_of(request)):
             if each.way == "setting":
                 heeded.setdefault(typed(each.name), []).append((each, f"`{verb}`"))
-    rows = []
+    groups: dict[str, list[str]] = {}
     for name, found in sorted(heeded.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
-        rows.append(f"| `{name}` | {what} | {', '.join(dict.fromkeys(by for _, by in found))} |")
-    return SETTINGS_HEAD + "\n".join(rows) + "\n"
+        groups.setdefault(", ".join(dict.fromkeys(by for _, by in found)), []).append(f"- `{name}`: {what}\n")
+    parts = (f"\n## Of {verbs}\n\n{''.join(lines)}" for verbs, lines in sorted(groups.items()))
+    return SETTINGS_HEAD + "".join(parts)
 
 
 SETTINGS_HEAD = """# Settings
@@ -153,9 +154,6 @@ The last line of an answer says what was set, and `settings` of the JSON lists i
 nearest that one does. No file of a folder above counts, and `gpubench.rank()` reads none: there each setting is a keyword, with
 `_` in place of `-`. A range is text, as in `"0.2-0.5"`; a list is one of TOML or a text with commas. An option that went
 answers with what to do instead.
-
-| setting | what it is | heeded by |
-|---|---|---|
 """
 
 FIRST_SCREEN = ("rank", "resnet50", "--as-of", DAY)

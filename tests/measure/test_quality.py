@@ -65,11 +65,11 @@ def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> 
     """Train the LSTM in this process, as the measuring child does."""
     import torch
 
-    from gpubench.measure import quality
+    from gpubench.measure import case
     from gpubench.measure.budget import QUICK
     from gpubench.measure.case import WorkerContext
-    from gpubench.measure.hardware import Hardware
     from gpubench.measure.messages import TrainToQuality
+    from gpubench.measure.step import Hardware
     from gpubench.probe.probe import open_telemetry
 
     monkeypatch.setitem(GOALS, "lstm", msgspec.structs.replace(GOALS["lstm"], **goal))
@@ -81,7 +81,7 @@ def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> 
             telemetry=telemetry,
             profile=CPU,
         )
-        done = quality.train_to_quality(TrainToQuality(case=_case(), seed=seed), context)
+        done = case.train_to_quality(TrainToQuality(case=_case(), seed=seed), context)
     assert done.run is not None, done.reason
     return done.run
 
