@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind, WorkloadProfile
-from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.units import format_number, format_si
 from gpubench.user_model import files_of, is_own, version_of
