@@ -11,7 +11,7 @@ from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.feeding import EIGHT_BIT_BYTES, TENSOR_BYTES
 from gpubench.models import Run, Status
-from gpubench.probe.checkup import Check
+from gpubench.probe.health import Check
 from gpubench.record.compare import Comparison, Row
 from gpubench.record.run_check import Issue, RunCheck
 from gpubench.units import UNKNOWN, count, format_number, format_si, per_second, plain
