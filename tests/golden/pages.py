@@ -16,8 +16,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from golden.documents import DOCUMENTS, schema_text  # noqa: E402
 from golden.produce import DAY, DOUBTFUL, OWN, SOUND, frozen_tables, run  # noqa: E402
-from gpubench.cli.app import load_verb, verb_names  # noqa: E402
-from gpubench.cli.options import requests_of  # noqa: E402
+from gpubench.cli.table import VERBS  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
 COLUMNS, MOST_LINES = 100, 24
@@ -122,10 +121,10 @@ def _plain(text: str) -> str:
 def settings_page() -> str:
     """Return the page of settings: each with what it is for, and the verbs that heed it."""
     heeded: dict[str, list[tuple[Option, str]]] = {}
-    for verb in verb_names():
-        for each in (each for request in requests_of(load_verb(verb)) for each in options_of(request)):
+    for path, verb in sorted(VERBS.items()):
+        for each in (each for request in verb.asked for each in options_of(request)):
             if each.way == "setting":
-                heeded.setdefault(typed(each.name), []).append((each, f"`{verb}`"))
+                heeded.setdefault(typed(each.name), []).append((each, f"`{path.partition(' ')[0]}`"))
     rows = []
     for name, found in sorted(heeded.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -423,17 +424,13 @@ def parsed(words):
     """Return the request that the command line makes of words."""
     from click.testing import CliRunner
 
-    from gpubench.cli.options import Verb, command_of
+    from gpubench.cli.options import command_of
+    from gpubench.cli.verbs import rank as verb
 
-    seen = []
-
-    def verb(request: RankRequest, *, as_json: bool) -> None:
-        assert not as_json
-        seen.append(request)
-
-    done = CliRunner().invoke(command_of("verb", Verb(verb)), words)
+    with patch.object(verb, "verb", return_value=None) as called:
+        done = CliRunner().invoke(command_of("rank"), words)
     assert done.exit_code == 0, done.output
-    return seen[0]
+    return called.call_args.args[0]
 
 
 def typed(request_):

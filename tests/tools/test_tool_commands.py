@@ -77,9 +77,9 @@ def test_own_runs_are_fitted_by_the_command_and_are_then_in_force(tmp_path):
 def test_calibrate_starts_no_threads_for_its_small_matrices():
     code = (
         "import pathlib, psutil\n"
-        "from gpubench.cli.verbs.predict import CalibrateRequest, calibrate\n"
+        "from gpubench.cli.verbs.predict import CalibrateRequest, calibrate_\n"
         "from gpubench.errors import MisuseError\n"
-        "try: calibrate(CalibrateRequest(own=pathlib.Path('nowhere')), as_json=False)\n"
+        "try: calibrate_(CalibrateRequest(own=pathlib.Path('nowhere')), as_json=False)\n"
         "except MisuseError: import numpy; print(psutil.Process().num_threads())\n"
     )
     free = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
