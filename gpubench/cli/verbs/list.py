@@ -6,12 +6,10 @@ from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.offers.hardware import card_prices
-from gpubench.offers.snapshot import load_offers
 from gpubench.probe.probe import UNMEASURED
 from gpubench.profile import load_profiles
 from gpubench.readings import load_mlperf, newest_and_fastest
 from gpubench.sections.catalog import has_counted_work, specifications, unmeasured, workloads
-from gpubench.sections.mlperf import priced, runs_table, what
 from gpubench.specs import load_specs
 
 
@@ -26,6 +24,9 @@ def verb(request: ListRequest, *, as_json: bool) -> None:
             lambda: [specifications(specs), unmeasured(UNMEASURED)],
         )
     elif request.mlperf:
+        from gpubench.offers.snapshot import load_offers
+        from gpubench.sections.mlperf import priced, runs_table, what  # loads numpy
+
         runs, offers = load_mlperf(), load_offers(None).offers
         answer(
             as_json,

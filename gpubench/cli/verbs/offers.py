@@ -13,7 +13,6 @@ from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.offers.snapshot import SourceOffers, load_dated
 from gpubench.offers.sources import all_sources, select_sources
 from gpubench.offers.table import OfferTable, SetAside
-from gpubench.offers.transport import HttpTransport
 from gpubench.sections.offers_list import listed
 from gpubench.units import plain
 
@@ -97,6 +96,8 @@ def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Itera
 
 
 def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
+    from gpubench.offers.transport import HttpTransport  # loads requests
+
     kept: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
     sources = select_sources(all_sources(say), request.providers) if request.url is None else ()
     with HttpTransport() as transport:

@@ -8,15 +8,17 @@ from gpubench.cli.table import BriefRequest
 from gpubench.errors import MisuseError
 from gpubench.files import table_json, write_file
 from gpubench.folders import package_path
-from gpubench.predict import seal
-from gpubench.predict.answers import as_brief_records, as_records
-from gpubench.predict.calibration import load_calibration
-from gpubench.predict.estimate import predict
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
-from gpubench.sections.prediction import answered, scored, scored_seal
+
+# What is imported inside loads numpy, before which `tools` says how many threads it may start.
 
 
 def show_(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None:
+    from gpubench.predict.answers import as_brief_records, as_records
+    from gpubench.predict.calibration import load_calibration
+    from gpubench.predict.estimate import predict
+    from gpubench.sections.prediction import answered
+
     stale = load_calibration().stale
     if stale:
         say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
@@ -27,8 +29,11 @@ def show_(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> Non
 
 
 def score_(request: ScoreRequest, *, as_json: bool) -> None:
+    from gpubench.predict.seal import score_sealed
+    from gpubench.sections.prediction import scored, scored_seal
+
     if request.sealed is not None:
-        held = seal.score_sealed(request.sealed, request.file)
+        held = score_sealed(request.sealed, request.file)
         answer(as_json, lambda: held, lambda: scored_seal(held))
     else:
         document = _tool("evaluate").score(request.file)
@@ -36,7 +41,9 @@ def score_(request: ScoreRequest, *, as_json: bool) -> None:
 
 
 def seal_(request: SealRequest, *, as_json: bool) -> None:
-    made = seal.seal(request.cases)
+    from gpubench.predict.seal import seal
+
+    made = seal(request.cases)
     if request.output is not None:
         write_file(request.output, table_json(made, order="sorted"))
     if as_json or request.output is None:
