@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench.cuda_check.store import read_check
+from gpubench.cuda_check.judge import read_check
 from gpubench.errors import GpuBenchError
 from gpubench.files import BadContentError, decode_json, read_bytes
 from gpubench.folders import data_bytes

@@ -186,7 +186,10 @@ def test_a_vendor_is_a_file_named_once_beside_the_others():
 
     folder = ROOT / "gpubench" / "probe"
     files = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^BACKEND\b", path.read_text())}
-    assert {type(each).__module__.rpartition(".")[2] for each in load_backends([]).found.values()} == files
+    assert {type(each).__module__.rpartition(".")[2] for each in load_backends([]).found.values()} == {
+        *files,
+        "host",  # its CPU, and the GPU of an Apple chip
+    }
 
 
 def test_a_workload_is_a_file_and_nothing_else_in_the_package():

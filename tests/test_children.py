@@ -142,7 +142,7 @@ JOB = """
 import os, pathlib, sys, time
 from gpubench.measure import messages
 from gpubench.measure.budget import QUICK
-from gpubench.measure.child import Child, environment_of
+from gpubench.measure.launcher import Child, environment_of
 from gpubench.measure.place import MODULE
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")

@@ -1,7 +1,7 @@
-"""Make the figures of docs/prediction.md: `python -m tools.make_prediction` evaluates everything.
+"""Make the figures of docs/prediction-evidence.md: `python -m tools.make_prediction` evaluates everything.
 
 Writes prediction_figures.csv (every slice of every hold-out), prediction_pairs.csv.gz (each pair with what
-was measured and predicted for it), and the tables between the markers of prediction.md, made of the former.
+was measured and predicted for it), and the tables between the markers of the page, made of the former.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ INFERENCE = {
     "inference, gpu": "unseen GPU",
     "inference, architecture": "unseen architecture",
 }
+SHOWN = ("harness", "stranger", "gpu", "vendor")
+"""Hold-outs on the page; the table of figures has all."""
 SEVERAL = "several GPUs"
 WHOLE, LEVEL, ORDER = "all pairs", "no GPU owned", "Spearman, regret"
 COLUMNS = (
     "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
     "geometric_mean_mape", "geometric_mean_median_ape",
 )  # fmt: skip
-_SLICES = ("architecture", "harness", "precision", "class", "target")
-_STATED = ("execution", "torch", "input", "optimizer in the step", "batch", "doubt")
-_INFERENCE_SLICES = ("architecture", "harness", "class")
 
 Row = dict[str, Any]
 
@@ -97,53 +96,36 @@ def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
 def markdown(rows: Sequence[Row]) -> str:
     """The tables of the page."""
     by_name = {(row["hold_out"], row["slice"]): row for row in rows}
-    first = next(iter(INFERENCE))
 
     def order_of(hold_out: str) -> Row:
         order = by_name[hold_out, ORDER]
         return by_name[hold_out, LEVEL] | {"spearman": order["mape"], "lost": order["median_ape"]}
 
-    def slices_of(hold_out: str, kinds: Sequence[str]) -> list[tuple[str, Row]]:
-        beginnings = tuple(f"{kind}: " for kind in kinds)
-        return [(n, row) for (h, n), row in by_name.items() if h == hold_out and n.startswith(beginnings)]
+    def slices_of(hold_out: str, kind: str) -> list[tuple[str, Row]]:
+        return [
+            (n.partition(": ")[2], row)
+            for (h, n), row in by_name.items()
+            if h == hold_out and n.startswith(f"{kind}: ")
+        ]
 
     parts = [
         "### Whole, refused pairs included\n",
-        _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in NAMES.items()]),
-        "\nWhere the GPU sets the pace on both sides, and where the host does (then no interval is given):\n",
-        _table(
-            "never seen",
-            _PAIRS,
-            [
-                (f"{NAMES[h]}, {name}", by_name[h, name])
-                for h in (HEADLINE, "stranger")
-                for name in ("GPU-bound", "host-bound")
-            ],
-        ),
+        _table("never seen", _PAIRS, [(NAMES[h], by_name[h, WHOLE]) for h in SHOWN]),
         "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
         _table(
             "never seen",
             ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first"),
-            [(words, order_of(h)) for h, words in NAMES.items()],
+            [(NAMES[h], order_of(h)) for h in SHOWN],
         ),
     ]
-    for kind in _SLICES:
-        cells = [(name.partition(": ")[2], row) for name, row in slices_of(HEADLINE, [kind])]
-        parts += [f"\n### By {kind} ({NAMES[HEADLINE]})\n", _table(kind, _PAIRS, cells)]
     return "\n".join([
         *parts,
-        f"\n### By what a row states ({NAMES[HEADLINE]})\n",
-        _table("slice", _PAIRS, slices_of(HEADLINE, _STATED)),
+        f"\n### By class ({NAMES[HEADLINE]})\n",
+        _table("class", _PAIRS, slices_of(HEADLINE, "class")),
         "\n### Inference\n",
-        _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in INFERENCE.items()]),
+        _table("never seen", _PAIRS, [(INFERENCE[h], by_name[h, WHOLE]) for h in list(INFERENCE)[:2]]),
         "\nNo GPU owned, forward passes:\n",
-        _table(
-            "never seen",
-            ("rows", "MAPE / median", "90 % covers", "half-width"),
-            [(words, by_name[h, LEVEL]) for h, words in INFERENCE.items()],
-        ),
-        f"\nBy slice ({INFERENCE[first]}):\n",
-        _table("slice", _PAIRS, slices_of(first, _INFERENCE_SLICES)),
+        _table("never seen", _LEVELS, [(INFERENCE[h], by_name[h, LEVEL]) for h in list(INFERENCE)[:2]]),
         "\n### Several GPUs in one job (unseen harness)\n",
         _table(
             "slice",
@@ -171,6 +153,7 @@ _CELLS: Mapping[str, Callable[[Row], str]] = {
     "Spearman": lambda row: format_number(row["spearman"]),
     "lost by the first": lambda row: _percent(row["lost"]),
 }
+_LEVELS = ("rows", "MAPE / median", "90 % covers", "half-width")
 _PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
 
 
@@ -208,7 +191,7 @@ def write(folder: Path = DOCS) -> None:
     ]
     table = pd.DataFrame(rows, columns=COLUMNS, dtype=object)
     table.to_csv(folder / "prediction_figures.csv", index=False, lineterminator="\n")
-    page = folder / "prediction.md"
+    page = folder / "prediction-evidence.md"
     tables = markdown(read_figures(folder))
     page.write_text(page_with(tables, page.read_text(encoding="utf-8")), encoding="utf-8")
 

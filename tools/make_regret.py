@@ -209,44 +209,35 @@ def disappointments(settings: Settings) -> tuple[Floats, Floats]:
 
 
 def figures(settings: Settings) -> list[str]:
-    """Return the rows of the table: the way, in how many settings, mean, median and 90th percentile."""
-    rows = []
-    for name, way in ways_of(settings).items():
+    """Return the cell of each way: how many settings, and mean, median and 90th percentile of its regrets."""
+    cells = []
+    for way in ways_of(settings).values():
         usd = regrets(settings, way)
         ends = usd.mean(), np.median(usd), np.quantile(usd, 0.9)
-        rows.append(f"| {name} | {len(usd)} | {' | '.join(f'{each:,.2f}' for each in ends)} |")
-    return rows
+        cells.append(f"{len(usd)}: {' / '.join(f'{each:,.2f}' for each in ends)}")
+    return cells
 
 
 def page_of(task: TaskKind = TaskKind.TRAIN) -> str:
     """Return what stands between the markers of the page."""
     table, usd = fitted_on(task), usd_per_gpu_hour(DAY)
-    ways = {
-        "its harness left out": list(without_its_harness(table)),
-        "its harness and its GPU left out": list(
-            without_each(fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL), "harness")
-        ),
-    }
-    prices = price_disappointments()
-    lines = [
-        f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers.",
-        "",
-    ]
+    strict = without_each(fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL), "harness")
+    ways = {"harness out": list(without_its_harness(table)), "harness and GPU out": list(strict)}
+    columns, names = {}, ("choose by", "disappointment, named", "disappointment, all GPUs")
     for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
-        named, every = (f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings))
-        models = len({*table.model[np.concatenate(settings.rows)]})
-        by = f"dollars and ${worth:g} an hour" if worth else "dollars alone"
-        lines += [
-            f"**With {words}, by {by}**: {len(settings.rows)} settings of {models} models.",
-            f"Disappointment is {named} in the mean; of all GPUs of the settings it is {every}.",
-            "",
-            "| choose by | settings | mean, USD | median, USD | 90th percentile, USD |",
-            "|---|---:|---:|---:|---:|",
-            *figures(settings),
-            "",
-        ]
-    return "\n".join(lines)
+        off = [f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings)]
+        by = f"dollars and ${worth:g} an hour" if worth else "dollars"
+        columns[f"{words}, {by}"] = [*figures(settings), *off]
+    rows = [(names[0], *columns), ("---",) * (1 + len(columns))]
+    rows += zip([*ways_of(settings), *names[1:]], *columns.values(), strict=True)
+    prices = price_disappointments()
+    return "\n".join([
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers.",
+        "",
+    ])  # fmt: skip
 
 
 def main() -> None:

@@ -127,7 +127,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     import torch
 
     from gpubench.measure.case import WorkerContext
-    from gpubench.measure.hardware import check_device, identity_of, open_hardware
+    from gpubench.measure.step import check_device, identity_of, open_hardware
     from gpubench.measure.team import Over, Team
     from gpubench.probe.telemetry import GpuGroup, open_telemetry
 
@@ -167,9 +167,8 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import measure_case, try_batch
+    from gpubench.measure.case import measure_case, train_to_quality, try_batch
     from gpubench.measure.proofs import prove
-    from gpubench.measure.quality import train_to_quality
 
     done: messages.Ending
     match command:

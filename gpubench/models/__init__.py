@@ -22,7 +22,6 @@ from gpubench.models.cuda_check import (
     PartLog,
     PartState,
     PrecisionProof,
-    QuickProof,
 )
 from gpubench.models.decision import (
     Asks,
@@ -159,7 +158,6 @@ __all__ = [
     "PrecisionProof",
     "PriceCondition",
     "Pricing",
-    "QuickProof",
     "Ranking",
     "Reading",
     "Recipe",

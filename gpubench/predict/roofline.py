@@ -3,7 +3,7 @@
 Published models are known by their totals alone (model_profiles.csv), a workload by its operators. A sum
 over operators is the same number whether it is taken per operator or per total, so coefficients that were
 fitted on totals hold for operators too. A form that takes the larger of arithmetic and traffic per
-operator has no such property, and scored worse; see docs/decisions/.
+operator has no such property, and scored worse; see docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
 
 They are the architecture's and no single GPU's: a GPU's own would be learned from the few harnesses that had
-it, and errs more on the next harness than it helps. docs/decisions/ has the figures.
+it, and errs more on the next harness than it helps. docs/decisions.md has the figures.
 """
 
 

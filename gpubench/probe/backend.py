@@ -7,7 +7,7 @@ there and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
@@ -152,21 +152,27 @@ def unusable(problems: Iterable[Problem]) -> dict[int, str]:
     return {p.device_index: p.line() for p in problems if p.device_index is not None and p.exit_code}
 
 
-class Backend(Protocol):
-    """A kind of device that can be listed. A missing driver gives an empty report, never an exception."""
+class Backend:
+    """A kind of device that can be listed; one of another package has these, whatever it is made of.
 
-    @property
-    def name(self) -> str: ...  # noqa: D102 - what DeviceProfile.backend holds
+    Attributes:
+        name: What ``DeviceProfile.backend`` holds.
+    """
+
+    name: str
 
     def devices(self) -> BackendReport:
-        """List the devices that this backend's driver shows."""
+        """List the devices that this backend's driver shows; a missing driver gives an empty report."""
+        raise NotImplementedError
 
     def open_readings(self, device: DeviceProfile) -> Readings:
-        """Open a line to one of them, for telemetry.
+        """Open a line to one of them, for telemetry; here one that tells nothing.
 
         Raises:
             DeviceGoneError: If the driver no longer shows it.
         """
+        del device
+        return Readings()
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,119 +192,67 @@ class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
     maximum_w: float | None = None
 
 
-class Readings(Protocol):
-    """An open line to one device. Each value is None where the device does not tell.
+class Readings:
+    """An open line to one device, for a ``with`` block. Each value is None where the device does not tell.
 
-    ``source`` names where the values come from: "nvml", "none", or "hung" once the driver stopped
-    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` where the driver says so when it is asked for
-    it. ``refused`` says, by field, why a value is None.
+    This one tells nothing, as of a CPU, or of a GPU whose driver cannot be asked.
     """
 
     @property
-    def source(self) -> str: ...  # noqa: D102 - see the class
+    def source(self) -> str:
+        """Where the values come from: "nvml", "none", or "hung" once the driver stopped answering."""
+        return "none"
 
     @property
-    def fault(self) -> str | None: ...  # noqa: D102 - see the class
+    def fault(self) -> str | None:
+        """``gpu_lost`` or ``reset_required`` where the driver says so when it is asked for it."""
+        return None
 
     @property
-    def refused(self) -> dict[str, str]: ...  # noqa: D102 - see the class
+    def refused(self) -> dict[str, str]:
+        """Why a value is None, by field."""
+        return {}
 
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization, memory, clock event reasons and idleness."""
+        return Reading()
 
     def held_clocks_s(self) -> dict[str, float]:
         """Read for how long each policy has held the clocks down [s]; only differences mean anything.
 
         Keys: power, thermal, sync_boost, board_limit, low_utilization, reliability, as far as told.
         """
+        return {}
 
     def energy_j(self) -> float | None:
         """Read the device's energy counter [J]; only differences mean anything."""
+        return None
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List the processes on the device; blind in most containers, so empty proves nothing."""
+        return None
 
     def power_limits(self) -> PowerLimits:
         """Read the power limits."""
+        return PowerLimits()
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use without the driver's own reserve [B]; None where it cannot be told apart."""
+        return None
 
     def ecc_uncorrected(self) -> int | None:
         """Read the count of uncorrected memory errors since the driver was loaded."""
+        return None
 
     def compute_mode(self) -> str | None:
         """Read who may use the device: default, exclusive_process, prohibited."""
+        return None
 
     def close(self) -> None:
         """Let go of the driver."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *failure: object) -> None: ...
-
-
-class Closing:
-    """What lets go of its driver at the end of a ``with`` block."""
-
-    def close(self) -> None:
-        """Let go of the driver; nothing is open unless a class says so."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.close()
-
-
-class NoReadings(Closing):
-    """A CPU, or a GPU whose driver tells nothing: every value is unknown, and ``source`` is "none"."""
-
-    source = "none"
-    fault: str | None = None
-
-    @property
-    def refused(self) -> dict[str, str]:
-        """Nothing was asked, so nothing was refused."""
-        return {}
-
-    def sample(self) -> Reading:
-        """Unknown throughout."""
-        return Reading()
-
-    def energy_j(self) -> float | None:
-        """Unknown."""
-        return None
-
-    def held_clocks_s(self) -> dict[str, float]:
-        """Unknown throughout."""
-        return {}
-
-    def processes(self) -> tuple[GpuProcess, ...] | None:
-        """Unknown."""
-        return None
-
-    def power_limits(self) -> PowerLimits:
-        """Unknown."""
-        return PowerLimits()
-
-    def memory_in_use_bytes(self) -> int | None:
-        """Unknown."""
-        return None
-
-    def ecc_uncorrected(self) -> int | None:
-        """Unknown."""
-        return None
-
-    def compute_mode(self) -> str | None:
-        """Unknown."""
-        return None
-
-
-class WithoutReadings:
-    """A backend whose devices have no telemetry here."""
-
-    def open_readings(self, device: DeviceProfile) -> NoReadings:
-        """Open nothing."""
-        del device
-        return NoReadings()

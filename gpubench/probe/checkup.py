@@ -16,12 +16,19 @@ from gpubench.errors import MisuseError, NoDeviceError, seen_and_fix
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
 from gpubench.precisions import TF32_OVERRIDE, forcing_tf32
-from gpubench.probe import cpu, system
 from gpubench.probe.backend import DeviceState, ProbeReport, unusable
+from gpubench.probe.host import (
+    container,
+    cpu_governor,
+    cpu_name,
+    cpu_quota,
+    memory_bytes,
+    nvidia_nodes,
+    usable_threads,
+)
 from gpubench.probe.preflight import kept_out, limits
 from gpubench.probe.select import CUDA_VARIABLE, given_none, visible_devices, why_hidden
-from gpubench.probe.torch_problems import torch_problem
-from gpubench.probe.torch_view import torch_view
+from gpubench.probe.torch_view import torch_problem, torch_view
 from gpubench.units import GIB, count, format_bytes, format_number, plain
 from gpubench.workload import OR_CPU_BUILD
 
@@ -226,7 +233,7 @@ def host_checks(root: Path = Path("/")) -> list[Check]:
 
 
 def _nodes(root: Path) -> Iterator[Check]:
-    nodes, closed = system.nvidia_nodes(root)
+    nodes, closed = nvidia_nodes(root)
     if closed:
         fix = "join the group that owns them (often video or render), then log in again"
         yield fail("device nodes", "no access to " + ", ".join(closed), fix)
@@ -235,7 +242,7 @@ def _nodes(root: Path) -> Iterator[Check]:
 
 
 def _container(root: Path) -> Iterator[Check]:
-    kind = system.container(root)
+    kind = container(root)
     if kind is None:
         return
     shared = root / "dev/shm"
@@ -248,8 +255,8 @@ def _container(root: Path) -> Iterator[Check]:
 
 
 def _processors(root: Path) -> Iterator[Check]:
-    threads, quota = system.usable_threads(), system.cpu_quota(root)
-    name = cpu.cpu_name(root) or "unknown"
+    threads, quota = usable_threads(), cpu_quota(root)
+    name = cpu_name(root) or "unknown"
     seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
     if quota is not None and threads is not None and quota < threads:
         seen += f", of which the control group allows the time of {format_number(quota)}"
@@ -260,7 +267,7 @@ def _processors(root: Path) -> Iterator[Check]:
 
 
 def _governor(root: Path) -> Iterator[Check]:
-    policy = system.cpu_governor(root)
+    policy = cpu_governor(root)
     if policy is None:
         yield ok("clock policy", "not told (a virtual machine, most often)")
     elif policy in {"powersave", "conservative", "ondemand"}:
@@ -273,7 +280,7 @@ def _governor(root: Path) -> Iterator[Check]:
 def _other_work() -> Iterator[Check]:
     if not hasattr(os, "getloadavg"):
         return
-    load, threads = os.getloadavg()[0], system.usable_threads() or 1
+    load, threads = os.getloadavg()[0], usable_threads() or 1
     seen = f"load {format_number(load)} on {count(threads, 'thread')}"
     if load > max(1.0, _BUSY_SHARE * threads):
         yield warn("other work", seen, "close other programs: they disturb host-bound figures")
@@ -282,7 +289,7 @@ def _other_work() -> Iterator[Check]:
 
 
 def _memory(root: Path) -> Iterator[Check]:
-    total, free = cpu.memory_bytes(root), int(psutil.virtual_memory().available)
+    total, free = memory_bytes(root), int(psutil.virtual_memory().available)
     seen = f"{format_bytes(min(free, total))} free of {format_bytes(total)}"
     if min(free, total) < _LITTLE_MEMORY_BYTES:
         yield warn("memory", seen, "close programs: a large batch may be killed by the system")

@@ -17,9 +17,9 @@ from msgspec import structs
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import load_plugin
 from gpubench.options import takes_options_of
-from gpubench.probe import amd, apple, cpu, nvidia, opencl, system
+from gpubench.probe import amd, host, nvidia, opencl
 from gpubench.probe.backend import Backend, BackendReport, Host, ProbeReport, Problem
-from gpubench.probe.torch_problems import torch_build, torch_problem
+from gpubench.probe.torch_view import torch_build, torch_problem
 
 ENTRY_POINT_GROUP = "gpubench.backends"
 
@@ -41,12 +41,10 @@ def load_backends(points: Iterable[importlib.metadata.EntryPoint] | None = None)
         MisuseError: If two backends have one name.
     """
     listed = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP) if points is None else points
-    found: dict[str, Backend] = {
-        b.name: b for b in (nvidia.BACKEND, amd.BACKEND, apple.BACKEND, opencl.BACKEND)
-    }
+    found: dict[str, Backend] = {b.name: b for b in (nvidia.BACKEND, amd.BACKEND, host.APPLE, opencl.BACKEND)}
     problems = []
     for point in listed:
-        if point.name in found or point.name == cpu.BACKEND.name:
+        if point.name in found or point.name == host.CPU.name:
             raise MisuseError(
                 f"two backends are called {point.name!r}; uninstall the package of {point.value}"
             )
@@ -55,7 +53,7 @@ def load_backends(points: Iterable[importlib.metadata.EntryPoint] | None = None)
             problems.append(backend)
         else:
             found[point.name] = backend
-    return Backends(found={**found, cpu.BACKEND.name: cpu.BACKEND}, problems=tuple(problems))
+    return Backends(found={**found, host.CPU.name: host.CPU}, problems=tuple(problems))
 
 
 def _load(point: importlib.metadata.EntryPoint) -> Backend | Problem:
@@ -106,7 +104,7 @@ def probe(_request: ProbeRequest) -> ProbeReport:
 
 def _through_opencl_alone(by_name: Mapping[str, BackendReport]) -> BackendReport:
     """OpenCL's devices of the makers whose own driver lists none."""
-    listed, apart = by_name[opencl.NAME], {opencl.NAME, cpu.BACKEND.name}
+    listed, apart = by_name[opencl.NAME], {opencl.NAME, host.CPU.name}
     others = {d.vendor for name, r in by_name.items() for d in r.devices if name not in apart}
     alone = tuple(d for d in listed.devices if d.vendor not in others)
     return structs.replace(listed, devices=alone, states=(None,) * len(alone))
@@ -115,14 +113,14 @@ def _through_opencl_alone(by_name: Mapping[str, BackendReport]) -> BackendReport
 def _host(gpus: BackendReport) -> Host:
     torch = torch_build()
     return Host(
-        os=system.os_name(),
-        python=system.python_version(),
-        cpu=cpu.cpu_name(),
-        cpu_core_count=cpu.core_count(),
-        cpu_thread_count=system.usable_threads(),
-        cpu_instructions=cpu.named_instructions(),
-        ram_bytes=cpu.memory_bytes(),
-        container=system.container(),
+        os=host.os_name(),
+        python=host.python_version(),
+        cpu=host.cpu_name(),
+        cpu_core_count=host.core_count(),
+        cpu_thread_count=host.usable_threads(),
+        cpu_instructions=host.named_instructions(),
+        ram_bytes=host.memory_bytes(),
+        container=host.container(),
         torch=None if torch is None else torch.version,
         torch_cuda=None if torch is None else torch.cuda,
         torch_hip=None if torch is None else torch.hip,

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe.backend import Closing, Readings
+from gpubench.probe.backend import Readings
 from gpubench.probe.probe import load_backends
 
 T = TypeVar("T", int, float, bool, tuple[str, ...])
@@ -33,7 +33,7 @@ def open_telemetry(device: DeviceProfile) -> Readings:
     return backend.open_readings(device)
 
 
-class GpuGroup(Closing):
+class GpuGroup(Readings):
     """The readings of all GPUs of one job. A value that one of them does not tell is unknown for all."""
 
     def __init__(self, devices: Sequence[DeviceProfile], *, whole: bool = True) -> None:
@@ -100,10 +100,6 @@ class GpuGroup(Closing):
     def close(self) -> None:
         """Let go of every device."""
         self._stack.close()
-
-
-Telemetry = Readings | GpuGroup
-"""What tells of a measurement: the readings of its GPU, or of all that work as one."""
 
 
 def _over(combine: Callable[[Iterable[T]], T], values: Iterable[T | None]) -> T | None:

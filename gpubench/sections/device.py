@@ -13,7 +13,7 @@ from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
 from gpubench.probe.identity import uuid_is_blank
-from gpubench.probe.nvml_profile import fp32_flops_per_s
+from gpubench.probe.nvml import fp32_flops_per_s
 from gpubench.probe.preflight import limits
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section

@@ -11,8 +11,8 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe import cpu
-from gpubench.probe.backend import BackendReport, NoReadings
+from gpubench.probe import host
+from gpubench.probe.backend import BackendReport, Readings
 from gpubench.probe.probe import load_backends, probe
 from gpubench.probe.select import select_device
 from gpubench.probe.telemetry import open_telemetry
@@ -28,8 +28,8 @@ class _Outside:
             devices=(DeviceProfile(backend="xpu", name="Intel Max 1550", index=0),), states=(None,)
         )
 
-    def open_readings(self, device: DeviceProfile) -> NoReadings:
-        return NoReadings()
+    def open_readings(self, device: DeviceProfile) -> Readings:
+        return Readings()
 
 
 OUTSIDE = _Outside()
@@ -81,13 +81,12 @@ class TestAmd(BackendContract):
     name = "rocm"
 
     @pytest.fixture
-    def report(self, tmp_path, monkeypatch) -> BackendReport:
-        from test_amd import MI300X, XTX, Library, machine
+    def report(self, monkeypatch) -> BackendReport:
+        from test_amd import MI300X, XTX, Library
 
         from gpubench.probe import amd
 
-        monkeypatch.setattr(amd, "open_library", Library)
-        monkeypatch.setattr(amd, "BACKEND", machine(tmp_path, MI300X, XTX))
+        monkeypatch.setattr(amd, "open_library", lambda: Library(MI300X, XTX))
         return amd.BACKEND.devices()
 
 
@@ -98,11 +97,11 @@ class TestApple(BackendContract):
     def report(self, monkeypatch) -> BackendReport:
         import platform
 
-        from gpubench.probe import apple
+        from gpubench.probe import host
 
         monkeypatch.setattr(platform, "system", lambda: "Darwin")
         monkeypatch.setattr(platform, "machine", lambda: "arm64")
-        return apple.BACKEND.devices()
+        return host.APPLE.devices()
 
 
 class TestOpenCl(BackendContract):
@@ -125,7 +124,7 @@ class TestCpu(BackendContract):
 
     @pytest.fixture
     def report(self) -> BackendReport:
-        return cpu.BACKEND.devices()
+        return host.CPU.devices()
 
 
 class TestOutside(BackendContract):

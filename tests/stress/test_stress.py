@@ -29,7 +29,7 @@ from telling import launches_told
 from gpubench.models import Run
 from gpubench.parent import MARK
 from gpubench.record import store
-from gpubench.record.adding import add_runs
+from gpubench.record.store import add_runs
 
 pytestmark = [
     pytest.mark.timeout(7200),

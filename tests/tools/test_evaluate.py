@@ -168,7 +168,7 @@ def test_what_the_page_says_of_vgg13_and_of_depthwise_networks_is_in_the_committ
             round(100 * np.average(inside, weights=weight[given])),
         )
 
-    part = (DOCS / "prediction.md").read_text(encoding="utf-8").partition("## Where not to trust it")[2]
+    part = (DOCS / "prediction-evidence.md").read_text(encoding="utf-8")
     part = " ".join(part.split())
     hopper = ("nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb")
     pairs, error, in_throughput, covered = figures_of("xhmy", "vgg13", *hopper)
@@ -278,7 +278,7 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
 
 
 def test_the_page_holds_the_committed_figures():
-    text = (DOCS / "prediction.md").read_text(encoding="utf-8")
+    text = (DOCS / "prediction-evidence.md").read_text(encoding="utf-8")
     assert page.markdown(page.read_figures()) in text
 
 

@@ -1,4 +1,4 @@
-"""Figures in the words of docs/prediction.md, README and decisions: each is made again from what ships."""
+"""Figures in the words of docs/prediction-evidence.md and others: each is made again from what ships."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tools.fit import batch_spread, level_weights, scaling_figures
 from tools.published import DATA, Table, fitted_on, published_rows, shipped
 
 ROOT = Path(__file__).parents[2]
-PAGE = "docs/prediction.md"
+PAGE = "docs/prediction-evidence.md"
 H100, H200 = "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
 AS_OF = date(2026, 11, 22)
 AMP, TF32, FP32 = Precision.AMP_BF16, Precision.TF32, Precision.FP32
@@ -326,7 +326,7 @@ def headline() -> Iterator[str]:
     first = np.array([not source.startswith(added) for source in table.source[pairs.y]])
     error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
     mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)
-    yield f"nikolasent: {first.sum():,} of these pairs), the first line is {mean} / {middle} %"
+    yield f"nikolasent ({first.sum():,} of these pairs): {mean} / {middle} %"
     newer = figures(found, np.isin(table.architecture[pairs.y], NEWER))
     yield f"of Ampere and newer ({newer['pairs']:,}) {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"
     assert document()["heaviest_source"]["harness"] == "lambda-pytorch"
@@ -401,16 +401,6 @@ def own_runs() -> Iterator[str]:
     yield f"take the error of a ratio from {without} to {with_them} %"
 
 
-def decision() -> Iterator[str]:
-    """What is in force; the steps before it are a record of their day."""
-    whole, many = document(), jobs()
-    one = many["by_slice"]["from one GPU"]
-    yield f"| {percent(whole['mape'], 2)} / {percent(whole['median_ape'], 2)}, {percent(whole['coverage_90'], 1)} %, x{whole['half_width_factor']:.2f} | yes"
-    widths = [f"x{half_widths(name, None):.2f}" for name in READ_ONCE]
-    yield f"{widths[0]} for `transformer`, {widths[1]} for `bert_base` and {widths[2]} for `vit_b16` at AMP"
-    yield f"to {percent(one['coverage_90'], 1)} % covered; all jobs 89.5 to {percent(many['coverage_90'], 1)} %"
-
-
 def committed(hold_out: str, part: str) -> dict[str, str]:
     with (ROOT / "docs" / "prediction_figures.csv").open(encoding="utf-8", newline="") as file:
         (row,) = [row for row in csv.DictReader(file) if (row["hold_out"], row["slice"]) == (hold_out, part)]
@@ -423,7 +413,6 @@ STATED = {
         small_networks, memory, several, a_job_of_eight, headline, weak_spots, seen_afterwards,
     ),
     "docs/limits.md": (not_confirmed,),
-    "docs/decisions/0008-unseen-harness.md": (decision,),
 }  # fmt: skip
 
 

@@ -5,11 +5,11 @@ from gpubench.cli.output import answer, say
 from gpubench.cli.table import CheckRequest
 from gpubench.cuda_check import judge
 from gpubench.cuda_check import run as cuda_check
-from gpubench.cuda_check.store import file_name
+from gpubench.cuda_check.judge import file_name
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.models import CudaCheck, PartLog, PartState
 from gpubench.probe import select
-from gpubench.probe.torch_problems import torch_build
+from gpubench.probe.torch_view import torch_build
 from gpubench.record.run_check import check_run
 from gpubench.record.store import read_named
 from gpubench.sections import cuda_check as of_card
@@ -42,21 +42,19 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     path = request.output or Path(file_name(profile, None if build is None else build.version))
     how_long = "all of it" if request.full else f"at most {format_limit(cuda_check.LIMIT_S)}"
     say(f"checking {plain(profile.name or 'the GPU')}, {how_long}; let nothing else use it meanwhile")
-    check = cuda_check.check_cuda(
-        profile, path, select.every_peer(profile), full=request.full, on_part=_say_part
-    )
+    check = cuda_check.check_cuda(profile, path, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
     answer(
         as_json,
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
-        lambda: of_card.judged(check, verdicts),
+        lambda: of_card.judged(verdicts),
     )
     if not request.full and not judge.failed(verdicts):
         late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
         parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
         some = f"{count(len(check.left_out), 'usual case')} not tried{parts}"
         what = some if check.left_out or late else "every usual case was tried"
-        say(f"{what}: gpubench check --cuda --full has no limit of time, and tries the unusual ones too")
+        say(f"{what}: gpubench check --cuda --full has no limit of time")
     say(_next(check, verdicts, path))
     return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
 
@@ -77,11 +75,8 @@ def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> st
         return (
             f"a part gave no answer in its time: run it with --full, which sets no limit; the file is {path}"
         )
-    undecided = sum(verdict.state == "undecided" for verdict in verdicts)
     if judge.confirms(check):
-        agrees = (
-            "this card is confirmed, its scaling undecided" if undecided else "all that was judged agrees"
-        )
-        return f"{agrees}: attach {path} to a pull request under {CONFIRMED}"
+        return f"all that was judged agrees: attach {path} to a pull request under {CONFIRMED}"
+    undecided = sum(verdict.state == "undecided" for verdict in verdicts)
     why = f"{count(undecided, 'judgment')} undecided" if undecided else "a part is missing"
     return f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}"

@@ -2,9 +2,8 @@ from gpubench.cli.output import answer, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.folders import results_root
 from gpubench.options import ResultsRequest
-from gpubench.record.adding import add_runs
 from gpubench.record.request import AddRequest
-from gpubench.record.store import check_writable, read_runs
+from gpubench.record.store import add_runs, check_writable, read_runs
 from gpubench.sections.stored_runs import stored
 from gpubench.units import count
 

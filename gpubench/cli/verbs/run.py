@@ -28,8 +28,7 @@ from gpubench.sections.amp import closing_sentence
 from gpubench.sections.data import of_run
 from gpubench.sections.section import brief
 from gpubench.sections.verdict import headline
-from gpubench.session.session import Prepared, Session, UnstoredRunError, execute, prepare
-from gpubench.session.torchrun import follow
+from gpubench.session.session import Prepared, Session, UnstoredRunError, execute, follow, prepare
 
 TOP_OFFERS = 5
 
