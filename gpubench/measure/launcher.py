@@ -46,8 +46,8 @@ from gpubench.models import (
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.run import TimeToQuality
 from gpubench.precisions import TF32_VARIABLES
+from gpubench.probe.backend import child_environment
 from gpubench.probe.host import memory_limit_bytes
-from gpubench.probe.identity import child_environment
 from gpubench.units import Seconds, format_bytes, format_duration, plain, utc_stamp
 
 # --- a child that measures: its environment, what is heard from it, its stop ------------------------------

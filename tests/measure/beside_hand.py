@@ -38,8 +38,8 @@ from gpubench.measure.place import STORE_VARIABLE, Place
 from gpubench.measure.proofs import bare_loop, in_fours, step_by_hand
 from gpubench.measure.step import Hardware, Work, built, move, open_hardware, switches_for
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
+from gpubench.probe.probe import Telemetry, open_telemetry
 from gpubench.probe.select import select_device
-from gpubench.probe.telemetry import Telemetry, open_telemetry
 from gpubench.profile import load_profiles
 from gpubench.units import Seconds
 

@@ -1,20 +1,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpubench import units
 from gpubench.cli.output import answer, say
 from gpubench.cli.table import CheckRequest
 from gpubench.cuda_check import judge
 from gpubench.cuda_check import run as cuda_check
-from gpubench.cuda_check.judge import file_name
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.models import CudaCheck, PartLog, PartState
-from gpubench.probe import select
-from gpubench.probe.torch_view import torch_build
-from gpubench.record.run_check import check_run
-from gpubench.record.store import read_named
+from gpubench.probe import select, torch_view
+from gpubench.record import run_check, store
 from gpubench.sections import cuda_check as of_card
 from gpubench.sections import run_check as of_run
-from gpubench.units import count, format_duration, format_limit, plain
 
 CONFIRMED = "tests/data/confirmed/"
 
@@ -28,7 +25,7 @@ def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
         raise MisuseError(f"{'--full' if request.full else '-o'} is for --cuda: gpubench check --cuda")
     if request.run is None:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
-    checked = check_run(read_named(request.results, request.run))
+    checked = run_check.check_run(store.read_named(request.results, request.run))
     keys = ("trustworthy", "run_id", "cases", "issues")
     answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: of_run.judged(checked))
     return ExitCode.DONE if checked.trustworthy else ExitCode.NO
@@ -38,10 +35,10 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     profile, remark = select.select_device("cuda")
     if remark is not None:
         say(remark)
-    build = torch_build()
-    path = request.output or Path(file_name(profile, None if build is None else build.version))
-    how_long = "all of it" if request.full else f"at most {format_limit(cuda_check.LIMIT_S)}"
-    say(f"checking {plain(profile.name or 'the GPU')}, {how_long}; let nothing else use it meanwhile")
+    build = torch_view.torch_build()
+    path = request.output or Path(judge.file_name(profile, None if build is None else build.version))
+    how_long = "all of it" if request.full else f"at most {units.format_limit(cuda_check.LIMIT_S)}"
+    say(f"checking {units.plain(profile.name or 'the GPU')}, {how_long}; let nothing else use it meanwhile")
     check = cuda_check.check_cuda(profile, path, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
     answer(
@@ -52,7 +49,7 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     if not request.full and not judge.failed(verdicts):
         late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
         parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
-        some = f"{count(len(check.left_out), 'usual case')} not tried{parts}"
+        some = f"{units.count(len(check.left_out), 'usual case')} not tried{parts}"
         what = some if check.left_out or late else "every usual case was tried"
         say(f"{what}: gpubench check --cuda --full has no limit of time")
     say(_next(check, verdicts, path))
@@ -61,8 +58,8 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
 
 def _say_part(log: PartLog, number: int, total: int) -> None:
     """One line as a part begins, one as it ends."""
-    took = "" if log.took_s is None else f" in {format_duration(log.took_s)}"
-    reason = "" if log.reason is None else f": {plain(log.reason, of_card.LONGEST_REASON)}"
+    took = "" if log.took_s is None else f" in {units.format_duration(log.took_s)}"
+    reason = "" if log.reason is None else f": {units.plain(log.reason, of_card.LONGEST_REASON)}"
     ended = "" if log.state is PartState.RUNNING else f": {log.state}{took}{reason}"
     say(f"{number}/{total} {log.name}{ended}")
 
@@ -78,5 +75,5 @@ def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> st
     if judge.confirms(check):
         return f"all that was judged agrees: attach {path} to a pull request under {CONFIRMED}"
     undecided = sum(verdict.state == "undecided" for verdict in verdicts)
-    why = f"{count(undecided, 'judgment')} undecided" if undecided else "a part is missing"
+    why = f"{units.count(undecided, 'judgment')} undecided" if undecided else "a part is missing"
     return f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}"

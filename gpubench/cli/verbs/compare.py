@@ -3,17 +3,16 @@ from typing import Any
 
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode
-from gpubench.record.compare import Comparison, compare, share_words
+from gpubench.record import compare, store
 from gpubench.record.request import CompareRequest
-from gpubench.record.store import read_named
 from gpubench.sections.comparison import compared
 from gpubench.units import plain
 
 
 def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     tolerance = request.fail_over
-    a, b = (read_named(request.results, name) for name in (request.a, request.b))
-    found = compare(a, b, across_devices=request.by == "device")
+    a, b = (store.read_named(request.results, name) for name in (request.a, request.b))
+    found = compare.compare(a, b, across_devices=request.by == "device")
     for remark in found.remarks:
         say(remark)
     answer(as_json, lambda: found.document(tolerance), lambda: compared(found))
@@ -24,14 +23,14 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     return ExitCode.UNDECIDED if found.undecided(tolerance) else ExitCode.DONE
 
 
-def _against_b(found: Comparison, tolerance: float | None) -> Iterator[str]:
+def _against_b(found: compare.Comparison, tolerance: float | None) -> Iterator[str]:
     """Name the cases without a figure in B, and those that fail the gate or are undecided at it."""
     for broken in found.broken:
         why = f": {plain(broken.reason)}" if broken.reason else ""
         yield f"no figure in B ({broken.status.replace('_', ' ')}{why}): {plain(broken.label)}"
     if tolerance is None:
         return
-    share = share_words(tolerance)
+    share = compare.share_words(tolerance)
     told: dict[str, Sequence[Any]] = {
         f"slower in B by more than {share}, beyond the interval": found.slower(tolerance),
         "broken in B": found.broken,

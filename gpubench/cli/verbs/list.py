@@ -1,47 +1,44 @@
 from typing import Any
 
+from gpubench import discovery, profile, readings, specs
 from gpubench.cli.output import answer, say
 from gpubench.cli.table import ListRequest
-from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.offers.hardware import card_prices
 from gpubench.probe.probe import UNMEASURED
-from gpubench.profile import load_profiles
-from gpubench.readings import load_mlperf, newest_and_fastest
-from gpubench.sections.catalog import has_counted_work, specifications, unmeasured, workloads
-from gpubench.specs import load_specs
+from gpubench.sections import catalog
 
 
 def verb(request: ListRequest, *, as_json: bool) -> None:
     if request.gpus and request.mlperf:
         raise MisuseError("--gpus and --mlperf are two lists: give one of them")
     if request.gpus:
-        specs = tuple(load_specs().values())
+        gpus = tuple(specs.load_specs().values())
         answer(
             as_json,
-            lambda: {"gpus": specs, "card_prices": card_prices(), "unmeasured": UNMEASURED},
-            lambda: [specifications(specs), unmeasured(UNMEASURED)],
+            lambda: {"gpus": gpus, "card_prices": card_prices(), "unmeasured": UNMEASURED},
+            lambda: [catalog.specifications(gpus), catalog.unmeasured(UNMEASURED)],
         )
     elif request.mlperf:
         from gpubench.offers.snapshot import load_offers
-        from gpubench.sections.mlperf import priced, runs_table, what  # loads numpy
+        from gpubench.sections import mlperf  # loads numpy
 
-        runs, offers = load_mlperf(), load_offers(None).offers
+        runs, offers = readings.load_mlperf(), load_offers(None).offers
         answer(
             as_json,
-            lambda: {"mlperf": priced(runs, offers)},
-            lambda: [runs_table(priced(newest_and_fastest(runs), offers))],
+            lambda: {"mlperf": mlperf.priced(runs, offers)},
+            lambda: [mlperf.runs_table(mlperf.priced(readings.newest_and_fastest(runs), offers))],
         )
         if not as_json:
-            say(f"{what()} Every run: --json.")
+            say(f"{mlperf.what()} Every run: --json.")
     else:
-        shipped = load_profiles()
-        found = {name: shipped.get(name) for name in workload_names()}
+        shipped = profile.load_profiles()
+        found = {name: shipped.get(name) for name in discovery.workload_names()}
         answer(
             as_json,
             lambda: {"workloads": [_workload_row(*each) for each in found.items()]},
-            lambda: [workloads(found)],
+            lambda: [catalog.workloads(found)],
         )
 
 
@@ -52,9 +49,9 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def _workload_row(name: str, profile: WorkloadProfile | None) -> dict[str, Any]:
+def _workload_row(name: str, known: WorkloadProfile | None) -> dict[str, Any]:
     """One workload as JSON; null where a plug-in of others has not been profiled."""
-    row = {"name": name, **{field: getattr(profile, field, None) for field in _FIELDS}}
-    if profile is not None and not has_counted_work(profile):
+    row = {"name": name, **{field: getattr(known, field, None) for field in _FIELDS}}
+    if known is not None and not catalog.has_counted_work(known):
         row |= {"forward_flops_per_sample": None, "train_flops_per_sample": None}
     return row

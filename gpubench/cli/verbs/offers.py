@@ -6,12 +6,8 @@ import msgspec
 
 from gpubench.cli.output import answer, print_json, say
 from gpubench.errors import ExitCode
-from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, STALE_AFTER_DAYS
-from gpubench.offers.listing import ListedOffer, list_offers
-from gpubench.offers.refresh import refresh, take_over
+from gpubench.offers import dates, listing, refresh, snapshot, sources
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
-from gpubench.offers.snapshot import SourceOffers, load_dated
-from gpubench.offers.sources import all_sources, select_sources
 from gpubench.offers.table import OfferTable, SetAside
 from gpubench.sections.offers_list import listed
 from gpubench.units import plain
@@ -24,8 +20,8 @@ LIST_VERSION = 2
 
 
 def list_(request: OffersRequest, *, as_json: bool) -> None:
-    table, day, clock = load_dated(request.results, request.offers, request.as_of)
-    rows = list_offers(table.offers, request, day)
+    table, day, clock = snapshot.load_dated(request.results, request.offers, request.as_of)
+    rows = listing.list_offers(table.offers, request, day)
     keys = ("provider", "instance", "region", "price_date")
 
     def document() -> dict[str, object]:
@@ -44,7 +40,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
         say(line)
 
 
-def _record(row: ListedOffer) -> dict[str, object]:
+def _record(row: listing.ListedOffer) -> dict[str, object]:
     """What an offer is, without what other hosts ask, and what follows from it on the day."""
     fields = msgspec.structs.asdict(row.offer).items()
     said = {
@@ -55,7 +51,7 @@ def _record(row: ListedOffer) -> dict[str, object]:
 
 
 def _summary(
-    rows: Sequence[ListedOffer], table: OfferTable, clock: str | None, *, explain: bool
+    rows: Sequence[listing.ListedOffer], table: OfferTable, clock: str | None, *, explain: bool
 ) -> Iterator[str]:
     """Say how many prices these are of how many, how old, and what is left out."""
     if clock:
@@ -64,8 +60,8 @@ def _summary(
         yield f"the {SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json"
     stale, old = (sum(row.freshness == age for row in rows) for age in ("stale", "not current"))
     ages = (
-        f"; {stale} prices are over {STALE_AFTER_DAYS} days old, {old} over {NOT_CURRENT_AFTER_DAYS} and not "
-        "current. A partial date counts as its oldest day."
+        f"; {stale} prices are over {dates.STALE_AFTER_DAYS} days old, {old} over "
+        f"{dates.NOT_CURRENT_AFTER_DAYS} and not current. A partial date counts as its oldest day."
     )
     yield f"{len(rows)} of {len(table.offers)} offers{ages if rows else '.'}"
     yield from table.notes
@@ -99,12 +95,14 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     from gpubench.offers.transport import HttpTransport  # loads requests
 
     kept: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
-    sources = select_sources(all_sources(say), request.providers) if request.url is None else ()
+    wanted = (
+        sources.select_sources(sources.all_sources(say), request.providers) if request.url is None else ()
+    )
     with HttpTransport() as transport:
         if request.url is None:
-            done = refresh(sources, transport, on_source=_say_source, **kept)
+            done = refresh.refresh(wanted, transport, on_source=_say_source, **kept)
         else:
-            done = take_over(request.url, transport, only=request.providers, **kept)
+            done = refresh.take_over(request.url, transport, only=request.providers, **kept)
             for source in done.sources.items():
                 _say_source(*source)
     for line in (*_set_aside(done.set_aside), *done.notes):
@@ -127,7 +125,7 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     return ExitCode.NO if unmet or (done.path is None and request.url is None) else ExitCode.DONE
 
 
-def _say_source(name: str, source: SourceOffers) -> None:
+def _say_source(name: str, source: snapshot.SourceOffers) -> None:
     if source.state == "ok":
         gone = f"; {source.retired} are no longer listed" if source.retired else ""
         note = f"; {plain(source.reason, 400)}" if source.reason else ""

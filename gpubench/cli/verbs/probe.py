@@ -1,25 +1,25 @@
 import msgspec
 
+from gpubench import specs
 from gpubench.blocks.parts import Paragraph
 from gpubench.blocks.terminal import show
 from gpubench.cli.output import answer, say
 from gpubench.cli.table import DumpRequest
 from gpubench.files import write_file
-from gpubench.probe.nvidia import dump, dump_text
+from gpubench.probe import nvidia
 from gpubench.probe.probe import probe
 from gpubench.sections.device import machine
-from gpubench.specs import load_specs
 
 
 def verb(request: DumpRequest, *, as_json: bool) -> None:
     if request.dump is not None:
-        calls = dump()
-        write_file(request.dump, dump_text(calls).encode(), hint="choose another file")
+        calls = nvidia.dump()
+        write_file(request.dump, nvidia.dump_text(calls).encode(), hint="choose another file")
         say(f"wrote {request.dump}: {len(calls)} driver calls, UUIDs and process numbers masked")
     report = probe()
     keys = sorted({device.gpu_key for device in report.devices if device.gpu_key})
-    specs = {"specifications": {key: load_specs()[key] for key in keys}}
-    answer(as_json, lambda: msgspec.structs.asdict(report) | specs, lambda: machine(report).parts)
+    beside = {"specifications": {key: specs.load_specs()[key] for key in keys}}
+    answer(as_json, lambda: msgspec.structs.asdict(report) | beside, lambda: machine(report).parts)
 
 
 POPULAR = "resnet50"
@@ -33,13 +33,12 @@ def overview() -> None:
         show(*machine(report).brief)
         return
     from gpubench.recommend.rank import rank
-    from gpubench.sections.data import of_ranking
-    from gpubench.sections.section import brief
+    from gpubench.sections import data, section
 
     ranking = rank(POPULAR, one_a_gpu=True, limit=1)
     show(
         Paragraph(text=f"No GPU is in this machine. To train {POPULAR}, as an example:"),
-        *brief(of_ranking(ranking, 0), "verdict"),
+        *section.brief(data.of_ranking(ranking, 0), "verdict"),
         Paragraph(
             text="Ask for yours: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py, "
             "gpubench list; gpubench --help names every verb"

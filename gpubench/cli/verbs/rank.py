@@ -2,18 +2,15 @@ import sys
 
 import msgspec
 
+from gpubench import units
 from gpubench.blocks.parts import Paragraph, Part
 from gpubench.cli.output import answer, say
 from gpubench.cli.table import ShownRequest
 from gpubench.models import Ranking
-from gpubench.recommend.rank import brief_document, document, rank
+from gpubench.recommend import rank
 from gpubench.recommend.request import RankRequest
-from gpubench.sections.data import of_ranking
-from gpubench.sections.section import brief
-from gpubench.sections.value import beaten_table, excluded_table, factor_table, shown_rows
-from gpubench.sections.verdict import headline
+from gpubench.sections import data, section, value, verdict
 from gpubench.sentences import texts
-from gpubench.units import count, plain
 
 HUMAN_LIMIT = 20
 
@@ -23,22 +20,22 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     kept = request.limit if as_json else rows
     wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
     one_a_gpu = request.one_a_gpu or not (as_json or shown.every_offer)
-    ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
+    ranking = rank.rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
     in_full = bool(request.own or request.offers)
     answer(
         as_json,
-        lambda: document(ranking, request),
+        lambda: rank.document(ranking, request),
         lambda: (
             ranking_parts(ranking, rows, shown)
             if wants_table
             else first_screen(ranking, notes_in_full=in_full)
         ),
-        (lambda: brief_document(ranking, request)) if shown.brief else None,
+        (lambda: rank.brief_document(ranking, request)) if shown.brief else None,
     )
     if as_json:
         return
     if sys.stdout.isatty():
-        say(headline(ranking))  # its first line has left the screen by now
+        say(verdict.headline(ranking))  # its first line has left the screen by now
     say(
         "Next: `gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, or the "
         "CPU where there is none; `gpubench try` measures the answer where it is rented; `gpubench report` "
@@ -54,15 +51,15 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
         notes_in_full: As where a person named machines or a table of their own: what became of them is said.
     """
     notes = ranking.notes[: ranking.decisive_notes]
-    gpus = f"{count(len(ranking.decision.by_gpu), 'GPU')}: --table"
+    gpus = f"{units.count(len(ranking.decision.by_gpu), 'GPU')}: --table"
     before = [note for note in notes if note.startswith("Set aside of ")]
     if notes_in_full:
         after = [*(note for note in notes if note not in before), gpus]
     else:
         before += [note for note in notes if note == texts()["toy_mix"]]
-        after = [f"{count(len(notes), 'note')} to read first, {gpus}"]
-    first, last = ([Paragraph(text=plain(each, 1000)) for each in said] for said in (before, after))
-    return [*first, *brief(of_ranking(ranking, 0), "verdict"), *last]
+        after = [f"{units.count(len(notes), 'note')} to read first, {gpus}"]
+    first, last = ([Paragraph(text=units.plain(each, 1000)) for each in notes] for notes in (before, after))
+    return [*first, *section.brief(data.of_ranking(ranking, 0), "verdict"), *last]
 
 
 def ranking_parts(
@@ -77,8 +74,8 @@ def ranking_parts(
         more_by: What shows the notes that are left out here.
     """
     hint = None if shown.explain else more_by
-    data = of_ranking(ranking, limit, every_offer=shown.every_offer, more_by=hint)
-    rows = shown_rows(data, ranking)
-    beside = [factor_table(rows)] if shown.table else []
-    left_out = [beaten_table(rows), excluded_table(ranking)] if shown.explain else []
-    return [*brief(data, "verdict", "value", "owning"), *beside, *left_out]
+    said = data.of_ranking(ranking, limit, every_offer=shown.every_offer, more_by=hint)
+    rows = value.shown_rows(said, ranking)
+    beside = [value.factor_table(rows)] if shown.table else []
+    left_out = [value.beaten_table(rows), value.excluded_table(ranking)] if shown.explain else []
+    return [*section.brief(said, "verdict", "value", "owning"), *beside, *left_out]

@@ -2,15 +2,15 @@ from gpubench.cli.output import answer, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.folders import results_root
 from gpubench.options import ResultsRequest
+from gpubench.record import store
 from gpubench.record.request import AddRequest
-from gpubench.record.store import add_runs, check_writable, read_runs
 from gpubench.sections.stored_runs import stored
 from gpubench.units import count
 
 
 def list_(request: ResultsRequest, *, as_json: bool) -> None:
     root = results_root(request.results)
-    found = read_runs(root)
+    found = store.read_runs(root)
     for problem in found.problems:
         say(problem)
     if found.problems and not found.runs:
@@ -41,8 +41,8 @@ def list_(request: ResultsRequest, *, as_json: bool) -> None:
 
 def add_(request: AddRequest, *, as_json: bool) -> None:
     root = results_root(request.results)
-    check_writable(root)
-    added = add_runs(root, request.sources)
+    store.check_writable(root)
+    added = store.add_runs(root, request.sources)
     refused = (*added.refused, *added.conflicts)
     for line in refused:
         say(f"refused: {line}")

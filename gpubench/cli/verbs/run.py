@@ -7,8 +7,8 @@ import msgspec
 from gpubench import effects
 from gpubench.blocks.parts import Paragraph, Part
 from gpubench.blocks.terminal import show
+from gpubench.cli import progress
 from gpubench.cli.output import answer, say
-from gpubench.cli.progress import watch
 from gpubench.cli.table import PageRequest
 from gpubench.cli.verbs.rank import ranking_parts
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
@@ -20,15 +20,11 @@ from gpubench.models import Case, Framework, Precision, Run, Status, TaskKind
 from gpubench.predict.memory import doubts
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
-from gpubench.record.figures import run_document
-from gpubench.record.store import newest_runs
-from gpubench.report.page import report as write_report
+from gpubench.record import figures, store
+from gpubench.report import page as pages
 from gpubench.report.request import format_of
-from gpubench.sections.amp import closing_sentence
-from gpubench.sections.data import of_run
-from gpubench.sections.section import brief
-from gpubench.sections.verdict import headline
-from gpubench.session.session import Prepared, Session, UnstoredRunError, execute, follow, prepare
+from gpubench.sections import amp, data, section, verdict
+from gpubench.session import session as sessions
 
 TOP_OFFERS = 5
 
@@ -37,48 +33,53 @@ def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
     place = place_under_torchrun()
     if place is not None and place.rank > 0:
         os.dup2(2, 1)  # what a model prints is no answer
-        follow(request, place)
+        sessions.follow(request, place)
         return ExitCode.DONE
-    prepared = prepare(
+    prepared = sessions.prepare(
         request, lambda case, fits: say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")
     )
     if page.report is not None:
         _check_report(page.report)
-    stored = newest_runs(prepared.root).runs
+    stored = store.newest_runs(prepared.root).runs
     remarks = [prepared.remark] if prepared.remark else []
     for remark in (*remarks, *doubts(prepared.plan, prepared.profiles, prepared.device, stored)):
         say(remark)
     return tell(_measure(prepared), prepared, request, page.report, as_json=as_json)
 
 
-def _measure(prepared: Prepared) -> Session:
+def _measure(prepared: sessions.Prepared) -> sessions.Session:
     kept: set[Case] = set()
 
     def note(event: Event) -> None:
         if isinstance(event, CaseEnded) and event.measurement.status is Status.OK:
             kept.add(event.measurement.case)
-        progress(event)
+        watched(event)
 
     try:
-        with watch() as progress:
-            return execute(prepared, note)
+        with progress.watch() as watched:
+            return sessions.execute(prepared, note)
     except NoDeviceError as error:
         if not kept:
             raise
         what = "1 finished case is" if len(kept) == 1 else f"{len(kept)} finished cases are"
         rest = "kept, and gpubench run --resume latest goes on with the rest"
         raise NoDeviceError(f"{error}; {what} {rest}") from error
-    except UnstoredRunError as error:
-        say(msgspec.json.encode(run_document(error.state)).decode())
+    except sessions.UnstoredRunError as error:
+        say(msgspec.json.encode(figures.run_document(error.state)).decode())
         raise
 
 
 def tell(
-    session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
+    session: sessions.Session,
+    prepared: sessions.Prepared,
+    request: RunRequest,
+    report: Path | None,
+    *,
+    as_json: bool,
 ) -> ExitCode:
     """Print a run, the head of the ranking for what was run, and at the end what both come to."""
     run = session.run
-    answer(as_json, lambda: run_document(run) | effects.document(run), lambda: run_parts(run))
+    answer(as_json, lambda: figures.run_document(run) | effects.document(run), lambda: run_parts(run))
     say(f"stored in {session.path}")
     if session.interrupted:
         place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
@@ -87,7 +88,7 @@ def tell(
         say(f"interrupted; {'what was trained is kept' if request.to_quality else resume}")
         return ExitCode.INTERRUPTED
     if report is not None:
-        write_report(report, request.results, run=run.run_id)
+        pages.report(report, request.results, run=run.run_id)
         say(f"report in {report}")
     if session.every_case_failed:
         say("every case failed; the reasons are above")
@@ -99,14 +100,14 @@ def tell(
 
 def run_parts(run: Run) -> list[Part]:
     """Return what a run says: the device, the cases, what they compare to, what to doubt."""
-    figures = ("device", "throughput", "latency", "outputs", "generation")
+    shown = ("device", "throughput", "latency", "outputs", "generation")
     gains = ("amp", "frameworks", "threads", "together")
-    return brief(of_run(run), *figures, *gains, "quality", "micro", "method")
+    return section.brief(data.of_run(run), *shown, *gains, "quality", "micro", "method")
 
 
 def _close(run: Run, plan: Plan, results: Path | None) -> None:
     """Print what to rent for what was run, and at the end, as its card has left the screen, the answer."""
-    sentences = [closing_sentence(run)]
+    sentences = [amp.closing_sentence(run)]
     try:
         ranking = rank(_question(plan, results))
     except GpuBenchError as error:
@@ -115,7 +116,7 @@ def _close(run: Run, plan: Plan, results: Path | None) -> None:
         print()
         show(*ranking_parts(ranking, TOP_OFFERS, more_by="gpubench rank --explain"))
         say("the whole ranking, and how to narrow it: gpubench rank --help")
-        sentences = [headline(ranking) if ranking.rows else None, *sentences]
+        sentences = [verdict.headline(ranking) if ranking.rows else None, *sentences]
     last = [Paragraph(text=sentence, tone="headline") for sentence in sentences if sentence]
     if last:
         print()

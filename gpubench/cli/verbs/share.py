@@ -4,17 +4,17 @@ from gpubench.blocks.terminal import show
 from gpubench.cli.output import print_json, print_path, say
 from gpubench.errors import ExitCode
 from gpubench.files import write_file
+from gpubench.record import shared, sharing, store
 from gpubench.record.request import ShareRequest
-from gpubench.record.shared import shared_runs
-from gpubench.record.sharing import doubts, place_of, shareable
-from gpubench.record.store import read_named, reference_runs
 from gpubench.sections.sharing import held, pull_request
 
 
 def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
-    run, left_out = shareable(read_named(request.results, request.run))
-    place = place_of(run, request.by)
-    refused = tuple(doubts(run, (*reference_runs(), *(each.run for each in shared_runs()))))
+    run, left_out = sharing.shareable(store.read_named(request.results, request.run))
+    place = sharing.place_of(run, request.by)
+    refused = tuple(
+        sharing.doubts(run, (*store.reference_runs(), *(each.run for each in shared.shared_runs())))
+    )
     if not as_json:
         show(*held(run))
     for line in (*(f"left out: {each}" for each in left_out), *(f"not shared: {each}" for each in refused)):
