@@ -22,7 +22,7 @@ from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, frozen_tables, r
 from gpubench.cli.table import VERBS  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
-COLUMNS, MOST_LINES = 100, 10
+COLUMNS, MOST_LINES = 100, 9
 
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),
