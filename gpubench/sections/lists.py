@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gpubench.blocks.parts import Paragraph, Part, Table, number, table, text
-from gpubench.labels import gpu_name, gpus, offer_name, pricing_words
-from gpubench.models import Offer, Pricing, Run
+from gpubench.labels import gpu_name, pricing_words
+from gpubench.models import Run
 from gpubench.offers.dates import show_price_date
-from gpubench.offers.listing import ListedOffer
-from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, rounds
-from gpubench.recommend.economics import MINUTES_PER_HOUR
-from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, format_usd, plain
+from gpubench.units import UNKNOWN, format_bytes, format_si, format_usd, plain
 
 if TYPE_CHECKING:
     from gpubench.models import GpuSpec, WorkloadProfile
+    from gpubench.offers.listing import ListedOffer
     from gpubench.probe.probe import Unmeasured
 
 BILLION = 1e9
@@ -170,90 +166,3 @@ def _run_device(run: Run) -> str:
 def _run_measured(run: Run) -> str:
     end = ", interrupted" if run.interrupted else "" if run.finished_at else ", unfinished"
     return f"{run.measured_count} of {run.case_count}{end}"
-
-
-MOST_GPUS_OF_A_MACHINE = 8
-
-
-class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A published run and the cheapest cloud machines that it would fit on.
-
-    Attributes:
-        offer: What one machine is; None where no cloud lists such a machine on demand.
-        machines: How many of them.
-        usd: Hours of the run times the price of all machines, without start-up; None without an offer.
-    """
-
-    run: PublishedRun
-    offer: Offer | None = None
-    machines: int | None = None
-    usd: float | None = None
-
-
-def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[PricedRun, ...]:
-    """Put the cheapest on-demand cloud machines of the same GPUs beside each run.
-
-    Args:
-        runs: What was published.
-        offers: Prices; marketplace hosts, spot and reserved ones are passed over: a published system is a
-            whole machine that stays.
-    """
-    clouds = [
-        offer
-        for offer in offers
-        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.usd_per_gpu_hour > 0
-    ]
-    clouds.sort(key=lambda o: (o.usd_per_gpu_hour, o.provider, o.instance, o.region or ""), reverse=True)
-    cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
-
-    def one(run: PublishedRun) -> PricedRun:
-        # GPUs that worked as one machine are priced as one; more than a machine holds, as several full ones
-        machines, rest = divmod(run.gpus, min(run.gpus, MOST_GPUS_OF_A_MACHINE))
-        offer = cheapest.get((run.gpu_key, run.gpus // machines))
-        if offer is None or rest:
-            return PricedRun(run=run)
-        usd = offer.usd_per_gpu_hour * run.gpus * run.minutes / MINUTES_PER_HOUR
-        return PricedRun(run=run, offer=offer, machines=machines, usd=usd)
-
-    return tuple(map(one, runs))
-
-
-def what() -> str:
-    """Say what the table of published runs holds, up to which round, and what it is not."""
-    known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
-    span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
-    return (
-        "Time to train to the stated quality, as submitters published it: their own software, tuned for "
-        f"their own machine. Rounds: {span}; later ones are not in the table. No time to train enters a "
-        "prediction or the ranking; how throughput scales over several GPUs is fitted to published jobs, "
-        "some of them of MLPerf Training. The fastest run of the newest round of each GPU is shown; its cost "
-        "is its hours times today's cheapest on-demand cloud price of as many GPUs, without start-up. "
-        f"Source: {MLPERF_LICENSE}."
-    )
-
-
-def runs_table(runs: Sequence[PricedRun]) -> Table:
-    """Return published runs as a table, in the order given."""
-    return table(
-        "MLPerf Training: minutes to the stated quality",
-        runs,
-        text("Benchmark", _benchmark),
-        text("GPUs", lambda p: gpus(p.run.gpu_key, p.run.gpus)),
-        number("Minutes", lambda p: format_number(p.run.minutes)),
-        number("Runs", lambda p: str(p.run.runs), optional=3),
-        text("Round", lambda p: f"{p.run.round}\n{p.run.date}"),
-        text("Submitter", lambda p: f"{plain(p.run.submitter, 40)}\n{plain(p.run.system, 60)}", optional=2),
-        number("Cost of a run", lambda p: format_usd(p.usd)),
-        text("At the price of", _priced_at, optional=1),
-    )
-
-
-def _benchmark(one: PricedRun) -> str:
-    return one.run.benchmark.replace("_", " ")
-
-
-def _priced_at(one: PricedRun) -> str:
-    if one.offer is None:
-        return UNKNOWN
-    machines = "" if one.machines == 1 else f"{one.machines} x "
-    return f"{machines}{offer_name(one.offer)}\n{one.offer.price_date}"

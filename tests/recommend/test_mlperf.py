@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpubench.cli.table import ListRequest
 from gpubench.cli.verbs import list as list_verb
 from gpubench.errors import MisuseError
 from gpubench.folders import data_text
 from gpubench.models import Offer, Pricing
 from gpubench.readings import PublishedRun, load_mlperf, newest_and_fastest, rounds
-from gpubench.sections.lists import priced, what
+from gpubench.sections.mlperf import priced, what
 from gpubench.specs import load_specs
 from tools.published import DATA as PUBLISHED
 
@@ -156,4 +157,4 @@ def test_the_verb_lists_them_and_json_holds_every_run() -> None:
 
 def test_two_lists_at_once_are_refused() -> None:
     with pytest.raises(MisuseError, match="two lists"):
-        list_verb.verb(list_verb.ListRequest(gpus=True, mlperf=True), as_json=False)
+        list_verb.verb(ListRequest(gpus=True, mlperf=True), as_json=False)
