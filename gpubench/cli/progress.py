@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from gpubench import units
 from gpubench.measure import messages
-from gpubench.measure.quality_goals import SEEDS
+from gpubench.measure.plan import SEEDS
 from gpubench.models import Measurement, Status
 
 if TYPE_CHECKING:

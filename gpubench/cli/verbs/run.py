@@ -13,7 +13,7 @@ from gpubench.blocks.terminal import show
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
-from gpubench.measure.place import place_under_torchrun
+from gpubench.measure.messages import place_under_torchrun
 from gpubench.measure.request import RunRequest
 from gpubench.options import Option
 
