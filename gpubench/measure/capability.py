@@ -38,9 +38,9 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.probe.backend import DeviceGoneError
+from gpubench.probe.health import BUSY_LIMIT, look_twice
+from gpubench.probe.health import preflight as check_free
 from gpubench.probe.host import on_battery
-from gpubench.probe.preflight import BUSY_LIMIT, look_twice
-from gpubench.probe.preflight import preflight as check_free
 from gpubench.probe.torch_view import explain, first_words
 from gpubench.profile.cache import Answer, contradiction
 from gpubench.specs import load_specs
@@ -149,7 +149,7 @@ def preflight(
     battery = (Finding(kind=FindingKind.ON_BATTERY),) if on_battery() else ()
     if device.is_cpu:
         return battery
-    from gpubench.probe.telemetry import open_telemetry
+    from gpubench.probe.probe import open_telemetry
 
     with open_telemetry(device) as readings:
         return battery + check_free(device, readings, allow_shared=allow_shared, wait=sleep)
@@ -162,7 +162,7 @@ def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.
     """
     if device.is_cpu:
         return ()
-    from gpubench.probe.telemetry import open_telemetry
+    from gpubench.probe.probe import open_telemetry
 
     try:
         with open_telemetry(device) as readings:
@@ -206,7 +206,7 @@ def fault_of(device: DeviceProfile) -> str | None:
     """
     if device.is_cpu:
         return None
-    from gpubench.probe.telemetry import open_telemetry
+    from gpubench.probe.probe import open_telemetry
 
     try:
         with open_telemetry(device) as readings:

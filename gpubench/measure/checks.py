@@ -34,7 +34,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.models.measurement import LONG_LOOK_S
-from gpubench.probe.preflight import POWER_CAP_LIMIT
+from gpubench.probe.health import POWER_CAP_LIMIT
 
 NOISE = 0.05
 IEEE_ERROR = Precision.FP32.facts.product_error

@@ -16,8 +16,8 @@ from gpubench.measure.messages import Ready
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment
 from gpubench.precisions import CPU_MATH_VARIABLES, TF32_VARIABLES
+from gpubench.probe.backend import child_environment
 from gpubench.probe.host import container, cpu_governor, cpu_name, os_name
-from gpubench.probe.identity import child_environment
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """By which torch and its libraries choose their number of threads when they load."""

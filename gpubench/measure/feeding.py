@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from gpubench.children import die_with_parent
 from gpubench.errors import GpuBenchError
 from gpubench.foreign_code import one_line
 from gpubench.interval import Interval
-from gpubench.parent import die_with_parent
 from gpubench.stats import rate_interval, relative_half_width
 from gpubench.units import Seconds
 from gpubench.workload import need_torch

@@ -26,6 +26,7 @@ import keras
 import msgspec
 import numpy as np
 
+from gpubench.children import ParentChannel
 from gpubench.discovery import keras_models
 from gpubench.errors import MisuseError
 from gpubench.folders import traceback_of
@@ -55,13 +56,11 @@ from gpubench.models import (
     Switches,
     WorkloadProfile,
 )
-from gpubench.parent import ParentChannel
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.probe import open_telemetry
 from gpubench.profile.cache import Answer
 from gpubench.units import Seconds
-from gpubench.user_build import DEFAULT_BATCHES, takes_seed
-from gpubench.user_model import import_own, is_own, own_name, version_of
+from gpubench.user_model import DEFAULT_BATCHES, import_own, is_own, own_name, takes_seed, version_of
 from gpubench.workload import BATCH_COUNT, KerasTask
 
 # --- what is built ---------------------------------------------------------------------------------------

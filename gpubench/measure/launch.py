@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
+from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
@@ -38,7 +39,6 @@ from gpubench.measure.loop import (
 )
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches, TelemetrySample
-from gpubench.parent import ParentChannel
 from gpubench.probe.backend import Readings
 from gpubench.probe.host import read_text
 from gpubench.units import Joules, Seconds, Watts, format_bytes

@@ -38,7 +38,7 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
-from gpubench.probe.identity import check_same_device, matched_by, told_by_torch
+from gpubench.probe.backend import check_same_device, matched_by, told_by_torch
 from gpubench.tensors import tensors_of, with_tensors
 from gpubench.workload import Task, forward, set_mode
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from gpubench.children import die_with_parent
 from gpubench.discovery import workload_names
 from gpubench.errors import (
     EveryCaseFailedError,
@@ -58,9 +59,8 @@ from gpubench.models import (
 )
 from gpubench.models.measurement import UNFINISHED
 from gpubench.options import asked_recipe, takes_options_of
-from gpubench.parent import die_with_parent
 from gpubench.precisions import TF32_VARIABLES
-from gpubench.probe.identity import device_id, storable
+from gpubench.probe.backend import device_id, storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
 from gpubench.record import store

@@ -24,8 +24,8 @@ from gpubench.measure.proofs import bare_loop, in_fours, step_by_hand
 from gpubench.measure.step import Hardware, Work, move, open_hardware, switches_for
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
 from gpubench.probe.backend import Readings
+from gpubench.probe.probe import open_telemetry
 from gpubench.probe.select import select_device
-from gpubench.probe.telemetry import open_telemetry
 from gpubench.profile import load_profiles
 from gpubench.units import Seconds
 

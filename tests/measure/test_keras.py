@@ -55,7 +55,7 @@ from gpubench.measure.keras_case import KerasBench, measure_case
 from gpubench.measure.messages import MeasureCase
 from gpubench.models import *
 from gpubench.measure.budget import QUICK
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.probe import open_telemetry
 import msgspec
 framework = Framework(sys.argv[1])
 models = keras_models()

@@ -69,7 +69,7 @@ def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> 
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.messages import TrainToQuality
     from gpubench.measure.step import Hardware
-    from gpubench.probe.telemetry import open_telemetry
+    from gpubench.probe.probe import open_telemetry
 
     monkeypatch.setitem(GOALS, "lstm", msgspec.structs.replace(GOALS["lstm"], **goal))
     with open_telemetry(CPU) as telemetry:

@@ -214,14 +214,14 @@ def card(h100):
 
 
 def test_memory_alone_is_a_finding_and_no_refusal(card, monkeypatch):
-    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: FakeReadings(used=4 * 1024**3))
+    monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: FakeReadings(used=4 * 1024**3))
     found = capability.preflight(card, allow_shared=False, sleep=lambda _: None)
     assert [f.kind for f in found] == [FindingKind.SHARED_GPU]
 
 
 def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
     busy = FakeReadings(utilization=(0.4,))
-    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: busy)
+    monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: busy)
     with pytest.raises(NoDeviceError, match="--allow shared"):
         capability.preflight(card, allow_shared=False, sleep=lambda _: None)
     found = capability.preflight(card, allow_shared=True, sleep=lambda _: None)
@@ -230,7 +230,7 @@ def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
 
 def test_a_newcomer_is_found_after_the_run(card, monkeypatch):
     busy = FakeReadings(processes=(GpuProcess(pid=7, memory_bytes=None, compute=True),))
-    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: busy)
+    monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: busy)
     assert [f.kind for f in capability.newcomers(card, sleep=lambda _: None)] == [FindingKind.SHARED_GPU]
 
 
