@@ -83,8 +83,6 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
         lambda: judged(verdicts),
     )
-    if not request.full and not judge.failed(verdicts):
-        _say_what_is_left(check)
     _say_next(check, verdicts, path)
     return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
 
@@ -101,16 +99,6 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
     took = "" if log.took_s is None else f" in {format_duration(log.took_s)}"
     reason = "" if log.reason is None else f": {plain(log.reason, LONGEST_REASON)}"
     say(f"{place}: {log.state}{took}{reason}")
-
-
-def _say_what_is_left(check: CudaCheck) -> None:
-    """Say what was not tried within the limit, and what tries it."""
-    from gpubench.models import PartState
-
-    late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
-    parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
-    what = f"{count(len(check.left_out), 'usual case')} not tried{parts}" if check.left_out or late else ""
-    say(f"{what or 'every usual case was tried'}: gpubench check --cuda --full has no limit of time")
 
 
 def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None:

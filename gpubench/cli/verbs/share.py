@@ -21,8 +21,7 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     """
     from gpubench.folders import results_root
     from gpubench.record.run_file import read_run
-    from gpubench.record.shared import shared_runs
-    from gpubench.record.sharing import doubts, place_of, shareable
+    from gpubench.record.sharing import doubts, place_of, shareable, shared_runs
     from gpubench.record.store import find_run, reference_runs
     from gpubench.sections.sharing import held, pull_request
 
