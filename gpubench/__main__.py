@@ -16,10 +16,8 @@ def main() -> None:
         sys.exit(ExitCode.STORAGE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        from gpubench.children import adopt_orphans
         from gpubench.cli.app import main as run
 
-        adopt_orphans()
         run()
     except SystemExit:
         raise
