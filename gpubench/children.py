@@ -3,14 +3,14 @@
 Parent and child send each other JSON lines over two pipes of their own, because a model under test may print;
 whatever comes through them is hostile until decoded. Short commands of the system are run here too.
 
-A killed parent runs no ``finally`` and no handler. So beside each child stands a guard: a process that does
-nothing but wait for the end of a pipe, which the parent closes when the child has ended, and the kernel
-when the parent is gone, and then kills the child's process group. As it runs no code of the child's, no hang
-of the child's stops it.
+A killed parent runs no ``finally`` and no handler. So a guard stands beside each child: a process that
+waits for the end of a pipe, which the parent closes with the child, and the kernel when the parent is gone,
+and then kills the child's process group. It runs none of the child's code, so a hang of the child does not
+stop it.
 
-A daemon leaves that group on purpose. So each child bears a mark among its variables, which what it starts
-inherits: on Linux the guard ends whatever still bears it, and names it. A daemon that clears its variables as
-well is not found.
+A daemon leaves that group on purpose. So each child carries a mark in its environment, which its
+descendants inherit. On Linux the guard ends whatever still has the mark, and names it. A daemon that clears its
+environment is not found.
 """
 
 from __future__ import annotations
@@ -213,17 +213,17 @@ def write_message(descriptor: int, message: msgspec.Struct) -> None:
 # --- the parent's end ----------------------------------------------------------------------------------
 
 TERMINATE_AFTER_S = 10.0
-"""From SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
+"""Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
 CLOSE_AFTER_S = 2.0
-"""From the end of its pipe to SIGTERM; and from its answer to SIGKILL, for a child that is asked once."""
+"""Time from the end of its pipe to SIGTERM; for a child that is asked once, from its answer to SIGKILL."""
 TAIL_BYTES = 64 * 1024
-"""What is kept of the output of a child; a model that prints without end fills nothing."""
+"""Bytes of a child's output that are kept, so that a model which prints without end fills nothing."""
 MOST_PRINTED_BYTES = 64 * MIB
-"""A process that prints more than this times its printing; it is ended."""
+"""A process that prints more than this is ended: it would time its printing."""
 MOST_ASKED_PRINTED_BYTES = 8 * MIB
 """The same for a child that is asked once, where warnings and progress bars print thousands of bytes."""
 LOOK_UP_EVERY_S = 0.5
-"""A wait for a silent child is broken up: its end may be moved forward, or come while its pipe stays open."""
+"""Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 """Waits without a descriptor of its own."""

@@ -23,7 +23,7 @@ from gpubench.cli.app import load_verb, verb_names  # noqa: E402
 from gpubench.cli.options import requests_of  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
-COLUMNS, MOST_LINES = 100, 10
+COLUMNS, MOST_LINES = 100, 9
 
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),

@@ -1,20 +1,26 @@
-"""Make docs/decision.md: `python -m tools.make_regret` says what choosing by a prediction costs.
+"""Make the tables of two pages: ``python -m tools.make_pages prediction`` or ``regret``.
 
-A setting is one model of one source at one precision that was read on four priced GPUs or more. Each way of
+``prediction`` evaluates everything: docs/prediction_figures.csv (every slice of every hold-out),
+docs/prediction_pairs.csv.gz (each pair with what was measured and predicted for it), and the tables of
+docs/prediction-evidence.md. ``regret`` makes that of docs/decision.md, what choosing by a prediction costs: a
+setting is one model of one source at one precision that was read on four priced GPUs or more. Each way of
 choosing names one of them; its regret is what the job costs there above what it costs on the best, where it
 costs $100. Nothing of a setting's harness teaches the prediction that it is judged by.
 """
 
 from __future__ import annotations
 
+import gzip
 import math
-from collections.abc import Callable, Iterable, Mapping
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from gpubench.arrays import Floats, Indices
 from gpubench.folders import data_table
@@ -30,6 +36,8 @@ from gpubench.predict.roofline import deviations_of, leading_mode
 from gpubench.recommend.filters import leave_out_doubted
 from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
+from gpubench.units import format_number, format_percent
+from tools.evaluate import Outcome, evaluate, report, scored_table
 from tools.fit import (
     LEVEL,
     Judged,
@@ -37,12 +45,198 @@ from tools.fit import (
     fit_table,
     host_prior_s,
     predict_rows,
+    scaling_figures,
     without_each,
 )
 from tools.published import Table, fitted_on
 
-PAGE = Path(__file__).parents[1] / "docs" / "decision.md"
+DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def put(tables: str, page: Path) -> None:
+    """Write tables between the markers of a page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def as_table(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of cells as a table of Markdown; the first is its head."""
+    head, *others = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *others))
+
+
+# --- how far predictions are off ---------------------------------------------------------------------------
+
+HEADLINE = "harness"
+NAMES = {
+    "harness": "unseen harness and GPU",
+    "stranger": "unseen harness and architecture",
+    "gpu": "unseen GPU",
+    "family": "unseen chip",
+    "architecture": "unseen architecture",
+    "model": "unseen model",
+    "vendor": "unseen vendor (AMD)",
+}
+INFERENCE = {
+    "inference, harness": "unseen harness and GPU",
+    "inference, stranger": "unseen harness and architecture",
+    "inference, gpu": "unseen GPU",
+    "inference, architecture": "unseen architecture",
+}
+SHOWN = ("harness", "stranger", "gpu", "vendor")
+"""Hold-outs on the page; the table of figures has all."""
+SEVERAL = "several GPUs"
+WHOLE, NO_GPU, ORDER = "all pairs", "no GPU owned", "Spearman, regret"
+COLUMNS = (
+    "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
+    "geometric_mean_mape", "geometric_mean_median_ape",
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def figures_of(hold_out: str, document: Row) -> list[dict[str, Any]]:
+    """The rows of the table of figures for one hold-out: the whole, levels and order, then every slice."""
+    rows = [_row(hold_out, WHOLE, document)]
+    rows += [_row(hold_out, name, row) for name, row in document["by_slice"].items() if name != WHOLE]
+    level = document["no_gpu_owned"]
+    order = {"mape": document["spearman"], "median_ape": document["regret"]["throughput"]}
+    return [*rows, _row(hold_out, NO_GPU, level | {"pairs": level["rows"]}), _row(hold_out, ORDER, order)]
+
+
+def _row(hold_out: str, name: str, row: Row) -> dict[str, Any]:
+    plain = {f"geometric_mean_{key}": each for key, each in (row.get("geometric_mean") or {}).items()}
+    return {"hold_out": hold_out, "slice": name} | {key: (row | plain).get(key) for key in COLUMNS[2:]}
+
+
+def pairs_table(outcome: Outcome) -> str:
+    """Every pair of the headline as CSV: the throughput of the target over that of the owned GPU."""
+    table, x, y = outcome.table, outcome.pairs.x, outcome.pairs.y
+    per_sample = table.log_seconds - np.log(table.batch)
+    measured = per_sample[x] - per_sample[y]
+    predicted = measured - outcome.log_error
+    end = np.where(outcome.bound, outcome.half_width, np.nan)  # a refused pair has no interval
+    columns = {
+        "source": table.source[y],
+        "model": table.model[y],
+        "precision": table.precision[y],
+        "own_gpu": table.gpu_key[x],
+        "own_batch": table.batch[x].astype(int),
+        "target_gpu": table.gpu_key[y],
+        "target_batch": table.batch[y].astype(int),
+        "measured_ratio": np.exp(measured),
+        "predicted_ratio": np.exp(predicted),
+        "low": np.exp(predicted - end),
+        "high": np.exp(predicted + end),
+        "weight": outcome.pairs.weight,
+    }
+    return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n", float_format="%.4g")
+
+
+def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
+    """The committed figures, numbers as numbers."""
+    table = pd.read_csv(folder / "prediction_figures.csv").astype(object)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in table.where(table.notna(), None).to_numpy()]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The tables of the page."""
+    by_name = {(row["hold_out"], row["slice"]): row for row in rows}
+
+    def order_of(hold_out: str) -> Row:
+        order = by_name[hold_out, ORDER]
+        return by_name[hold_out, NO_GPU] | {"spearman": order["mape"], "lost": order["median_ape"]}
+
+    def slices_of(hold_out: str, kind: str) -> list[tuple[str, Row]]:
+        return [
+            (n.partition(": ")[2], row)
+            for (h, n), row in by_name.items()
+            if h == hold_out and n.startswith(f"{kind}: ")
+        ]
+
+    parts = [
+        "### Whole, refused pairs included\n",
+        _table("never seen", _PAIRS, [(NAMES[h], by_name[h, WHOLE]) for h in SHOWN]),
+        "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
+        _table(
+            "never seen",
+            ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first"),
+            [(NAMES[h], order_of(h)) for h in SHOWN],
+        ),
+    ]
+    return "\n".join([
+        *parts,
+        f"\n### By class ({NAMES[HEADLINE]})\n",
+        _table("class", _PAIRS, slices_of(HEADLINE, "class")),
+        "\n### Inference\n",
+        _table("never seen", _PAIRS, [(INFERENCE[h], by_name[h, WHOLE]) for h in list(INFERENCE)[:2]]),
+        "\nNo GPU owned, forward passes:\n",
+        _table("never seen", _LEVELS, [(INFERENCE[h], by_name[h, NO_GPU]) for h in list(INFERENCE)[:2]]),
+        "\n### Several GPUs in one job (unseen harness)\n",
+        _table(
+            "slice",
+            ("jobs / votes", "MAPE", "90 % covers", "half-width"),
+            [(name, row) for (h, name), row in by_name.items() if h == SEVERAL],
+        ),
+    ])  # fmt: skip
+
+
+def _beside_the_plain_rule(row: Row) -> str:
+    mine, plain = row["mape"], row["geometric_mean_mape"]
+    beaten = "" if plain is None or mine is None or mine < plain else " (**better**)"
+    return f"{_percent(plain)} / {_percent(row['geometric_mean_median_ape'])}{beaten}"
+
+
+_CELLS: Mapping[str, Callable[[Row], str]] = {
+    "pairs / targets": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
+    "jobs / votes": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
+    "rows": lambda row: f"{row['pairs']:.0f}",
+    "MAPE": lambda row: _percent(row["mape"]),
+    "MAPE / median": lambda row: f"{_percent(row['mape'])} / {_percent(row['median_ape'])}",
+    "90 % covers": lambda row: _percent(row["coverage_90"]),
+    "half-width": lambda row: f"x{format_number(row['half_width_factor'])}",
+    "geometric mean": _beside_the_plain_rule,
+    "Spearman": lambda row: format_number(row["spearman"]),
+    "lost by the first": lambda row: _percent(row["lost"]),
+}
+_LEVELS = ("rows", "MAPE / median", "90 % covers", "half-width")
+_PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
+
+
+def _table(first: str, columns: Sequence[str], rows: Iterable[tuple[str, Row]]) -> str:
+    cells = ((name, *(_CELLS[column](row) for column in columns)) for name, row in rows)
+    return as_table([(first, *columns), *cells])
+
+
+def _percent(ratio: float | None) -> str:
+    return format_percent(ratio, 3)
+
+
+def write_prediction(folder: Path = DOCS) -> None:
+    """Evaluate, and rewrite what is made of it."""
+    rows = []
+    for name in (*NAMES, *INFERENCE):
+        hold_out = name.removeprefix("inference, ")
+        task = TaskKind.TRAIN if name in NAMES else TaskKind.INFER
+        outcome = evaluate(scored_table(hold_out, task), hold_out, task)
+        rows += figures_of(name, report(outcome))
+        if name == HEADLINE:
+            packed = gzip.compress(pairs_table(outcome).encode(), mtime=0)
+            (folder / "prediction_pairs.csv.gz").write_bytes(packed)
+    several = scaling_figures()
+    rows += [
+        _row(SEVERAL, name, row | {"pairs": row["jobs"]})
+        for name, row in {"all jobs": several, **several["by_slice"]}.items()
+    ]
+    table = pd.DataFrame(rows, columns=COLUMNS, dtype=object)
+    table.to_csv(folder / "prediction_figures.csv", index=False, lineterminator="\n")
+    put(markdown(read_figures(folder)), folder / "prediction-evidence.md")
+
+
+# --- what choosing by a prediction costs -------------------------------------------------------------------
+
+REGRETS = "decision.md"
 DAY = date(2026, 11, 20)
 DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
 """On which the next prices are known: the newest of most sellers are of 2026-10."""
@@ -208,7 +402,7 @@ def disappointments(settings: Settings) -> tuple[Floats, Floats]:
     return of_named, of_every
 
 
-def figures(settings: Settings) -> list[str]:
+def regret_cells(settings: Settings) -> list[str]:
     """Return the cell of each way: how many settings, and mean, median and 90th percentile of its regrets."""
     cells = []
     for way in ways_of(settings).values():
@@ -218,7 +412,7 @@ def figures(settings: Settings) -> list[str]:
     return cells
 
 
-def page_of(task: TaskKind = TaskKind.TRAIN) -> str:
+def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     """Return what stands between the markers of the page."""
     table, usd = fitted_on(task), usd_per_gpu_hour(DAY)
     strict = without_each(fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL), "harness")
@@ -228,24 +422,17 @@ def page_of(task: TaskKind = TaskKind.TRAIN) -> str:
         settings = settings_of(table, judged, usd, worth)
         off = [f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings)]
         by = f"dollars and ${worth:g} an hour" if worth else "dollars"
-        columns[f"{words}, {by}"] = [*figures(settings), *off]
-    rows = [(names[0], *columns), ("---",) * (1 + len(columns))]
-    rows += zip([*ways_of(settings), *names[1:]], *columns.values(), strict=True)
+        columns[f"{words}, {by}"] = [*regret_cells(settings), *off]
+    rows = zip([*ways_of(settings), *names[1:]], *columns.values(), strict=True)
     prices = price_disappointments()
-    return "\n".join([
-        *(f"| {' | '.join(row)} |" for row in rows),
-        "",
-        f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers.",
-        "",
-    ])  # fmt: skip
-
-
-def main() -> None:
-    """Write the page's figures between its markers."""
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}\n{page_of()}{END}{tail}", encoding="utf-8")
+    said = f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers."
+    return f"{as_table([(names[0], *columns), *rows])}\n\n{said}"
 
 
 if __name__ == "__main__":
-    main()
+    parser = ArgumentParser(description="Make the tables of a page.")
+    parser.add_argument("page", choices=("prediction", "regret"))
+    if parser.parse_args().page == "prediction":
+        write_prediction()
+    else:
+        put(regret_table(), DOCS / REGRETS)
