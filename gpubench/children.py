@@ -9,8 +9,8 @@ and then kills the child's process group. It runs none of the child's code, so a
 stop it.
 
 A daemon leaves that group on purpose. So each child carries a mark in its environment, which its
-descendants inherit. On Linux the guard ends whatever still has the mark, and names it. A daemon that clears its
-environment is not found.
+descendants inherit. On Linux the guard ends whatever still has the mark, and names it. A daemon that clears
+its environment is not found.
 """
 
 from __future__ import annotations
