@@ -38,7 +38,7 @@ from gpubench.models import (
 from gpubench.models.measurement import LEAST_GAPS
 from gpubench.models.run import TimeToQuality
 from gpubench.profile import load_profiles
-from gpubench.record.shared import readings_by
+from gpubench.record.sharing import readings_by
 from gpubench.sections.compared import devices, processor
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section, unexplained
