@@ -63,7 +63,7 @@ class Predictions(dict[str, Estimate | Refusal]):
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
     """The document of `predict show --json`."""
-    from gpubench.record.shared import readings_by
+    from gpubench.record.sharing import readings_by
 
     calibration = load_calibration()
     return {

@@ -10,7 +10,7 @@ from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SLAT
 from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Execution, Framework, MemoryFormat, Precision, TaskKind
-from gpubench.record.shared import readings_by
+from gpubench.record.sharing import readings_by
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import kinds_words, rate_of, told_apart, workload_name

@@ -46,12 +46,6 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
         lambda: of_card.judged(verdicts),
     )
-    if not request.full and not judge.failed(verdicts):
-        late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
-        parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
-        some = f"{units.count(len(check.left_out), 'usual case')} not tried{parts}"
-        what = some if check.left_out or late else "every usual case was tried"
-        say(f"{what}: gpubench check --cuda --full has no limit of time")
     say(_next(check, verdicts, path))
     return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
 
