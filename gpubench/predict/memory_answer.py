@@ -30,6 +30,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.models.record import Record, headed, html_table, shown
+from gpubench.names import counted
 from gpubench.options import LARGEST_NUMBER, asked_recipe, shown_value, takes_options_of
 from gpubench.precisions import in_memory
 from gpubench.predict import memory as of_question
@@ -421,6 +422,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     """
     from gpubench.record.store import own_runs
 
+    request = _with_count(request)
     asked = asked_recipe(request)
     specs = [usual_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
     questions, own = _questions(request, asked), own_runs(request.results)
@@ -434,6 +436,19 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
         )
         for question in questions
     )
+
+
+def _with_count(request: MemoryRequest) -> MemoryRequest:
+    """Return the request with the number of GPUs that stands before their names, as in "2x RTX 3090".
+
+    Raises:
+        MisuseError: If there are two such numbers.
+    """
+    stated, names = zip(*map(counted, request.gpus), strict=True) if request.gpus else ((), ())
+    counts = {*stated, request.count if "count" in request.asked else None} - {None}
+    if len(counts) > 1:
+        raise MisuseError(f"--gpu and --count name {listing(map(str, sorted(counts)))} GPUs: name one number")
+    return msgspec.structs.replace(request, gpus=tuple(names), count=min(counts, default=request.count))
 
 
 def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Question]:

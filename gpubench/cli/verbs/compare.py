@@ -20,11 +20,12 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     from gpubench.folders import results_root
     from gpubench.record.compare import compare
     from gpubench.record.run_file import read_run
-    from gpubench.record.store import find_run
+    from gpubench.record.store import find_run, reference_for
     from gpubench.sections.comparison import compared
 
     tolerance, root = request.fail_over, results_root(request.results)
-    a, b = (read_run(find_run(root, name)) for name in (request.a, request.b))
+    b = read_run(find_run(root, request.b))
+    a = reference_for(b) if request.a == "reference" else read_run(find_run(root, request.a))
     found = compare(a, b, across_devices=request.by == "device")
     for remark in found.remarks:
         say(remark)

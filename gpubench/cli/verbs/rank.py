@@ -10,8 +10,9 @@ import msgspec
 from gpubench.blocks.parts import Part
 from gpubench.cli.options import Verb
 from gpubench.cli.output import BriefRequest, answer, say
+from gpubench.errors import StorageError
 from gpubench.options import Option
-from gpubench.recommend.request import OUTPUT, RankRequest
+from gpubench.recommend.request import EVIDENCE, OUTPUT, RankRequest
 from gpubench.settings import FILES
 
 if TYPE_CHECKING:
@@ -42,13 +43,30 @@ class ShownRequest(BriefRequest, frozen=True, kw_only=True):
         return self.table and self.explain
 
 
-def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
+class PricesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Where newer prices lie, if anywhere."""
+
+    snapshot_url: Annotated[
+        str | None, Option("URL of a published snapshot of prices that is read first.", way="setting")
+    ] = None
+    offline: Annotated[
+        bool, Option("Read no published prices, whatever the setting snapshot-url says.", EVIDENCE)
+    ] = False
+
+
+SNAPSHOT_LIMIT_S = 1.0
+"""For a published snapshot and its hash; after that the prices here do."""
+
+
+def verb(request: RankRequest, shown: ShownRequest, prices: PricesRequest, *, as_json: bool) -> None:
     """Rank GPUs and instances by training per dollar, and say how sure that is.
 
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
     """
     from gpubench.recommend.rank import brief_document, document, rank
 
+    if prices.snapshot_url is not None and not prices.offline:
+        _read_published(prices.snapshot_url, request)
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
     wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
@@ -78,6 +96,19 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
         "CPU where there is none; `gpubench try` measures the answer where it is rented; `gpubench report` "
         "makes the page."
     )
+
+
+def _read_published(url: str, request: RankRequest) -> None:
+    """Take the newer prices of a published snapshot over; without them those that are here do."""
+    from gpubench.offers.refresh import take_over
+    from gpubench.offers.sources import SourceError
+    from gpubench.offers.transport import HttpTransport
+
+    try:
+        with HttpTransport(within_s=SNAPSHOT_LIMIT_S) as transport:
+            take_over(url, transport, results=request.results)
+    except (SourceError, StorageError) as error:
+        say(f"snapshot-url: {error}; the prices that are here stand, with their days")
 
 
 def set_in_a_file(request: RankRequest) -> list[Part]:
