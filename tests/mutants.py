@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a sound run of two GPUs breaks the power limit of one and is refused",
-        file="gpubench/record/rules.py",
+        file="gpubench/record/run_file.py",
         old="launch.energy_region_s / gpu_count",
         new="launch.energy_region_s",
         killer="record/test_store.py::test_more_energy_than_the_power_limit_allows_is_refused",

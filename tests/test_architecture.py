@@ -71,7 +71,7 @@ def test_no_room_is_reached_from_below_by_its_name():
 
 
 LIBRARIES = {
-    "torch": {"measure", "profile", "probe", "workload", "user_build", "user_loss", "tensors"},
+    "torch": {"measure", "profile", "probe", "workload", "user_model", "user_loss", "tensors"},
     "plotly": {"report"},
     "pynvml": {"probe"},
     "requests": {"offers"},

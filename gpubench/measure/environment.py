@@ -10,7 +10,7 @@ import psutil
 from gpubench import __version__
 from gpubench.children import commit_of_checkout
 from gpubench.executions import COMPILE_SWITCHES
-from gpubench.measure.child import THREAD_VARIABLES
+from gpubench.measure.launcher import THREAD_VARIABLES
 from gpubench.measure.messages import Ready
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment

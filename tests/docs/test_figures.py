@@ -26,7 +26,7 @@ from gpubench.predict.decode import decode_fit
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.profile.memory_figures import FIXED_BYTES
 from gpubench.units import GIB, MIB
-from tools.make_memory_allowance import MemoryReading, ReadingKind, load_readings
+from tools.make import MemoryReading, ReadingKind, load_readings
 
 DOCS = Path(__file__).parents[2] / "docs"
 

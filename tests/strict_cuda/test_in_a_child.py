@@ -13,8 +13,7 @@ from command import gpubench
 
 from gpubench.cli.progress import LiveProgress
 from gpubench.measure import messages
-from gpubench.measure.child import Child, environment_of
-from gpubench.measure.launcher import Launcher
+from gpubench.measure.launcher import Child, Launcher, environment_of
 from gpubench.measure.messages import RoundEnded
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest

@@ -401,16 +401,6 @@ def own_runs() -> Iterator[str]:
     yield f"take the error of a ratio from {without} to {with_them} %"
 
 
-def decision() -> Iterator[str]:
-    """What is in force; the steps before it are a record of their day."""
-    whole, many = document(), jobs()
-    one = many["by_slice"]["from one GPU"]
-    yield f"| {percent(whole['mape'], 2)} / {percent(whole['median_ape'], 2)}, {percent(whole['coverage_90'], 1)} %, x{whole['half_width_factor']:.2f} | yes"
-    widths = [f"x{half_widths(name, None):.2f}" for name in READ_ONCE]
-    yield f"{widths[0]} for `transformer`, {widths[1]} for `bert_base` and {widths[2]} for `vit_b16` at AMP"
-    yield f"to {percent(one['coverage_90'], 1)} % covered; all jobs 89.5 to {percent(many['coverage_90'], 1)} %"
-
-
 def committed(hold_out: str, part: str) -> dict[str, str]:
     with (ROOT / "docs" / "prediction_figures.csv").open(encoding="utf-8", newline="") as file:
         (row,) = [row for row in csv.DictReader(file) if (row["hold_out"], row["slice"]) == (hold_out, part)]
@@ -423,7 +413,6 @@ STATED = {
         small_networks, memory, several, a_job_of_eight, headline, weak_spots, seen_afterwards,
     ),
     "docs/limits.md": (not_confirmed,),
-    "docs/decisions/0008-unseen-harness.md": (decision,),
 }  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     """Check one card, print what was found, and leave the file; exit 1 if a judged part failed."""
     from gpubench.cuda_check import judge
     from gpubench.cuda_check import run as cuda_check
-    from gpubench.cuda_check.store import file_name
+    from gpubench.cuda_check.judge import file_name
     from gpubench.probe.select import select_device
     from gpubench.probe.torch_view import torch_build
     from gpubench.sections.cuda_check import judged

@@ -13,12 +13,12 @@ from gpubench.options import ResultsRequest
 from gpubench.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpubench.probe.checkup import Check
+    from gpubench.probe.health import Check
 
 
 def verb(request: ResultsRequest, *, as_json: bool) -> ExitCode:
     """Check what a measurement needs, from the software up; exit 1 if something keeps it from running."""
-    from gpubench.probe.checkup import check_up, failed
+    from gpubench.probe.health import check_up, failed
     from gpubench.probe.probe import probe
     from gpubench.sections.checkup import checked_up
 
@@ -29,16 +29,16 @@ def verb(request: ResultsRequest, *, as_json: bool) -> ExitCode:
 
 def _storage(results: Path | None) -> Check:
     from gpubench.folders import results_root
-    from gpubench.probe.checkup import fail, ok
+    from gpubench.probe.health import Check
     from gpubench.record.store import check_writable
 
     root = results_root(results)
     try:
         there = check_writable(root)
     except StorageError as error:
-        return fail("results folder", error.seen, error.fix)
+        return Check("fail", "results folder", error.seen, error.fix)
     free = shutil.disk_usage(there).free
-    return ok("results folder", f"{root}, {format_bytes(free)} free")
+    return Check("ok", "results folder", f"{root}, {format_bytes(free)} free")
 
 
 VERB = Verb(verb, place=20)

@@ -46,8 +46,7 @@ def add(request: AddRequest, *, as_json: bool) -> None:
     id is refused, and the exit code is 5.
     """
     from gpubench.folders import results_root
-    from gpubench.record.adding import add_runs
-    from gpubench.record.store import check_writable
+    from gpubench.record.store import add_runs, check_writable
 
     root = results_root(request.results)
     check_writable(root)

@@ -35,8 +35,7 @@ def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
     """Measure workloads on a device and store the run."""
     from gpubench.predict.memory import doubts
     from gpubench.record.store import newest_runs
-    from gpubench.session.session import prepare
-    from gpubench.session.torchrun import follow
+    from gpubench.session.session import follow, prepare
 
     place = place_under_torchrun()
     if place is not None and place.rank > 0:
