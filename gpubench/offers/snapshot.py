@@ -142,9 +142,7 @@ class Dated(NamedTuple):
     clock: str | None = None
 
 
-def load_dated(
-    results: Path | None = None, extra: Path | None = None, as_of: date | str | None = None
-) -> Dated:
+def load_dated(results: Path | None = None, extra: Path | None = None, as_of: date | None = None) -> Dated:
     """Return every offer known, and the day that ages count to: the one asked for, else today.
 
     Where the clock stands before the newest price or before gpubench itself, ages count to the later of both.

@@ -457,6 +457,11 @@ def find_run(root: Path, name: str) -> Path:
     raise MisuseError(f"{problem} in {root}: see `gpubench results list`")
 
 
+def read_named(results: Path | None, name: str) -> Run:
+    """Read a run of a results folder by path, by id, or ``latest``."""
+    return read_run(find_run(results_root(results), name))
+
+
 def _is_run_name(name: str) -> bool:
     """Whether a file is named as ``write_run`` names them: <UTC>-<id>.json."""
     return _RUN_NAME.fullmatch(name) is not None and is_safe_name(name.casefold().removesuffix(".json"))

@@ -19,11 +19,10 @@ from command import gpubench  # noqa: E402
 
 from golden.documents import DOCUMENTS, schema_text  # noqa: E402
 from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, frozen_tables, run  # noqa: E402
-from gpubench.cli.app import load_verb, verb_names  # noqa: E402
-from gpubench.cli.options import requests_of  # noqa: E402
+from gpubench.cli.table import VERBS  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
-COLUMNS, MOST_LINES = 100, 10
+COLUMNS, MOST_LINES = 100, 9
 
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),
@@ -125,10 +124,10 @@ def _plain(text: str) -> str:
 def settings_page() -> str:
     """Return the page of settings: each with what it is for, and the verbs that heed it."""
     heeded: dict[str, list[tuple[Option, str]]] = {}
-    for verb in verb_names():
-        for each in (each for request in requests_of(load_verb(verb)) for each in options_of(request)):
+    for path, verb in sorted(VERBS.items()):
+        for each in (each for request in verb.asked for each in options_of(request)):
             if each.way == "setting":
-                heeded.setdefault(typed(each.name), []).append((each, f"`{verb}`"))
+                heeded.setdefault(typed(each.name), []).append((each, f"`{path.partition(' ')[0]}`"))
     groups: dict[str, list[str]] = {}
     for name, found in sorted(heeded.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
@@ -150,7 +149,7 @@ utilization = 0.6
 line = ["GeForce", "RTX"]
 ```
 
-The last line of an answer says what was set, and `settings` of the JSON lists it. A name that no verb heeds is refused with the
+The last line, on stderr, says what was set, and `settings` of the JSON lists it. A name that no verb heeds is refused with the
 nearest that one does. No file of a folder above counts, and `gpubench.rank()` reads none: there each setting is a keyword, with
 `_` in place of `-`. A range is text, as in `"0.2-0.5"`; a list is one of TOML or a text with commas. An option that went
 answers with what to do instead.

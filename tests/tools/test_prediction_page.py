@@ -17,20 +17,18 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.folders import data_rows
-from gpubench.models import CardClass, Estimate, Execution, Precision, Status, TaskKind
+from gpubench.models import Estimate, Execution, Precision, Status, TaskKind
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.decode import decode_readings
 from gpubench.predict.estimate import estimate
-from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, case_for, question_of
+from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, question_of
 from gpubench.predict.scaling import SHARES, scaling
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import need_of
 from gpubench.readings import h200_readings
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
 from gpubench.specs import load_specs
-from gpubench.units import GIB
 from tools.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_quantile
 from tools.fit import batch_spread, level_weights, scaling_figures
 from tools.published import DATA, Table, fitted_on, published_rows, shipped
@@ -299,21 +297,6 @@ def a_job_of_eight() -> Iterator[str]:
     yield f"on 8 H100s at batch {batch} is predicted at {likely} tokens/s per GPU ({low} to {high})"
 
 
-# Memory
-
-
-def memory() -> Iterator[str]:
-    def gib(name: str, precision: Precision, batch_size: int) -> str:
-        question = question_of(load_profiles()[name], precision, batch_size=batch_size)
-        need = need_of(question.profile, case_for(question, load_specs()[H100]), CardClass.HBM)
-        return f"{need.allocated.value / GIB:.1f}"
-
-    eight, sixteen, strict = (gib("transformer", p, n) for p, n in ((AMP, 8), (AMP, 16), (FP32, 8)))
-    yield f"`transformer` needs {eight} GiB at batch 8 and {sixteen} at batch 16 (amp), {strict} at batch 8 (fp32)"
-    amp, fp32 = (gib("vgg16", p, 64) for p in (AMP, FP32))
-    yield f"`vgg16` at batch 64 {amp} (amp) and {fp32}"
-
-
 # Errors on the shipped rows
 
 
@@ -410,7 +393,7 @@ def committed(hold_out: str, part: str) -> dict[str, str]:
 STATED = {
     PAGE: (
         unused, own_runs, unstated_batches, inference, tokens, other_vendors, nothing_measured, classes_on_new_cards, levels,
-        small_networks, memory, several, a_job_of_eight, headline, weak_spots, seen_afterwards,
+        small_networks, several, a_job_of_eight, headline, weak_spots, seen_afterwards,
     ),
     "docs/limits.md": (not_confirmed,),
 }  # fmt: skip
