@@ -89,6 +89,10 @@ class CardAnswer(Record, frozen=True, kw_only=True):
         return listing(map(gpu_name, self.gpu_keys), most)
 
 
+MOST_MENDED = 8
+"""Cards of the short document of which it says what would make the step fit."""
+
+
 class MemoryAnswer(Record, frozen=True, kw_only=True):
     """The need of one step and, card by card, whether it fits.
 
@@ -173,8 +177,10 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
             {name: card[name] for name in ("gpu_keys", "memory_bytes", "verdict", "largest_batch")}
             for card in whole["cards"]
         ]
+        for told, card in zip(cards, whole["cards"] if len(cards) <= MOST_MENDED else (), strict=False):
+            told["fits_with"] = next((fix["what"] for fix in card["fixes"] if fix["fits"]), None)
         return {
-            **{name: whole[name] for name in (*head, *need)},
+            **{name: whole[name] for name in (*head, "parallel_mode", *need)},
             "fits_on": self.fits_on(),
             **({"cards": cards} if with_cards else {}),
             "refused": len(self.refused),
