@@ -371,7 +371,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
         )
     for reason in reasons:
         seen, fix = seen_and_fix(reason)
-        yield Check("warn", name, seen, fix or "runs are marked with it; compare them with like only")
+        yield Check("warn", name, seen, fix or "compare only with runs that carry the same mark")
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"
         yield Check("warn", name, seen, f"nvidia-smi -i {device.index} -pm 1")
