@@ -279,7 +279,9 @@ def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterato
         (Execution.GRAPH, others),
         (Execution.EAGER, (*first, *others)),
     ):
-        for name, precision in product(COMPILED if execution is Execution.COMPILE else names, precisions):
+        compiled = execution is Execution.COMPILE
+        wanted = [name for name in COMPILED if name in trained] if compiled else names
+        for name, precision in product(wanted, precisions):
             yield case_of(name, precision, execution)
 
 
