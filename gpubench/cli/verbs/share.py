@@ -6,7 +6,7 @@ from gpubench.errors import ExitCode
 from gpubench.files import write_file
 from gpubench.record import sharing, store
 from gpubench.record.request import ShareRequest
-from gpubench.sections.sharing import held, pull_request
+from gpubench.sections.judged import held, pull_request
 
 
 def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
