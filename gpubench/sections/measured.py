@@ -581,8 +581,10 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """What a terminal shows of a run: its cases, and what each choice gained."""
-    return unexplained(part for told in (*FIGURES, *GAINS) for part in told(data))
+    """What a terminal shows of a run: its cases, and what each choice gained that is known."""
+    is_known = bool(_sure(amp_effects(data.results)))
+    parts = unexplained(part for told in (*FIGURES, *GAINS[1:]) for part in told(data))
+    return [*parts, *amp(data)[: None if is_known else 1]]
 
 
 def _render(data: ReportData) -> Block | None:
