@@ -9,6 +9,13 @@ from gpubench.executions import Execution, Framework
 from gpubench.findings import Finding, FindingKind
 from gpubench.models.case import Case, MemoryFormat, Recipe
 from gpubench.models.catalog import GpuSpec, Offer, Seller
+from gpubench.models.choice import (
+    Asks,
+    Choice,
+    Elsewhere,
+    Job,
+    Source,
+)
 from gpubench.models.cuda_check import (
     CHECK_VERSION,
     Blocks,
@@ -23,17 +30,6 @@ from gpubench.models.cuda_check import (
     PartState,
     PrecisionProof,
     QuickProof,
-)
-from gpubench.models.decision import (
-    Asks,
-    Change,
-    Choice,
-    Decision,
-    Elsewhere,
-    Job,
-    Source,
-    Sureness,
-    UsageLine,
 )
 from gpubench.models.measurement import (
     Basis,
@@ -116,12 +112,10 @@ __all__ = [
     "Case",
     "CaseRow",
     "Cause",
-    "Change",
     "Checkpointing",
     "Choice",
     "ClockProof",
     "CudaCheck",
-    "Decision",
     "DecodeWork",
     "DeviceProfile",
     "Elsewhere",
@@ -176,13 +170,11 @@ __all__ = [
     "StartState",
     "Status",
     "StepMemory",
-    "Sureness",
     "Switches",
     "TaskKind",
     "TelemetrySample",
     "TimeToQuality",
     "Trainable",
-    "UsageLine",
     "Verdict",
     "WeightType",
     "WorkloadProfile",
