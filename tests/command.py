@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 WITH_BF16 = """
-from gpubench.probe import cpu
-found = cpu.instructions
-cpu.instructions = lambda *root: found(*root) | {"avx512_bf16"}
+from gpubench.probe import host
+found = host.instructions
+host.instructions = lambda *root: found(*root) | {"avx512_bf16"}
 from gpubench.cli.app import main
 main()
 """

@@ -38,16 +38,14 @@ import msgspec
 import pandas as pd
 
 from gpubench.cli.app import app
-from gpubench.cuda_check import cases
-from gpubench.cuda_check.judge import fault_of
 from gpubench.measure import capability, micro, plan, step
-from gpubench.measure.peaks import GEMM_SIZES, peak_flops_per_s
-from gpubench.measure.precision import switches_for
+from gpubench.measure.capability import GEMM_SIZES, peak_flops_per_s
+from gpubench.measure.step import switches_for
 from gpubench.measure.request import RunRequest
 from gpubench.measure.plan import check_request
-from gpubench.models import Case, CaseRow, DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
+from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.predict.estimate import estimate
-from gpubench.probe.nvml_profile import tensor_core_precisions
+from gpubench.probe.nvml import tensor_core_precisions
 from gpubench.predict.question import Question, precision_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import planned_peak_bytes
@@ -86,7 +84,6 @@ assert step.AUTOCAST_TYPES[fp8].itemsize == 2
 with switches_for(fp8) as switches:
     assert switches.unexpected(fp8) is None and switches.unexpected(Precision.FP32)
 assert case.precision.facts.loss_error > 0
-assert any(case.precision is fp8 for case, _ in cases.other_cases(gpus["H100"]))
 # What is stored, predicted and printed.
 assert msgspec.json.decode(msgspec.json.encode(case), type=Case) == case
 assert planned_peak_bytes(cnn, case) > 0
@@ -94,9 +91,6 @@ answers = estimate(Question(profile=cnn, precision=fp8), [specs[g.gpu_key] for g
 assert "amp-fp8 is measured, never predicted" in answers["nvidia-h100-sxm-80gb"].reason
 assert "no FP8 tensor cores" in answers["nvidia-a100-sxm-80gb"].reason
 assert "amp-fp8" in case_words(case)
-# What it needs.
-assert fault_of(CaseRow(case=case, status=Status.UNSUPPORTED), None) is None
-assert cases._why_not(case, cnn, gpus["H100"]) == "tomorrow is not installed: pip install tomorrow"
 # From which hardware on a precision is to be had stands in its row alone: here Ampere begins at 8.1.
 assert tensor_core_precisions((8, 0), None, "A100") == ("fp16", "int8")
 assert tensor_core_precisions((8, 1), None, "A100") == ("fp16", "bf16", "tf32", "int8")

@@ -1,45 +1,131 @@
-"""What the readings of a check mean: pure functions of its file, so that new rules can judge an old one.
+"""The file of a check, and what its readings mean: pure functions, so that new rules can judge an old file.
 
-Nothing is held against a reference card: each rule holds two readings of one card against each other. A
-ratio fails only where its whole interval lies outside the limits; where it lies neither inside nor outside it
-is undecided, which is no failure and no confirmation.
+Whatever goes into a file is scrubbed, and whatever comes is hostile. Nothing is held against a reference
+card: each rule holds two readings of one card against each other. A ratio fails only where its whole interval
+lies outside the limits; where it lies neither inside nor outside it is undecided, which is no failure and no
+confirmation.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from gpubench import stats
+from gpubench.errors import MisuseError
 from gpubench.executions import REFUSED_IN_CAPTURE
+from gpubench.files import read_json, write_file
 from gpubench.interval import Interval
-from gpubench.measure.checks import IEEE_ERROR, SCALING_TOLERANCE
-from gpubench.measure.child import NO_SIGN
-from gpubench.measure.telemetry import power_integral
+from gpubench.measure.checks import IEEE_ERROR
+from gpubench.measure.launch import power_integral
+from gpubench.measure.privacy import scrub
 from gpubench.models import (
+    CHECK_VERSION,
     Blocks,
     CaseRow,
     Cause,
-    Checkpointing,
     CudaCheck,
+    DeviceProfile,
     Execution,
     FindingKind,
     Identity,
-    Measurement,
     PartLog,
     PartState,
     Precision,
     PrecisionProof,
     Status,
-    WeightType,
 )
 from gpubench.precisions import RECURRENT
-from gpubench.units import count, format_bytes, format_duration, format_number, format_percent, plain
+from gpubench.record.run_file import is_safe_name
+from gpubench.specs import find_spec
+from gpubench.units import MIB, format_bytes, format_duration, format_number, format_percent, plain
+
+MOST_BYTES = 16 * MIB
+"""A whole check is some hundreds of kilobytes."""
+LONGEST_TEXT = 2000
+_OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
+"""Calls of the driver library that tell one card, or one machine, from another of its kind."""
+SAID = frozenset({"reason", "traceback", "unavailable", "left_out", "value", "os"})
+"""Fields of a check that hold words of others; all else is gpubench's own."""
+
+
+def file_name(device: DeviceProfile, torch: str | None) -> str:
+    """Return the name of a check's file.
+
+    >>> file_name(DeviceProfile(backend="cuda", gpu_key="nvidia-tesla-t4-16gb"), "2.13.0+cu130")
+    'cuda-check-nvidia-tesla-t4-16gb-2.13.0-cu130.json'
+    """
+    key = _safe(device.gpu_key or device.name or "")
+    return f"cuda-check-{key}-{_safe(torch or '')}.json"
+
+
+def nameless(device: DeviceProfile) -> DeviceProfile:
+    """Return a profile without what tells this card from another of its kind."""
+    return msgspec.structs.replace(device, uuid=None, device_id=None, pci_bus_id=None, index=None)
+
+
+def nameless_calls(calls: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return the calls of the driver library without the identifiers of cards, and without processes."""
+    return tuple(
+        {**call, "value": len(call["value"])}  # their names and numbers are somebody's own
+        if "RunningProcesses" in call["function"] and isinstance(call["value"], list)
+        else dict(call)
+        for call in calls
+        if not _OF_ONE_CARD.search(call["function"])
+    )
+
+
+def write_check(path: Path, check: CudaCheck) -> None:
+    """Replace the file whole; every text in it is scrubbed once more, whatever it came from.
+
+    Raises:
+        StorageError: If it cannot be written; the old file is then untouched.
+    """
+    write_file(path, encode(check), hint="choose another file with -o")
+
+
+def encode(check: CudaCheck) -> bytes:
+    """Return the bytes of a check's file."""
+    return msgspec.json.format(msgspec.json.encode(scrubbed(msgspec.to_builtins(check))), indent=1) + b"\n"
+
+
+def scrubbed(document: Any, *, said: bool = False) -> Any:
+    """Return a document with every text of others scrubbed, but for the names of the catalog."""
+    if isinstance(document, str):
+        return scrub(document, LONGEST_TEXT) if said and find_spec(document) is None else document
+    if isinstance(document, dict):
+        return {key: scrubbed(part, said=said or key in SAID) for key, part in document.items()}
+    if isinstance(document, list | tuple):
+        return [scrubbed(part, said=said) for part in document]
+    return document
+
+
+def read_check(path: Path) -> CudaCheck:
+    """Read the file of a check, whoever wrote it.
+
+    Raises:
+        MisuseError: If it is missing, too large, of a later gpubench, or no check.
+    """
+    check = read_json(path, CudaCheck, MOST_BYTES, what="a check of gpubench", follow_links=True)
+    if check.kind != "cuda-check" or not 1 <= check.schema_version <= CHECK_VERSION:
+        raise MisuseError(
+            f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "
+            f"cuda-check up to {CHECK_VERSION}"
+        )
+    return check
+
+
+def _safe(text: str) -> str:
+    name = re.sub(r"(?:[^a-z0-9.]|\.{2,})+", "-", text.lower()).strip("-.")[:60].strip("-.")
+    return name if is_safe_name(name) else "unknown"
+
 
 State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
 """``cut off`` gave no answer in its time, for ``left out`` there was none; ``shown`` is not judged."""
@@ -120,13 +206,11 @@ def confirms(check: CudaCheck) -> bool:
 
     It ended, its core parts were done, strict fp32 among the precisions, nothing failed or was cut off, and
     nothing was left undecided. The cases that there was no time for do not matter: all that was read agreed.
-    How a job scales over several GPUs may stay undecided: it hangs on what connects them, and what is
-    confirmed is one card.
     """
-    open_ones = {v.state for v in judge(check) if v.part != "scaling" or v.state != "undecided"}
+    states = {verdict.state for verdict in judge(check)}
     done = {part.name for part in check.parts if part.state is PartState.DONE}
     proven = any(proof.precision is Precision.FP32 for proof in check.precisions)
-    settled = open_ones.isdisjoint({"FAILED", "cut off", "undecided"})
+    settled = states.isdisjoint({"FAILED", "cut off", "undecided"})
     return check.finished_at is not None and done >= CORE and proven and settled
 
 
@@ -155,14 +239,6 @@ def _state_of(seen: Interval, limits: tuple[float, float]) -> State:
     return "FAILED" if high < limits[0] or low > limits[1] else "undecided"
 
 
-def _cause_of(check: CudaCheck, row: CaseRow | Measurement) -> Cause | None:
-    """The cause of a row; files before version 3 have the words alone."""
-    if row.cause is None and check.schema_version < 3:
-        causes = {REFUSED_IN_CAPTURE: Cause.REFUSED_IN_CAPTURE, NO_SIGN: Cause.SILENCE}
-        return next((cause for words, cause in causes.items() if words in (row.reason or "")), None)
-    return row.cause
-
-
 def _error_text(error: float | None) -> str:
     return "not finite" if error is None else f"{error:.1e}"
 
@@ -177,13 +253,9 @@ def _named(texts: Sequence[str]) -> str | None:
 
 
 def _of_device(check: CudaCheck) -> Iterator[Verdict]:
-    """Show what the driver told."""
-    shown = partial(Verdict, part="device", state="shown")
-    if check.nvml:
-        refused = sum(call.get("code") != 0 for call in check.nvml)
-        yield shown(what="driver library", found=f"{len(check.nvml)} calls, {refused} refused")
+    """Show what is unusual about the device."""
     for finding in check.findings:
-        yield shown(what=finding.kind, found=f"{finding.value}")
+        yield Verdict(part="device", what=finding.kind, state="shown", found=f"{finding.value}")
 
 
 def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
@@ -298,8 +370,8 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
     """Say what is wrong with a case; None where nothing is, or where it says nothing against the path.
 
-    A card that is too small for a case runs out of memory, a model of one recurrent layer may leave nothing
-    to compile, and what computes in 8 bits or 4 hangs on the release of a package.
+    A card that is too small for a case runs out of memory, and a model of one recurrent layer may leave
+    nothing to compile.
     """
     if _is_excused(row, memory_bytes):
         return None
@@ -321,48 +393,33 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
 def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
     case = row.case
     if row.status is Status.UNSUPPORTED:
-        of_others = case.precision.facts.needs is not None or case.weight_type is WeightType.NF4
-        compiled = case.execution is Execution.COMPILE and case.workload in UNCOMPILED
-        return of_others or case.checkpointing is Checkpointing.SELECTIVE or compiled
+        return case.execution is Execution.COMPILE and case.workload in UNCOMPILED
     if row.status is not Status.OUT_OF_MEMORY or row.expected_bytes is None or memory_bytes is None:
         return False
     return row.expected_bytes > ROOMY * memory_bytes
 
 
-def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the cases of a part; of the compiled, which are few, each one not tried or not here is named."""
-    compiled = part == "compile"
-    rows = [row for row in check.cases if (row.case.execution is Execution.COMPILE) == compiled]
-    late = [label for label in check.left_out if (Execution.COMPILE in label.split()) == compiled]
-    seen = [(row, fault_of(row, check.device.memory_bytes)) for row in rows]
+def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge the cases; each one that this machine cannot do is named."""
+    seen = [(row, fault_of(row, check.device.memory_bytes)) for row in check.cases]
     excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
-    if rows:
+    if seen:
         faults = [f"{row.case.label}: {plain(fault, LONGEST)}" for row, fault in seen if fault is not None]
-        sound = len(rows) - len(faults) - len(excused)
+        found = f"{len(seen) - len(faults) - len(excused)} of {len(seen)} sound"
         yield _judged(
-            part,
-            f"a few steps of each case{' tried' if late else ''}",
-            found=f"{sound} of {len(rows)} sound" + (f", {len(excused)} not here" if excused else ""),
+            "cases",
+            f"a few steps of each case{' tried' if check.left_out else ''}",
+            found=f"{found}, {len(excused)} not here" if excused else found,
             limit="loss within its precision",
             wrong=_named(faults),
         )
-    errors = [row.graph_error for row in rows if row.graph_error is not None]
-    if errors:
-        what = "largest difference of losses from eager ones"
-        yield Verdict(part=part, what=what, state="shown", found=f"{max(errors):.1e}")
     for row in excused:
         if row.status is Status.UNSUPPORTED:
             why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"
-            yield Verdict(part=part, what="case not here", state="shown", found=row.status, reason=why)
-    if late:
-        reason = _named([*dict.fromkeys(check.left_out[label] for label in late)])
-        yield Verdict(
-            part=part,
-            what="cases not tried",
-            state="left out",
-            found=f"{len(late)} of {len(rows) + len(late)}",
-            reason=f"{', '.join(late)}: {reason}" if compiled else reason,
-        )
+            yield Verdict(part="cases", what="case not here", state="shown", found=row.status, reason=why)
+    if late := check.left_out:
+        found, reason = f"{len(late)} of {len(seen) + len(late)}", _named([*dict.fromkeys(late.values())])
+        yield Verdict(part="cases", what="cases not tried", state="left out", found=found, reason=reason)
 
 
 def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
@@ -372,7 +429,10 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     """
     faults, memory = check.faults, check.device.memory_bytes
     if (row := faults.waiting) is not None:
-        right = row.status is Status.UNSUPPORTED and _cause_of(check, row) is Cause.REFUSED_IN_CAPTURE
+        told = row.cause is Cause.REFUSED_IN_CAPTURE
+        if check.schema_version < 3:  # which has the words alone
+            told = REFUSED_IN_CAPTURE in (row.reason or "")
+        right = row.status is Status.UNSUPPORTED and told
         what, limit = "a model that waits, captured", "unsupported, with its cause"
         wrong = None if right else f"{row.status}: {row.reason}"
         yield _judged("faults", what, found=row.status, limit=limit, wrong=wrong)
@@ -384,19 +444,6 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
         found = str(row.status).replace("_", " ")
         yield _judged("faults", what, found=found, limit="out of memory", wrong=wrong)
     yield from _sound("the case after the lack of memory", faults.after_too_large, memory)
-    measured = faults.at_largest
-    ended = any(log.name == "faults" and log.state is PartState.DONE for log in check.parts)
-    if faults.tried and (ended or measured is not None):  # else the part itself says how it ended
-        good = max((batch for batch, fits in faults.tried if fits), default=0)
-        right = measured is not None and measured.status is Status.OK and measured.case.batch_size == good
-        wrong = "it was not measured" if measured is None else f"{measured.status}: {measured.reason}"
-        yield _judged(
-            "faults",
-            f"largest batch in {format_bytes(faults.cap_bytes)}",
-            found=f"{good:,} after {len(faults.tried)} trials",
-            limit="measured at it",
-            wrong=None if right else wrong,
-        )
 
 
 def _sound(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator[Verdict]:
@@ -406,64 +453,6 @@ def _sound(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator
         yield _judged("faults", what, found=found, limit="sound", wrong=fault)
 
 
-# --- measured -----------------------------------------------------------------------------------------
-
-
-def _came_late(check: CudaCheck, row: Measurement) -> bool:
-    """Whether there was no time for a row; one whose process fell silent is no such row."""
-    return row.status is Status.TIMEOUT and _cause_of(check, row) is not Cause.SILENCE
-
-
-def _of_scaling(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge a job on several GPUs against the same on one."""
-    rows = sorted(check.scaling, key=lambda row: row.case.gpu_count)
-    if len({row.case.gpu_count for row in rows}) < 2:
-        return
-    one, several = rows[0], rows[-1]
-    gpus = several.case.gpu_count
-    limits = (1.0, SCALING_TOLERANCE * gpus)
-    verdict = partial(
-        Verdict, part="scaling", what=f"{gpus} GPUs over one", limit=f"over 1, at most {limits[1]:g}"
-    )
-    bad = [row for row in (one, several) if row.samples_per_s is None]
-    if bad:
-        slow_host = all(_came_late(check, row) for row in bad)  # which is no fault of the job
-        missed: State = "left out" if slow_host else "FAILED"
-        yield verdict(state=missed, reason=f"{bad[0].label}: {bad[0].status}: {bad[0].reason}")
-        return
-    speedup = several.interval.times(one.interval.inverse())
-    yield verdict(state=_state_of(speedup, limits), found=speedup.by("{:.3f}".format))
-
-
-def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the rows of the quick run; its time is shown."""
-    quick = check.quick
-    if quick is None:
-        return
-    name = "the quick run" if quick.with_micro else "the quick run without micro-benchmarks"
-    late = [m for m in quick.measurements if _came_late(check, m)]
-    rows = [m for m in quick.measurements if m not in late]
-    bad = [
-        f"{m.label}: {m.status}: {plain(m.reason or '', LONGEST)}" for m in rows if m.status is not Status.OK
-    ]
-    if rows:
-        found = f"{len(rows) - len(bad)} of {len(rows)} ok"
-        yield _judged("quick", f"rows of {name}", found=found, limit="all", wrong=_named(bad))
-    if late:
-        found, reason = f"{len(late)}", late[0].reason
-        yield Verdict(part="quick", what="rows without time", state="left out", found=found, reason=reason)
-    if quick.with_micro and quick.took_s is not None:
-        what, found = "micro-benchmarks of the quick run", count(len(quick.micro), "figure")
-        wrong = None if quick.micro else "not one gave a figure"
-        yield _judged("quick", what, found=found, wrong=wrong)
-    shown = partial(Verdict, part="quick", state="shown")
-    wide = sum(any(f.kind is FindingKind.NOT_CONVERGED for f in m.findings) for m in rows)
-    if wide:
-        yield shown(what="rows not converged", found=f"{wide} of {len(rows)}")
-    if quick.took_s is not None:
-        yield shown(what=f"time of {name}", found=format_duration(quick.took_s))
-
-
 _RULES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
     "device": _of_device,
     "precision": _of_precisions,
@@ -471,9 +460,6 @@ _RULES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
     "graph": _of_graph,
     "load": _of_load,
     "faults": _of_faults,
-    "compile": partial(_of_rows, "compile"),
-    "quick": _of_quick,
-    "scaling": _of_scaling,
-    "cases": partial(_of_rows, "cases"),
+    "cases": _of_cases,
 }
 """What judges each part, by its name."""

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from gpubench.children import ChildEndedError, ChildLateError
-from gpubench.cuda_check.cases import (
-    COMPILED,
-    case_of,
-    expected_bytes,
-    largest_within,
-    other_cases,
-    proof_case,
-    usual_cases,
-    usual_precisions,
-    waiting_case,
-)
-from gpubench.cuda_check.store import nameless, nameless_calls, write_check
-from gpubench.errors import GpuBenchError, InterruptedRunError, MisuseError, NoDeviceError, StorageError
+from gpubench.cuda_check.judge import nameless, nameless_calls, write_check
+from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.folders import traceback_of
-from gpubench.measure import capability, checks, messages, preflight
-from gpubench.measure.batch_search import largest_that_fits
+from gpubench.measure import capability, messages
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.child import (
+from gpubench.measure.environment import environment
+from gpubench.measure.launcher import (
+    PHASE_LIMITS_S,
     STARTED,
     Child,
     Progress,
@@ -41,12 +33,8 @@ from gpubench.measure.child import (
     how_it_ended,
     next_report,
 )
-from gpubench.measure.environment import environment
-from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
 from gpubench.measure.place import MODULE
-from gpubench.measure.plan import plan, planned_case
 from gpubench.measure.privacy import scrub, scrub_traceback
-from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
     Case,
     CaseRow,
@@ -54,13 +42,15 @@ from gpubench.models import (
     DeviceProfile,
     Execution,
     Launch,
-    Measurement,
     PartLog,
     PartState,
-    QuickProof,
+    Precision,
     Status,
+    TaskKind,
 )
+from gpubench.options import CLASSIC
 from gpubench.profile import load_profiles
+from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
 from gpubench.profile.memory_figures import WORKSPACE_BYTES
 from gpubench.units import GIB, Bytes, Seconds, utc_stamp
 
@@ -72,15 +62,18 @@ LEAST_PART_S: Seconds = 10.0
 """A part with less time than this is not begun: a process alone takes five seconds to start."""
 OPENING = frozenset({"device", "precision"})
 """Parts in which a device that cannot be used ends the check: nothing else could be done on it."""
-WAITING = "gpubench.measure.waiting_model:WORKLOAD"
+WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
 """Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
-FIRST_GUESS = 0.9
-"""Of the cap: what the first batch of a search may take, by the memory model."""
-ROUND_SILENCE_S: Seconds = 20.0
-"""Longest time without a round of a run, where each is a word: a row that hangs must not look late."""
 SOUND_BATCH = 64
 """Of the cnn that is tried after an injected fault."""
+
+COMPILED = ("cnn", "vgg16", "lstm")
+"""What is compiled, in that order: the last is refused up to torch 2.11, which ends its process."""
+UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
+"""Of a card whose driver does not tell it."""
+PROOF_MEMORY_SHARE = 0.3
+"""What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
 
 OnPart = Callable[[PartLog, int, int], None]
 """Told of each part as it begins and as it ends: its log, its number from 1, how many there are."""
@@ -95,12 +88,9 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
         fours: Runs of four blocks in each comparison.
         block_s: Least length of a block [s].
         load_s, settle_s: Length of the load, and how much of its start is not judged [s].
-        cap_bytes: What a process may take while the largest batch is searched [B].
-        resolution: Relative distance at which that search stops.
+        cap_bytes: What a process may take while memory is made to run out [B].
         budget: Of the trials.
-        quick: Of the quick run.
-        workloads: Of the cases, where empty means all that are trained, and of the quick run.
-        micro: Whether the quick run has its micro-benchmarks.
+        workloads: Of the cases; empty means all of the classic set.
     """
 
     fours: int = 3
@@ -108,11 +98,8 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     load_s: Seconds = 12.0
     settle_s: Seconds = 2.0
     cap_bytes: Bytes = GIB
-    resolution: float = 1 / 4
     budget: Budget = msgspec.structs.replace(QUICK, curve_steps=2)
-    quick: Budget = QUICK
     workloads: tuple[str, ...] = ()
-    micro: MicroWish = "also"
 
 
 AMOUNTS = Amounts()
@@ -134,23 +121,19 @@ class Work:
     """A check under way, and the one measuring process that works for it.
 
     Attributes:
-        peers: GPUs of the same kind beside the device.
         check: What is known so far.
         save: Writes it.
         until_s: Moment on ``time.monotonic`` at which the part at hand must be over.
         lost: Why nothing more can be measured on the device; None while it can.
-        phases_s: Wall time of each phase of a run in the part at hand [s].
     """
 
     device: DeviceProfile
-    peers: tuple[DeviceProfile, ...]
     amounts: Amounts
     check: CudaCheck
     save: Callable[[CudaCheck], None]
     module: str = MODULE
     until_s: Seconds = math.inf
     lost: str | None = None
-    phases_s: dict[str, Seconds] = field(default_factory=dict)
     _child: Child | None = None
     _memory_share: float | None = None
 
@@ -167,7 +150,7 @@ class Work:
 
     def ask(
         self,
-        order: messages.TryBatch | messages.MeasureCase | messages.Prove,
+        order: messages.TryBatch | messages.Prove,
         kind: type[_Answer],
         memory_share: float | None = None,
     ) -> _Answer:
@@ -190,9 +173,9 @@ class Work:
         except (ChildLateError, ChildEndedError) as error:
             late = isinstance(error, ChildLateError) and time.monotonic() >= self.until_s
             self.close()
-            fault = preflight.fault_of(self.device)
+            fault = capability.fault_of(self.device)
             if fault is not None:
-                self.lost = preflight.describe_fault(fault)
+                self.lost = capability.describe_fault(fault)
                 raise PartEndedError(PartState.FAILED, self.lost) from error
             if late:
                 reason = f"cut off during {seen.phase}: its time was over"
@@ -222,7 +205,7 @@ class Work:
         ready = self._next(child, STARTED, seen)
         if isinstance(ready, messages.Refused):
             self.close()
-            self.lost = preflight.why_refused(NoDeviceError(ready.reason), self.device)
+            self.lost = capability.why_refused(NoDeviceError(ready.reason), self.device)
             raise NoDeviceError(self.lost)
         if self.device.memory_bytes is None:
             memory = {"memory_bytes": ready.memory_bytes}
@@ -239,6 +222,98 @@ class Work:
         return next_report(child, kinds, by_s, lambda _: None, seen)
 
 
+# --- what is tried ------------------------------------------------------------------------------------
+
+
+def case_of(
+    name: str, precision: Precision, execution: Execution = Execution.EAGER, batch_size: int | None = None
+) -> Case:
+    """Return the training case of a workload, at its main batch unless another is given."""
+    profile = load_profiles()[name]
+    return Case(
+        workload=name,
+        workload_version=profile.version,
+        task=TaskKind.TRAIN,
+        precision=precision,
+        execution=execution,
+        memory_format=profile.memory_format_at(precision),
+        batch_size=batch_size or profile.main_batch,
+        sample_unit=profile.sample_unit,
+    )
+
+
+def expected_bytes(case: Case) -> float:
+    """Return the peak memory of a case by the memory model [B]."""
+    return planned_peak_bytes(load_profiles()[case.workload].at_precision(case.precision), case)
+
+
+def proof_case(device: DeviceProfile) -> Case:
+    """Return the case of the proofs: one whose pace the GPU sets, as large as the card has room for."""
+    room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
+    amp = capability.best_amp(device)
+    smaller, larger = (load_profiles()[name].batches for name in ("vgg16", "cnn"))
+    wanted = (
+        case_of("vgg16", amp),
+        case_of("vgg16", amp, batch_size=smaller[0]),
+        case_of("cnn", amp, batch_size=larger[-1]),
+    )
+    return next((case for case in wanted if expected_bytes(case) <= room), case_of("cnn", amp))
+
+
+def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterator[Case]:
+    """Give every trained workload at every usual precision, the most telling cases first.
+
+    Graphs come before eager rows: a graph's trial does as many eager steps as it replays. Few are compiled.
+    """
+    amp = capability.best_amp(device)
+    trained = [
+        name
+        for name, profile in load_profiles().items()
+        if TaskKind.TRAIN in profile.tasks and profile.is_classic and (not workloads or name in workloads)
+    ]
+    names = sorted(trained, key=lambda name: name not in CLASSIC)
+    first = (amp, Precision.FP32)
+    others = tuple(precision for precision in usual_precisions(device) if precision not in first)
+    for execution, precisions in (
+        (Execution.GRAPH, first),
+        (Execution.COMPILE, (amp,)),
+        (Execution.GRAPH, others),
+        (Execution.EAGER, (*first, *others)),
+    ):
+        for name, precision in product(COMPILED if execution is Execution.COMPILE else names, precisions):
+            yield case_of(name, precision, execution)
+
+
+def usual_precisions(device: DeviceProfile) -> list[Precision]:
+    """Return the usual precisions that a device has."""
+    return [p for p in Precision if p.is_usual and capability.why_no_precision(p, device) is None]
+
+
+def largest_within(case: Case, peak_bytes: float) -> int:
+    """Return the largest batch of a case whose peak the memory model puts within so much; at least 1."""
+
+    def peak_of(batch: int) -> float:
+        return planned_peak_bytes(
+            load_profiles()[case.workload], msgspec.structs.replace(case, batch_size=batch)
+        )
+
+    return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
+
+
+def waiting_case(precision: Precision) -> Case:
+    """Return the case of a model that waits for the device in its step, as no graph can."""
+    return Case(
+        workload="waiting",
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=precision,
+        execution=Execution.GRAPH,
+        memory_format=None,
+        batch_size=8,
+        sample_unit="row",
+    )
+
+
 # --- proofs --------------------------------------------------------------------------------------------
 
 
@@ -251,7 +326,7 @@ def look_at_device(work: Work) -> None:
     from gpubench.probe.nvidia import dump
 
     work.add(nvml=nameless_calls(dump()))
-    work.add(findings=preflight.preflight(work.device, allow_shared=False))
+    work.add(findings=capability.preflight(work.device, allow_shared=False))
 
 
 def prove_precisions(work: Work) -> None:
@@ -293,26 +368,7 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
 
 
 def try_cases(work: Work) -> None:
-    """Run a few steps of every usual case, and of the others where nothing is left out."""
-    cases, wanted = list(usual_cases(work.device, work.amounts.workloads)), work.amounts.workloads
-    for case, why_not in other_cases(work.device) if work.check.full else ():
-        if wanted and case.workload not in wanted:
-            continue
-        if why_not is None:
-            cases.append(case)
-        else:
-            _leave_out(work, [case], why_not)
-    _try_all(work, cases)
-
-
-def try_compiled(work: Work) -> None:
-    """Run a few steps of some cases under torch.compile."""
-    amp = capability.best_amp(work.device)
-    _try_all(work, [case_of(name, amp, Execution.COMPILE) for name in COMPILED])
-
-
-def _try_all(work: Work, cases: Sequence[Case]) -> None:
-    """Try each case that there is time for; a process that dies costs the case at hand.
+    """Run a few steps of every usual case that there is time for; a process that dies costs the case at hand.
 
     A case is begun only where one that takes as long as the longest before it would end in time: what is
     cut off all the same is no mere lack of time.
@@ -320,6 +376,7 @@ def _try_all(work: Work, cases: Sequence[Case]) -> None:
     Raises:
         PartEndedError: If a case gave no answer in its time, or the device is lost.
     """
+    cases = list(usual_cases(work.device, work.amounts.workloads))
     longest_s, late = 0.0, "no time left: --full tries it"
     for number, case in enumerate(cases):
         if work.lost is not None:
@@ -355,7 +412,12 @@ def _tried(
         PartEndedError: If the time was over before it answered.
     """
     began_s = time.monotonic()
-    done = _answered(work, messages.TryBatch(reference=reference, case=case), memory_share)
+    try:
+        done = work.ask(messages.TryBatch(reference=reference, case=case), messages.CaseDone, memory_share)
+    except PartEndedError as error:
+        if error.state is PartState.CUT_OFF:
+            raise
+        done = messages.CaseDone(status=Status.FAILED, reason=scrub(str(error)), launch=Launch(index=0))
     launch = done.launch
     return CaseRow(
         case=case,
@@ -373,18 +435,6 @@ def _tried(
         took_s=round(time.monotonic() - began_s, 3),
         findings=launch.findings,
     )
-
-
-def _answered(
-    work: Work, order: messages.TryBatch | messages.MeasureCase, memory_share: float | None
-) -> messages.CaseDone:
-    """Return what became of a case; one whose process died before its time was over has failed."""
-    try:
-        return work.ask(order, messages.CaseDone, memory_share)
-    except PartEndedError as error:
-        if error.state is PartState.CUT_OFF:
-            raise
-        return messages.CaseDone(status=Status.FAILED, reason=scrub(str(error)), launch=Launch(index=0))
 
 
 # --- injected faults -----------------------------------------------------------------------------------
@@ -407,108 +457,11 @@ def inject_faults(work: Work) -> None:
     too_large = largest_within(case_of("cnn", amp), TOO_LARGE * cap + WORKSPACE_BYTES)
     _note(work, too_large=tried(case_of("cnn", amp, batch_size=too_large)))
 
-    def fits(batch: int) -> bool:
-        row = tried(case_of("cnn", amp, batch_size=batch))
-        if row.status not in {Status.OK, Status.OUT_OF_MEMORY}:
-            raise PartEndedError(PartState.FAILED, f"trying batch {batch}: {row.status}: {row.reason}")
-        if work.check.faults.after_too_large is None:
-            _note(work, after_too_large=row)
-        _note(work, tried=(*work.check.faults.tried, (batch, row.status is Status.OK)))
-        return row.status is Status.OK
-
-    guess = largest_within(case_of("cnn", amp), FIRST_GUESS * cap)
-    found = largest_that_fits(fits, guess, resolution=work.amounts.resolution)
-    if not found:
-        raise PartEndedError(PartState.FAILED, "not even a batch of 1 fits under the cap")
-    largest = case_of("cnn", amp, batch_size=found)
-    done = _answered(work, messages.MeasureCase(reference="cnn", case=largest, launch=0), share)
-    planned = planned_case("cnn", load_profiles()["cnn"], largest)
-    measured = Measurement(
-        case=largest,
-        status=done.status,
-        reason=done.reason,
-        batch_choice="largest",
-        launches=(done.launch,),
-        flops_per_sample=planned.flops_per_sample,
-        tokens_per_sample=planned.tokens_per_sample,
-        parameter_count=planned.parameter_count,
-        convolves=planned.convolves,
-    )
-    _note(work, at_largest=checks.judge_measurement(measured, 1))
+    _note(work, after_too_large=tried(case_of("cnn", amp, batch_size=SOUND_BATCH)))
 
 
 def _note(work: Work, **fields: object) -> None:
     work.add(faults=msgspec.structs.replace(work.check.faults, **fields))
-
-
-# --- whole runs ----------------------------------------------------------------------------------------
-
-
-def measure_scaling(work: Work) -> None:
-    """Measure one job on one GPU, then on all: eager, because that is what several GPUs are measured in.
-
-    Raises:
-        PartEndedError: If somebody else uses one of the others: neither may disturb the other.
-    """
-    for peer in work.peers:
-        try:
-            preflight.preflight(peer, allow_shared=False)
-        except NoDeviceError as error:
-            raise PartEndedError(PartState.LEFT_OUT, str(error)) from error
-    request = RunRequest(
-        workloads=("resnet50",),
-        precisions=(capability.best_amp(work.device),),
-        executions=("eager",),
-        gpus=1 + len(work.peers),
-        budget="quick",
-        micro="none",
-    )
-    work.add(scaling=_measured(work, request)[0])
-
-
-def run_quick(work: Work) -> None:
-    """Make a quick run as `gpubench run --quick` does, and note how long each phase takes."""
-    began_s, micro = time.monotonic(), work.amounts.micro
-    request = RunRequest(workloads=work.amounts.workloads, budget="quick", micro=micro)
-    measurements, launcher = _measured(work, request)
-    took_s = round(time.monotonic() - began_s, 3)
-    work.add(
-        quick=QuickProof(
-            with_micro=micro != "none",
-            took_s=took_s,
-            measurements=measurements,
-            micro=tuple(launcher.micro),
-        )
-    )
-
-
-def _measured(work: Work, request: RunRequest) -> tuple[tuple[Measurement, ...], Launcher]:
-    """Measure a request as a run does; the latest measurement of each case, judged beside the others."""
-    work.close()
-    left_s = work.until_s - time.monotonic()
-    made = msgspec.structs.replace(
-        plan(request, work.device, load_profiles(), work.peers if request.gpus > 1 else ()),
-        budget=work.amounts.quick,
-        time_limit_s=None if left_s == math.inf else max(1.0, left_s),
-    )
-    moments = [("start", time.monotonic())]
-
-    def watch(event: messages.Event) -> None:
-        if isinstance(event, messages.PhaseBegan | messages.CaseEnded):
-            phase = event.name if isinstance(event, messages.PhaseBegan) else "between cases"
-            moments.append((phase, time.monotonic()))
-
-    limits_s = PHASE_LIMITS_S | dict.fromkeys(("warm-up", "timed"), ROUND_SILENCE_S)
-    launcher = Launcher(made, work.device, watch, phase_limits_s=limits_s, module=work.module)
-    try:
-        found = {measurement.case: measurement for measurement in launcher.run()}
-    except GpuBenchError as error:
-        raise PartEndedError(PartState.FAILED, str(error)) from error
-    ends_s = (*(moment for _, moment in moments[1:]), time.monotonic())
-    for (phase, began_s), end_s in zip(moments, ends_s, strict=True):
-        work.phases_s[phase] = work.phases_s.get(phase, 0.0) + end_s - began_s
-    beside = tuple(found.values())
-    return tuple(checks.judge_measurement(m, made.budget.launches, beside) for m in beside), launcher
 
 
 # --- the check -----------------------------------------------------------------------------------------
@@ -520,9 +473,6 @@ STEPS: dict[str, Callable[[Work], None]] = {
     "graph": partial(prove, "graph", Execution.GRAPH),
     "load": partial(prove, "load", Execution.EAGER),
     "faults": inject_faults,
-    "compile": try_compiled,
-    "quick": run_quick,
-    "scaling": measure_scaling,
     "cases": try_cases,
 }
 """What is done in each part, by its name, in their order: what the others rest on comes first."""
@@ -531,7 +481,6 @@ STEPS: dict[str, Callable[[Work], None]] = {
 def check_cuda(
     device: DeviceProfile,
     path: Path,
-    peers: tuple[DeviceProfile, ...] = (),
     *,
     full: bool = False,
     amounts: Amounts = AMOUNTS,
@@ -543,7 +492,6 @@ def check_cuda(
     Args:
         device: An NVIDIA GPU.
         path: The file; replaced if it is there.
-        peers: GPUs of the same kind beside it.
         full: Without a limit of time, and with nothing left out.
         amounts: How much of everything.
         on_part: Told of each part.
@@ -566,9 +514,9 @@ def check_cuda(
         limit_s=None if full else LIMIT_S,
         device=nameless(device),
         environment=environment(device),
-        parts=tuple(PartLog(name=name) for name in STEPS if name != "scaling" or peers),
+        parts=tuple(PartLog(name=name) for name in STEPS),
     )
-    work = Work(device, peers, amounts, check, partial(write_check, path), module)
+    work = Work(device, amounts, check, partial(write_check, path), module)
     work.save(work.check)
     try:
         with answering(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
@@ -604,7 +552,6 @@ def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
 def _do(work: Work, part: PartLog) -> PartLog:
     """Do one part; whatever it dies of costs this part alone, unless it is the card that cannot be used."""
     began_s = time.monotonic()
-    work.phases_s.clear()
     ended = PartEndedError(PartState.DONE, "")
     try:
         STEPS[part.name](work)
@@ -625,5 +572,4 @@ def _do(work: Work, part: PartLog) -> PartLog:
         reason=scrub(str(ended)) or None,
         traceback=scrub_traceback(ended.traceback),
         took_s=round(time.monotonic() - began_s, 3),
-        phases_s={phase: round(seconds, 3) for phase, seconds in work.phases_s.items()},
     )

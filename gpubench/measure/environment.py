@@ -10,13 +10,12 @@ import psutil
 from gpubench import __version__
 from gpubench.children import commit_of_checkout
 from gpubench.executions import COMPILE_SWITCHES
-from gpubench.measure.child import THREAD_VARIABLES
+from gpubench.measure.launcher import THREAD_VARIABLES
 from gpubench.measure.messages import Ready
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment
 from gpubench.precisions import CPU_MATH_VARIABLES, TF32_VARIABLES
-from gpubench.probe.cpu import cpu_name
-from gpubench.probe.system import container, cpu_governor, os_name
+from gpubench.probe.host import container, cpu_governor, cpu_name, os_name
 
 VARIABLES = (
     *TF32_VARIABLES,

@@ -29,7 +29,6 @@ from gpubench.models.cuda_check import (
     PartLog,
     PartState,
     PrecisionProof,
-    QuickProof,
 )
 from gpubench.models.measurement import (
     Basis,
@@ -153,7 +152,6 @@ __all__ = [
     "PrecisionProof",
     "PriceCondition",
     "Pricing",
-    "QuickProof",
     "Ranking",
     "Reading",
     "Recipe",

@@ -7,14 +7,15 @@ from typing import Any, Literal
 
 from gpubench.findings import Finding
 from gpubench.models.case import Case
-from gpubench.models.measurement import Cause, Measurement, Status, Switches, TelemetrySample
+from gpubench.models.measurement import Cause, Status, Switches, TelemetrySample
 from gpubench.models.record import Record
-from gpubench.models.run import DeviceProfile, Environment, MicroResult
+from gpubench.models.run import DeviceProfile, Environment
 from gpubench.precisions import Precision
 
 CHECK_VERSION = 3
 """Version of a check of the CUDA path and its file. Since 2 its cases are those of a run of version 2. Since
-3 strict fp32 is proven among the other precisions, and nothing is announced."""
+3 strict fp32 is proven among the other precisions, and nothing is announced. What earlier files hold of a
+quick run, of a job on several GPUs and of the largest batch is passed over: each run judges them itself."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
 """By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""
@@ -41,7 +42,6 @@ class PartLog(Record, frozen=True, kw_only=True):
 
     Attributes:
         took_s: Wall time [s]; None where it did not end.
-        phases_s: Wall time of each phase of its processes and cases, added up [s].
         reason: Why it failed or was left out.
         traceback: Of what failed, libraries' own frames only.
     """
@@ -49,7 +49,6 @@ class PartLog(Record, frozen=True, kw_only=True):
     name: str
     state: PartState = PartState.NOT_REACHED
     took_s: float | None = None
-    phases_s: dict[str, float] = {}
     reason: str | None = None
     traceback: tuple[str, ...] = ()
 
@@ -149,9 +148,7 @@ class FaultProof(Record, frozen=True, kw_only=True):
         after_waiting: A sound case, in the process that is used next.
         cap_bytes: Memory that the process may take from then on [B].
         too_large: A batch that cannot fit under the cap.
-        after_too_large: The first case of the search under the cap, in the process that is used next.
-        tried: Each batch of the search for the largest, and whether it fitted.
-        at_largest: The case measured at the batch that was found.
+        after_too_large: A sound case under the cap, in the process that is used next.
     """
 
     waiting: CaseRow | None = None
@@ -159,22 +156,6 @@ class FaultProof(Record, frozen=True, kw_only=True):
     cap_bytes: int | None = None
     too_large: CaseRow | None = None
     after_too_large: CaseRow | None = None
-    tried: tuple[tuple[int, bool], ...] = ()
-    at_largest: Measurement | None = None
-
-
-class QuickProof(Record, frozen=True, kw_only=True):
-    """A quick run as a user would start it.
-
-    Attributes:
-        with_micro: Whether its micro-benchmarks were planned, too.
-        took_s: What it took [s].
-    """
-
-    with_micro: bool = True
-    took_s: float | None = None
-    measurements: tuple[Measurement, ...] = ()
-    micro: tuple[MicroResult, ...] = ()
 
 
 class CudaCheck(Record, frozen=True, kw_only=True):
@@ -207,6 +188,4 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     cases: tuple[CaseRow, ...] = ()
     left_out: dict[str, str] = {}
     faults: FaultProof = FaultProof()
-    scaling: tuple[Measurement, ...] = ()
-    quick: QuickProof | None = None
     findings: tuple[Finding, ...] = ()

@@ -1,42 +1,39 @@
-"""AMD GPUs: the compute driver of Linux lists them, and AMD's library says the rest, through ``amdsmi``.
+"""AMD GPUs, by AMD's library through ``amdsmi``; without it torch alone tells of them.
 
-The library is read after the interface of that package, and tested with the package on a stand-in of its C
-library; the list is written after the kernel's documentation of amdkfd. No AMD GPU was at hand.
+Written after the interface of that package, and tested with the package on a stand-in of its C library. No
+AMD GPU was at hand.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe import plausible, system
+from gpubench.probe import plausible
 from gpubench.probe.backend import (
     NO_SPEC,
+    TOLD_BY_TORCH,
+    Backend,
     BackendReport,
     DeviceGoneError,
     DeviceState,
     GpuProcess,
-    NoReadings,
     PowerLimits,
     Problem,
+    Readings,
 )
 from gpubench.specs import find_spec
 
 _T = TypeVar("_T")
-_VENDOR_AMD = 4098
-_OF_THE_CARD = "the library tells it of the whole card, and this is a partition"
-_TOPOLOGY = "topology"
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx908": ("fp16", "bf16", "int8"),
     "gfx90a": ("fp16", "bf16", "int8"),
@@ -73,20 +70,21 @@ def how_to_read() -> str:
     return f"{pip_install('amdsmi')}, beside the ROCm of that release"
 
 
-class AmdReadings(NoReadings):
-    """Readings of one AMD GPU through the library, which stays open: another line may still ask it."""
+class AmdReadings(Readings):
+    """Readings of one AMD GPU through the library, which stays open: another line may still ask it.
 
-    source = "amdsmi"
+    Attributes:
+        place: Where the GPU is on the PCI bus, without a function: partitions of one card share it.
+    """
 
-    def __init__(self, smi: Any, bus_id: str) -> None:
-        """Find the GPU by its PCI bus id.
-
-        Raises:
-            Exception: As the library raises it where it shows no such GPU.
-        """
-        self.smi = smi
-        self._handle = smi.amdsmi_get_processor_handle_from_bdf(bus_id)
+    def __init__(self, smi: Any, handle: Any, place: str) -> None:
+        self.smi, self._handle, self.place = smi, handle, place
         self._refused: dict[str, str] = {}
+
+    @property
+    def source(self) -> str:
+        """``amdsmi``."""
+        return "amdsmi"
 
     @property
     def refused(self) -> dict[str, str]:
@@ -189,134 +187,102 @@ def _processes(told: Any) -> tuple[GpuProcess, ...]:
     )
 
 
-class _Node(msgspec.Struct, frozen=True):
-    """A GPU as the topology lists it, or one of the partitions of a card (CPX and the like).
-
-    Those share a place; their numbers are in the bits of the function, in newer kernels in the highest four.
-    """
-
-    bus_id: str
-    properties: dict[str, int]
-    partition: int = 0
-    partitions: int = 1
+def listed() -> list[AmdReadings] | None:
+    """List the GPUs of the library in its order, which is that of ROCm; None where it cannot be asked."""
+    smi = open_library()
+    if smi is None:
+        return None
+    with contextlib.suppress(smi.AmdSmiException):
+        return [
+            AmdReadings(smi, handle, smi.amdsmi_get_gpu_device_bdf(handle).rpartition(".")[0])
+            for handle in smi.amdsmi_get_processor_handles()
+        ]
+    return None
 
 
 @dataclass(frozen=True)
-class AmdBackend:
-    """AMD GPUs that the compute driver lists; ``root`` is "/" but in tests."""
+class AmdBackend(Backend):
+    """AMD GPUs that AMD's library lists; ``root`` is "/" but in tests."""
 
     name: str = "rocm"
     root: Path = Path("/")
 
     def devices(self) -> BackendReport:
-        """List the GPUs in the order of the compute driver, which is that of ROCm."""
-        found = [_described(index, node) for index, node in enumerate(self._nodes())]
-        silent = any(state is None for _, state in found)
-        problem = Problem(
-            what="an AMD GPU is here, and AMD's library does not tell of it",
-            fix=f"{how_to_read()}; without it the GPU is timed without telemetry and has no name",
-            exit_code=0,
-            backend=self.name,
-        )
+        """List the GPUs; where the library is missing and the compute driver is here, say what to install."""
+        lines = listed()
+        if lines is None and (self.root / "dev/kfd").exists():
+            problem = Problem(
+                what="an AMD GPU is here, and AMD's library does not tell of it",
+                fix=f"{how_to_read()}; without it the GPU is timed without telemetry",
+                exit_code=0,
+                backend=self.name,
+                torch_may_know=True,
+            )
+            return BackendReport(problems=(problem,))
+        places = [line.place for line in lines or ()]
+        found = [
+            _described(line, n, places[:n].count(line.place), places.count(line.place))
+            for n, line in enumerate(lines or ())
+        ]
         return BackendReport(
-            devices=tuple(device for device, _ in found),
-            states=tuple(state for _, state in found),
-            problems=(problem,) if silent else (),
+            devices=tuple(device for device, _ in found), states=tuple(state for _, state in found)
         )
 
-    def open_readings(self, device: DeviceProfile) -> NoReadings:
-        """Open the readings of one GPU; unknown throughout where AMD's library does not tell of it.
+    def open_readings(self, device: DeviceProfile) -> Readings:
+        """Open the readings of one GPU; unknown throughout of one that torch alone tells of.
 
         So are those of a partition: the library tells what the whole card draws and how it clocks.
 
         Raises:
-            DeviceGoneError: If the compute driver no longer lists it.
+            DeviceGoneError: If the library no longer lists it.
         """
-        if device.pci_bus_id not in {node.bus_id for node in self._nodes()}:
-            gone = f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
-            raise DeviceGoneError(gone, "gpu_lost")
-        return NoReadings() if device.mig_enabled else open_readings(device.pci_bus_id)
-
-    def _nodes(self) -> list[_Node]:
-        """The GPUs in the compute topology, in its order."""
-        found = []
-        files = (self.root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
-        for file in sorted(files, key=lambda f: int(f.parent.name) if f.parent.name.isdigit() else 0):
-            text = system.read_text(file) or ""  # a container may not have been given this one
-            node = {k: int(v) for k, v in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
-            if node.get("simd_count") and node.get("vendor_id") == _VENDOR_AMD:
-                place = node.get("location_id", 0)
-                bus = f"{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.0"
-                found.append(_Node(f"{node.get('domain', 0):04x}:{bus}", node))
-        places = [node.bus_id for node in found]
-        return [
-            replace(node, partition=places[:n].count(node.bus_id), partitions=places.count(node.bus_id))
-            for n, node in enumerate(found)
-        ]
+        if device.mig_enabled or TOLD_BY_TORCH in device.unavailable.values():
+            return Readings()
+        for line in listed() or ():
+            if f"{line.place}.0" == device.pci_bus_id:
+                return line
+        gone = f"GPU {device.index} ({device.name}) is no longer listed by the driver; see dmesg, reboot"
+        raise DeviceGoneError(gone, "gpu_lost")
 
 
 BACKEND = AmdBackend()
 
 
-def open_readings(bus_id: str) -> NoReadings:
-    """Return the readings of a GPU; unknown throughout without the library, or where it shows no such GPU."""
-    smi = open_library()
-    if smi is not None:
-        with contextlib.suppress(smi.AmdSmiException):
-            return AmdReadings(smi, bus_id)
-    return NoReadings()
+def matrix_formats(architecture: str | None) -> tuple[str, ...]:
+    """Reduced formats of the matrix units of an architecture, such as gfx942."""
+    return next((found for start, found in _FORMATS.items() if (architecture or "").startswith(start)), ())
 
 
-def _described(index: int, found: _Node) -> tuple[DeviceProfile, DeviceState | None]:
-    """Describe one GPU by its properties in the topology and by the library, and say what it is doing."""
-    node, bus_id, in_parts = found.properties, found.bus_id, found.partitions > 1
-    version = node.get("gfx_target_version", 0)  # 90010 is gfx90a, 110000 is gfx1100
-    architecture = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-    units, unique = node["simd_count"] // (node.get("simd_per_cu") or 4), node.get("unique_id")
-    unavailable = {"memory_bandwidth_bytes_per_s": "AMD's library does not tell the memory's transfer rate"}
-    clock_mhz = node.get("max_engine_clk_fcompute", 0)
+def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[DeviceProfile, DeviceState]:
+    """Describe one GPU, or a partition of a card (CPX and the like), and say what it is doing."""
+    asic, vram, clocks = "gpu_asic_info", of.smi.AmdSmiMemoryType.VRAM, of.smi.AmdSmiClkType
+    name = of.get("name", plausible.text, asic, "market_name")
+    serial = of.get("uuid", plausible.text, asic, "asic_serial")
+    memory_bytes = of.get("memory_bytes", plausible.MEMORY, "gpu_memory_total", None, vram)
+    architecture = of.get("architecture", plausible.text, asic, "target_graphics_version")
+    limits, now = of.power_limits(), of.sample()
+    spec = None if name is None else find_spec(name, memory_bytes)
     profile = DeviceProfile(
         backend="rocm",
         vendor="AMD",
-        uuid=f"GPU-{unique:016x}{f'-{found.partition}' if in_parts else ''}" if unique else None,
-        index=index,
-        pci_bus_id=bus_id,
-        architecture=architecture,
-        sm_count=plausible.taken(plausible.SMS, units, "sm_count", unavailable, _TOPOLOGY),
-        sm_clock_max_hz=plausible.taken(_HIGHEST_CLOCK, clock_mhz, "sm_clock_max_hz", unavailable, _TOPOLOGY),
-        mig_enabled=True if in_parts else None,
-        tensor_core_precisions=next((f for a, f in _FORMATS.items() if architecture.startswith(a)), ()),
-        unavailable=unavailable,
-    )
-    of = open_readings(bus_id)
-    if not isinstance(of, AmdReadings):
-        fields = ("name", "gpu_key", "memory_bytes", "power_limit_w")
-        unavailable |= dict.fromkeys(fields, "amdsmi is missing")
-        return profile, None
-    name = of.get("name", plausible.text, "gpu_asic_info", "market_name")
-    vram = of.smi.AmdSmiMemoryType.VRAM
-    memory_bytes = of.get("memory_bytes", plausible.MEMORY, "gpu_memory_total", None, vram)
-    limits, now = of.power_limits(), of.sample()
-    spec = None if name is None else find_spec(name, memory_bytes)
-    described = replace(
-        profile,
         name=name,
         gpu_key=None if spec is None else spec.key,
+        uuid=None if serial is None else f"GPU-{serial.removeprefix('0x').lower()}",
+        index=index,
+        pci_bus_id=f"{of.place}.0",
+        architecture=architecture,
+        sm_count=of.get("sm_count", plausible.SMS, asic, "num_compute_units"),
         memory_bytes=memory_bytes,
         l2_bytes=None if spec is None else spec.l2_bytes,
+        sm_clock_max_hz=of.get("sm_clock_max_hz", _HIGHEST_CLOCK, "clock_info", "max_clk", clocks.GFX),
         power_limit_w=limits.enforced_w,
         power_limit_default_w=limits.default_w,
         driver_version=of.get("driver_version", plausible.text, "gpu_driver_info", "driver_version"),
+        tensor_core_precisions=matrix_formats(architecture),
     )
-    unavailable |= {k: v for k, v in of.refused.items() if k in DeviceProfile.__struct_fields__}
-    if in_parts:
-        unavailable |= dict.fromkeys(("gpu_key", "memory_bytes", "power_limit_w"), _OF_THE_CARD)
-        part = f"{name or 'AMD GPU'}, partition {found.partition + 1} of {found.partitions}"
-        of_the_card = {"gpu_key": None, "memory_bytes": None, "l2_bytes": None, "power_limit_w": None}
-        return replace(described, name=part, **of_the_card), DeviceState()
-    if spec is None:
-        unavailable["gpu_key"] = f"{NO_SPEC} and memory"
-    return described, DeviceState(
+    unknown = {k: v for k, v in of.refused.items() if k in DeviceProfile.__struct_fields__}
+    unknown["memory_bandwidth_bytes_per_s"] = "AMD's library does not tell the memory's transfer rate"
+    state = DeviceState(
         temperature_c=now.temperature_c,
         power_w=now.power_w,
         utilization=now.utilization,
@@ -324,3 +290,15 @@ def _described(index: int, found: _Node) -> tuple[DeviceProfile, DeviceState | N
         memory_in_use_bytes=now.memory_used_bytes,
         idle=None if now.utilization is None else now.utilization == 0,
     )
+    if parts > 1:
+        whole = ("gpu_key", "memory_bytes", "l2_bytes", "power_limit_w", "power_limit_default_w")
+        unknown |= dict.fromkeys(whole, "the library tells it of the whole card, and this is a partition")
+        changed = {
+            "name": f"{name or 'AMD GPU'}, partition {part + 1} of {parts}",
+            "uuid": None if profile.uuid is None else f"{profile.uuid}-{part}",
+            "mig_enabled": True,
+        }
+        profile, state = replace(profile, **dict.fromkeys(whole), **changed), DeviceState()
+    elif spec is None:
+        unknown["gpu_key"] = f"{NO_SPEC} and memory"
+    return replace(profile, unavailable=unknown), state

@@ -1,40 +1,450 @@
-"""NVIDIA devices. This module alone imports pynvml; ``nvml_session`` is the gate that every call passes."""
+"""NVIDIA devices. This module alone imports pynvml; ``nvml`` is the gate that every call passes.
+
+First why the driver cannot be used, each broken state as one Problem with the value and the fix; then the
+readings of a device while it works; then what is here.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from functools import partial, wraps
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypeVar
 
-from gpubench.errors import NoDeviceError
-from gpubench.models import DeviceProfile
-from gpubench.probe import nvml_driver, nvml_profile, nvml_readings, plausible
+from gpubench.errors import ExitCode, NoDeviceError
+from gpubench.installing import pip_install
+from gpubench.models import DeviceProfile, Reading
+from gpubench.probe import plausible
 from gpubench.probe.backend import (
+    OR_CPU,
     TOLD_BY_TORCH,
+    Backend,
     BackendReport,
     DeviceGoneError,
     DeviceState,
-    NoReadings,
+    GpuProcess,
+    PowerLimits,
     Problem,
+    Readings,
 )
-from gpubench.probe.nvml_session import (
+from gpubench.probe.host import container, nvidia_nodes, read_text
+from gpubench.probe.nvml import (
     CALL_LIMIT_S,
+    CLOCK_MEMORY,
+    CLOCK_POLICIES,
+    CLOCK_SM,
+    COMPUTE_MODE,
+    DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    IN_USE,
     LIBRARY_NOT_FOUND,
+    MEMORY_CLOCK,
+    NO_PERMISSION,
+    POWER_LIMIT,
+    RESET_REQUIRED,
+    SENSOR_GPU,
+    SM_CLOCK,
     UNKNOWN,
+    VERSION_MISMATCH,
     Device,
+    Fields,
     Guard,
     HungCallError,
     Refused,
     Session,
+    Versions,
+    at_work,
+    memory_used,
+    mig_slices,
+    read,
+    read_state,
+    read_versions,
 )
 
-DEVICE_LIMIT_S = 30.0
-"""What the description of one GPU may take: some sixty calls, at half a second each."""
-SILENT_IN_A_ROW = 2
-"""After so many GPUs that do not answer it is the driver that hangs, and the others are not waited for."""
+SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+_ABSENT, _UNUSABLE = ExitCode.DONE, ExitCode.NO_DEVICE
+_USUAL_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/run/opengl-driver/lib",
+)
+
+
+def _hung(error: HungCallError, index: int | None = None) -> Problem:
+    """A call did not come back, of the driver or of one of its GPUs."""
+    who = "the NVIDIA driver" if index is None else f"GPU {index}"
+    return Problem(
+        what=f"{who} does not answer",
+        value=str(error),
+        fix=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {OR_CPU}",
+        exit_code=_UNUSABLE,
+        device_index=index,
+    )
+
+
+def _device_unusable(index: int, code: int, reason: str | None) -> Problem:
+    """One GPU of the machine cannot be used; the others may."""
+    texts = {
+        GPU_IS_LOST: (
+            f"GPU {index} is lost",
+            "it fell off the bus: reboot; if it comes back, check its power supply and seating",
+        ),
+        RESET_REQUIRED: (
+            f"GPU {index} needs a reset",
+            f"end its processes and reset it: nvidia-smi -r -i {index}; else reboot",
+        ),
+    }
+    what, fix = texts.get(code, (f"GPU {index} cannot be opened", _fix(code)))
+    return Problem(
+        what=what,
+        value=reason or f"NVML code {code}",
+        fix=fix,
+        exit_code=_UNUSABLE,
+        device_index=index,
+    )
+
+
+def not_opened(code: int, reason: str, library_version: str | None, root: Path = Path("/")) -> Problem:
+    """The library could not be found, loaded or initialized.
+
+    Args:
+        code: NVML's return code.
+        reason: Its text, with the function's name.
+        library_version: NVML's own version, where it says so before it is open.
+        root: Where the system's files lie (a test's folder, else "/").
+    """
+    if code == LIBRARY_NOT_FOUND:
+        return _not_loaded(root)
+    path = loaded_library()
+    if code == FUNCTION_NOT_FOUND:
+        return Problem(
+            what="the NVIDIA library found first is a stub without functions",
+            value=path,
+            fix=f"take its folder off the loader path (LD_LIBRARY_PATH), {OR_CPU}",
+            exit_code=_UNUSABLE,
+            torch_may_know=True,
+        )
+    what, value = {
+        DRIVER_NOT_LOADED: ("the NVIDIA kernel module is not loaded", path),
+        VERSION_MISMATCH: (
+            "the NVIDIA library and the kernel module are of different versions",
+            _two_versions(library_version, path, root),
+        ),
+        NO_PERMISSION: ("this user may not open the NVIDIA driver", _device_nodes(root)),
+    }.get(code, ("the NVIDIA driver does not start", reason))
+    return Problem(what=what, value=value, fix=_fix(code, root), exit_code=_UNUSABLE)
+
+
+def loaded_library() -> str | None:
+    """Path of the driver library that this process has loaded; None where the system does not tell."""
+    for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
+        path = line[line.find("/") :] if "/" in line else ""
+        if Path(path).name.startswith("libnvidia-ml.so"):
+            return path
+    return None
+
+
+def module_version(root: Path = Path("/")) -> str | None:
+    """Version of the loaded kernel module."""
+    if plain := read_text(root / "sys/module/nvidia/version"):
+        return plain
+    long = read_text(root / "proc/driver/nvidia/version") or ""
+    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", long)
+    return found.group() if found else None
+
+
+def _not_loaded(root: Path) -> Problem:
+    try:
+        ctypes.CDLL(SONAME)
+    except OSError as error:
+        text = " ".join(str(error).split())
+    else:  # it loads now: the first try met a moment of change
+        text = "it loaded at the second try"
+    missing = is_absent(text)
+    lying = ""
+    if missing:
+        folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
+        folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
+        files = (Path(f) / SONAME for f in folders)
+        lying = next((str(file) for file in files if file.exists()), "")
+    if missing and not lying:
+        return Problem(
+            what="NVIDIA driver not found",
+            value=text,
+            fix="if there is an NVIDIA GPU, install its driver (in a container: docker run --gpus all)",
+            exit_code=_ABSENT,
+            torch_may_know=True,
+        )
+    return Problem(
+        what="the NVIDIA library cannot be loaded",
+        value=f"{text}; a file lies at {lying}" if lying else text,
+        fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {OR_CPU}",
+        exit_code=_UNUSABLE,
+        torch_may_know=True,
+    )
+
+
+def is_absent(text: str, platform: str = sys.platform) -> bool:
+    """Whether the loader's words mean that there is no driver, rather than a driver that is broken.
+
+    A library that lacks one of its own parts is broken. Outside Linux the words vary too much to tell, and
+    a machine without the driver is by far the likelier.
+    """
+    if platform != "linux":
+        return True
+    words = rf"(?:^|library ){re.escape(SONAME)}: (?:cannot open shared object file: )?No such file"
+    return re.search(words, text) is not None  # glibc, then musl
+
+
+def _two_versions(library_version: str | None, path: str | None, root: Path) -> str:
+    if library_version is None and path is not None:
+        found = re.search(r"\.so\.(\d{3}\..*)$", str(Path(path).resolve()))
+        library_version = found.group(1) if found else None
+    return f"library {library_version or 'unknown'}, module {module_version(root) or 'unknown'}"
+
+
+def _device_nodes(root: Path) -> str:
+    nodes, closed = nvidia_nodes(root)
+    if closed:
+        return "no access to " + ", ".join(closed)
+    return "no /dev/nvidia* device node here" if not nodes else "nvmlInit: Insufficient Permissions"
+
+
+def _fix(code: int, root: Path = Path("/")) -> str:
+    inside = container(root)
+    if code == UNKNOWN and inside:
+        return (
+            f"in this {inside} container a reload of the host's service manager took the device cgroup away: "
+            "recreate the container"
+        )
+    return {
+        DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {OR_CPU}",
+        VERSION_MISMATCH: "reboot, or reload the module; in a container restart it",
+        NO_PERMISSION: "join the group that owns /dev/nvidia* (often video or render)",
+        IN_USE: "another program holds the driver exclusively: end it",
+        GPU_IS_LOST: "a GPU fell off the bus: reboot; check power and seating",
+        RESET_REQUIRED: "reset the GPU (nvidia-smi -r) or reboot",
+    }.get(code, f"see the kernel log (dmesg), reboot, {OR_CPU}")
+
+
+T = TypeVar("T")
+
+_ENERGY = plausible.ENERGY.of("mJ", divisor=1000)
+_HELD = plausible.part(attrgetter("violationTime"), plausible.HELD.of("ns", divisor=10**9))
+_UNCORRECTED, _VOLATILE = 1, 0
+_FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
+
+
+def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
+    """Do the calls of a reading on the driver's thread; where one hangs its value is ``otherwise``."""
+
+    def decorate(read: Callable[[NvmlReadings], T]) -> Callable[[NvmlReadings], T]:
+        @wraps(read)
+        def within(self: NvmlReadings) -> T:
+            answer: T = copy(otherwise)
+            with suppress(HungCallError):
+                answer = self._session.guard.call(partial(read, self))
+            return answer
+
+        return within
+
+    return decorate
+
+
+class NvmlReadings(Readings):
+    """An open line to one GPU. A call that hangs ends the line: every later value is None."""
+
+    def __init__(self, session: Session, device: Device) -> None:
+        """Take over the session; ``close`` shuts it down."""
+        self._session = session
+        self._fields = Fields(session, device)
+        self._device = device
+        self._tells = self.sample() != Reading()
+
+    @property
+    def source(self) -> str:
+        """``nvml``; ``none`` where this device refuses every value; ``hung`` once the driver is silent."""
+        if self._session.guard.hung:
+            return "hung"
+        return "nvml" if self._tells else "none"
+
+    @property
+    def fault(self) -> str | None:
+        """``gpu_lost`` or ``reset_required`` where the driver says so; the device does not come back.
+
+        The driver is asked once more, because a device can be lost between two samples.
+        """
+        if self._device.label not in self._session.fatal:
+            self._ask_once_more()
+        return _FAULTS.get(self._session.fatal.get(self._device.label, 0))
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why a field is None, by field."""
+        return self._fields.unavailable
+
+    @_or(Reading())
+    def sample(self) -> Reading:
+        """Read what a TelemetrySample holds; one hand-over to the driver's thread."""
+        of = self._fields
+        return Reading(
+            sm_clock_hz=of.get("sm_clock_hz", SM_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_SM),
+            memory_clock_hz=of.get("memory_clock_hz", MEMORY_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+            **at_work(of),
+            memory_used_bytes=of.memory("memory_used_bytes", memory_used),
+        )
+
+    @_or(None)
+    def energy_j(self) -> float | None:
+        """Read the energy counter [J]; it steps about every 100 ms, and at 0 it tells nothing."""
+        return self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption")
+
+    @_or({})
+    def held_clocks_s(self) -> dict[str, float]:
+        """Read for how long each policy has held the clocks down [s]; policies not told are left out."""
+        answers = {
+            name: self._fields.get(f"held_clocks_s.{name}", _HELD, "nvmlDeviceGetViolationStatus", policy)
+            for policy, name in CLOCK_POLICIES.items()
+        }
+        return {name: seconds for name, seconds in answers.items() if seconds is not None}
+
+    @_or(None)
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """List processes on the GPU; None where the driver does not tell."""
+        found: dict[int, GpuProcess] = {}
+        answered = False
+        for function, compute in (
+            ("nvmlDeviceGetGraphicsRunningProcesses", False),
+            ("nvmlDeviceGetComputeRunningProcesses", True),
+        ):
+            answer = self._fields.get("processes", list, function)
+            answered = answered or answer is not None
+            for process in answer or ():
+                native = process.usedGpuMemory
+                found[int(process.pid)] = GpuProcess(
+                    pid=int(process.pid),
+                    memory_bytes=None
+                    if native is None
+                    else self._fields.take("processes", plausible.MEMORY_USED, "usedGpuMemory", int(native)),
+                    compute=compute,
+                )
+        return tuple(found.values()) if answered else None
+
+    @_or(PowerLimits())
+    def power_limits(self) -> PowerLimits:
+        """Read the power limits [W]."""
+        of = self._fields
+        bounds = of.get(
+            "power_limit_range",
+            lambda pair: [POWER_LIMIT(bound) for bound in pair],
+            "nvmlDeviceGetPowerManagementLimitConstraints",
+        ) or (None, None)
+        return PowerLimits(
+            enforced_w=of.get("power_limit_w", POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
+            default_w=of.get(
+                "power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"
+            ),
+            minimum_w=bounds[0],
+            maximum_w=bounds[1],
+        )
+
+    @_or(None)
+    def memory_in_use_bytes(self) -> int | None:
+        """Read memory in use without the driver's reserve [B]; an old driver cannot part the two."""
+        answer = self._session.memory(self._device)
+        if not hasattr(answer, "reserved"):
+            return None
+        return self._fields.take("memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", answer)
+
+    @_or(None)
+    def ecc_uncorrected(self) -> int | None:
+        """Read uncorrected memory errors since the driver was loaded; only a change means anything."""
+        return self._fields.get(
+            "ecc_uncorrected", plausible.ERRORS, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
+        )
+
+    @_or(None)
+    def compute_mode(self) -> str | None:
+        """Read who may use the GPU."""
+        return self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode")
+
+    def close(self) -> None:
+        """Shut NVML down."""
+        self._session.close()
+
+    @_or(None)
+    def _ask_once_more(self) -> None:
+        self._session.ask("nvmlDeviceGetTemperature", self._device, SENSOR_GPU)
+
+
+def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
+    """The readings of the device of this profile, on an open session.
+
+    Raises:
+        DeviceGoneError: If the driver no longer shows it.
+    """
+    index = profile.index or 0
+    try:
+        device = session.guard.call(lambda: _find(session, profile))
+    except HungCallError as error:
+        raise DeviceGoneError(_hung(error, index).line(), "driver_hung") from None
+    if isinstance(device, Device):
+        return NvmlReadings(session, device)
+    session.close()
+    if device is None:
+        gone = f"GPU {profile.index} ({profile.name}) is no longer listed by the driver; reboot"
+        raise DeviceGoneError(gone, "gpu_lost")
+    problem = _device_unusable(index, device.code, device.reason)
+    raise DeviceGoneError(problem.line(), _FAULTS.get(device.code, "gpu_lost"))
+
+
+def read_all(session: Session, profile: DeviceProfile) -> None:
+    """Make every call of a measurement once, for a dump."""
+    of = open_on(session, profile)
+    for reading in (
+        of.sample,
+        of.energy_j,
+        of.held_clocks_s,
+        of.processes,
+        of.power_limits,
+        of.ecc_uncorrected,
+        of.compute_mode,
+    ):
+        reading()
+
+
+def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
+    """The device with this place and UUID; a MIG slice by its UUID among the slices of its card.
+
+    None if another or no device is at this place; the refusal where the driver gives one.
+    """
+    if profile.index is None:
+        return None
+    device = session.device(profile.index)
+    if isinstance(device, Refused):
+        return device
+    if profile.mig_enabled and (profile.uuid or "").startswith("MIG-"):
+        pieces = mig_slices(session, device)
+        return next((p for p in pieces if session.ask("nvmlDeviceGetUUID", p) == profile.uuid), None)
+    uuid = session.ask("nvmlDeviceGetUUID", device)
+    if isinstance(uuid, Refused) and uuid.code in _FAULTS:
+        return uuid
+    return None if profile.uuid is not None and uuid != profile.uuid else device
 
 
 def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session | Problem:
@@ -42,26 +452,37 @@ def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session |
     try:
         import pynvml
     except ImportError as error:
-        return nvml_driver.binding_missing(str(error))
+        return Problem(
+            what="the Python module pynvml cannot be imported",
+            value=str(error),
+            fix=f"install it: {pip_install('nvidia-ml-py')}",
+            exit_code=_UNUSABLE,
+            torch_may_know=True,
+        )
     if not hasattr(pynvml, "nvmlMemory_v2"):
-        return nvml_driver.binding_shadowed(str(pynvml.__file__))
+        again = pip_install("--force-reinstall", "nvidia-ml-py")
+        return Problem(
+            what="the module pynvml that Python found is not NVIDIA's binding",
+            value=str(pynvml.__file__),
+            fix=f"remove that file, or: pip uninstall pynvml && {again}",
+            exit_code=_UNUSABLE,
+            torch_may_know=True,
+        )
     session = Session(nvml=pynvml, guard=Guard(limit_s), calls=[] if record else None)
     try:
         opened = session.guard.call(lambda: session.ask("nvmlInit"))
     except HungCallError as error:
-        return nvml_driver.hung(error)
-    session.library = nvml_driver.loaded_library()
+        return _hung(error)
+    session.library = loaded_library()
     if isinstance(opened, Refused):
         version = session.ask("nvmlSystemGetNVMLVersion") if opened.code != LIBRARY_NOT_FOUND else None
         session.guard.close()
-        return nvml_driver.not_opened(
-            opened.code, opened.reason, version if isinstance(version, str) else None
-        )
+        return not_opened(opened.code, opened.reason, version if isinstance(version, str) else None)
     return session
 
 
 @dataclass(frozen=True)
-class NvidiaBackend:
+class NvidiaBackend(Backend):
     """NVIDIA devices, by NVML."""
 
     name: str = "cuda"
@@ -73,124 +494,110 @@ class NvidiaBackend:
         if isinstance(session, Problem):
             return BackendReport(problems=(session,))
         try:
-            return _Survey(session).run()
+            return _survey(session)
         finally:
             session.close()
 
-    def open_readings(self, device: DeviceProfile) -> NoReadings | nvml_readings.NvmlReadings:
+    def open_readings(self, device: DeviceProfile) -> Readings:
         """Open a line to one GPU for telemetry; unknown throughout for one that torch alone tells of.
 
         Raises:
             DeviceGoneError: If the driver cannot be opened, or no longer shows this device.
         """
         if TOLD_BY_TORCH in device.unavailable.values():
-            return NoReadings()
+            return Readings()
         session = connect(self.limit_s)
         if isinstance(session, Problem):
             raise DeviceGoneError(session.line(), "driver_closed")
-        return nvml_readings.open_on(session, device)
+        return open_on(session, device)
 
 
 BACKEND = NvidiaBackend()
 
 
-@dataclass
-class _Look:
-    """What one GPU has told so far: of a call that hangs, all that was told before it is kept."""
-
-    devices: list[tuple[DeviceProfile, Device]] = field(default_factory=list)
-    states: list[DeviceState] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-
-
-@dataclass
-class _Survey:
-    """What is known of the GPUs so far. Each is looked at on its own, so that none takes another away."""
-
-    session: Session
-    found: list[tuple[DeviceProfile, DeviceState | None]] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    hung: bool = False
-    nvml_version: str | None = None
-
-    def run(self) -> BackendReport:
-        """Describe every GPU, and what it is doing."""
-        try:
-            versions, count = self.session.guard.call(self._list)
-        except HungCallError as error:
-            self.hung = True
-            self.problems.append(nvml_driver.hung(error))
-        else:
-            self._look_at_all(count, versions)
-        return BackendReport(
-            devices=tuple(device for device, _ in self.found),
-            states=tuple(state for _, state in self.found),
-            problems=tuple(self.problems),
-            library=self.session.library,
-            library_version=self.nvml_version,
-        )
-
-    def _list(self) -> tuple[nvml_profile.Versions, int]:
-        """Return the driver's versions and the count of its GPUs; 0 with a Problem where it tells none."""
-        versions = nvml_profile.read_versions(self.session)
-        self.nvml_version = versions.nvml
-        count = self.session.ask("nvmlDeviceGetCount")
-        if isinstance(count, Refused):
-            self.problems.append(nvml_driver.not_listed(count.code, count.reason))
-            return versions, 0
-        try:
-            count = plausible.DEVICES(count)
-        except plausible.ImplausibleError as error:
-            self.problems.append(nvml_driver.not_listed(UNKNOWN, f"nvmlDeviceGetCount: {error}"))
-            return versions, 0
-        if count == 0:
-            self.problems.append(nvml_driver.no_gpu(versions.driver))
-        return versions, count
-
-    def _look_at_all(self, count: int, versions: nvml_profile.Versions) -> None:
-        session, silent = self.session, 0
+def _survey(session: Session) -> BackendReport:
+    """Describe every GPU, and what it is doing; those after one that hangs are not waited for."""
+    found: list[tuple[DeviceProfile, DeviceState]] = []
+    problems: list[Problem] = []
+    versions, index, count = Versions(None, None, None, {}), None, 0
+    try:
+        versions, count = session.guard.call(partial(_listed, session, problems))
         for index in range(count):
-            if silent == SILENT_IN_A_ROW:
-                self.problems.append(nvml_driver.not_asked(index, count))
-                break
-            look = _Look()
-            try:
-                session.guard.call(partial(_look_at, session, index, versions, look), DEVICE_LIMIT_S)
-                silent = 0
-            except HungCallError as error:
-                self.hung, silent = True, silent + 1
-                look = replace(look, devices=[*look.devices])  # its thread may yet come back and add to it
-                self.problems.append(nvml_driver.hung(error, index, described=bool(look.devices)))
-                session = session.renewed()
-            self._take(index, look)
-        if session is not self.session:
-            session.close()
-
-    def _take(self, index: int, look: _Look) -> None:
-        """Keep the devices of a GPU that is neither lost nor in need of a reset; else note the problem."""
-        self.problems += look.problems
-        labels = [str(index), *(device.label for _, device in look.devices)]
-        code = next((c for c in map(self.session.fatal.get, labels) if c is not None), None)
-        if code is not None:
-            self.problems.append(nvml_driver.device_unusable(index, code, None))
-            return
-        if self.session.unasked.intersection(labels):
-            self.problems.append(nvml_driver.slow(index, DEVICE_LIMIT_S))
-        states = (*look.states, *[None] * len(look.devices))
-        self.found += [(device, state) for (device, _), state in zip(look.devices, states, strict=False)]
+            found += session.guard.call(partial(_look_at, session, index, versions, problems))
+    except HungCallError as error:
+        problems.append(_hung(error, index))
+        if index is not None and index + 1 < count:
+            last = index + 2 == count
+            left = f"GPU {index + 1} was" if last else f"GPUs {index + 1} to {count - 1} were"
+            problems.append(
+                Problem(
+                    what=f"{left} not asked",
+                    value=f"GPU {index} did not answer",
+                    fix="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if need be",
+                    exit_code=_UNUSABLE,
+                )
+            )
+    return BackendReport(
+        devices=tuple(device for device, _ in found),
+        states=tuple(state for _, state in found),
+        problems=tuple(problems),
+        library=session.library,
+        library_version=versions.nvml,
+    )
 
 
-def _look_at(session: Session, index: int, versions: nvml_profile.Versions, look: _Look) -> None:
-    """Describe one GPU, or its slices, and what it is doing."""
+def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
+    """Return the driver's versions and the count of its GPUs; 0 with a Problem where it tells none."""
+    versions = read_versions(session)
+    answer = session.ask("nvmlDeviceGetCount")
+    code, reason = (answer.code, answer.reason) if isinstance(answer, Refused) else (UNKNOWN, None)
+    count = 0
+    if reason is None:
+        try:
+            count = plausible.DEVICES(answer)
+        except plausible.ImplausibleError as error:
+            reason = f"nvmlDeviceGetCount: {error}"
+    if reason is not None:
+        what = "the NVIDIA driver does not list its GPUs"
+        problems.append(Problem(what=what, value=reason, fix=_fix(code), exit_code=_UNUSABLE))
+    elif count == 0:
+        problems.append(
+            Problem(
+                what="the NVIDIA driver works but lists no GPU",
+                value=None if versions.driver is None else f"driver {versions.driver}",
+                fix="in a container pass the GPU through (docker run --gpus all); else check its seating and "
+                "power",
+                exit_code=_ABSENT,
+            )
+        )
+    return versions, count
+
+
+def _look_at(
+    session: Session, index: int, versions: Versions, problems: list[Problem]
+) -> list[tuple[DeviceProfile, DeviceState]]:
+    """Describe one GPU, or its slices, and what it is doing; nothing of one that is lost, or has no slice."""
     device = session.device(index)
     if isinstance(device, Refused):
-        look.problems.append(nvml_driver.device_unusable(index, device.code, device.reason))
-        return
-    look.devices += nvml_profile.read(session, device, index, versions)
-    if not look.devices:
-        look.problems.append(nvml_driver.no_mig_slice(index))
-    for _, piece in look.devices:
-        look.states.append(nvml_profile.read_state(session, piece))
+        problems.append(_device_unusable(index, device.code, device.reason))
+        return []
+    pieces = read(session, device, index, versions)
+    found = [(profile, read_state(session, piece)) for profile, piece in pieces]
+    labels = (str(index), *(piece.label for _, piece in pieces))
+    code = next((c for c in map(session.fatal.get, labels) if c is not None), None)
+    if code is not None:
+        problems.append(_device_unusable(index, code, None))
+        return []
+    if not found:
+        problems.append(
+            Problem(
+                what=f"GPU {index} is in MIG mode and has no slice",
+                fix="create one with nvidia-smi mig -cgi, or switch MIG off with nvidia-smi -mig 0",
+                exit_code=_UNUSABLE,
+                device_index=index,
+            )
+        )
+    return found
 
 
 def dump() -> list[dict[str, Any]]:
@@ -203,14 +610,12 @@ def dump() -> list[dict[str, Any]]:
     if isinstance(session, Problem):
         raise NoDeviceError(session.line())
     try:
-        survey = _Survey(session)
-        report = survey.run()
-        if survey.hung:
-            raise NoDeviceError(report.problems[-1].line())
-        for profile in report.devices:
-            nvml_readings.read_all(session, profile)
-        if session.guard.hung is not None:
-            raise NoDeviceError(nvml_driver.hung(session.guard.hung).line())
+        report = _survey(session)
+        for profile in report.devices if session.guard.hung is None else ():
+            read_all(session, profile)
+        if (hung := session.guard.hung) is not None:
+            told = (problem for problem in report.problems if problem.value == str(hung))
+            raise NoDeviceError(next(told, _hung(hung)).line())
     finally:
         calls = list(session.calls or ())
         session.close()

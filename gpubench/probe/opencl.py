@@ -14,13 +14,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench.children import run_child
+from gpubench.children import ParentChannel, run_child
 from gpubench.errors import NoDeviceError
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
-from gpubench.parent import ParentChannel
 from gpubench.probe import plausible
-from gpubench.probe.backend import BackendReport, Problem, WithoutReadings
+from gpubench.probe.backend import Backend, BackendReport, Problem
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
@@ -121,7 +120,7 @@ def may_have_gpus(dev: Path = Path("/dev")) -> bool:
     return sys.platform != "linux" or any(True for name in _GPU_FILES for _ in dev.glob(name))
 
 
-class OpenClBackend(WithoutReadings):
+class OpenClBackend(Backend):
     """Whatever OpenCL reaches, GPUs and CPUs alike; it runs micro-benchmarks and no training step."""
 
     name = NAME

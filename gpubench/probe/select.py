@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe import amd, cpu, nvidia, opencl
+from gpubench.probe import amd, nvidia, opencl
 from gpubench.probe.backend import OR_CPU, BackendReport, unusable
+from gpubench.probe.host import CPU, nvidia_nodes, usable_threads
 from gpubench.probe.probe import load_backends
-from gpubench.probe.system import nvidia_nodes, usable_threads
-from gpubench.probe.torch_problems import torch_build, torch_problem
-from gpubench.probe.torch_view import seen_by_torch
+from gpubench.probe.torch_view import seen_by_torch, torch_build, torch_problem
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
@@ -41,17 +40,15 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
         MisuseError: If the name, or CUDA_VISIBLE_DEVICES, names no device of this machine.
     """
     wanted = name.strip()
-    if wanted.lower() == cpu.BACKEND.name:
-        return cpu.BACKEND.profile(), None
+    if wanted.lower() == CPU.name:
+        return CPU.profile(), None
     check_form(wanted)
     place = _place(wanted)
     if place is not None and place[1] == opencl.NAME:
         return opencl.BACKEND.device(int(place[2] or 0)), None
     report = nvidia.BACKEND.devices()
-    alone = _by_torch(report, wanted.lower())
-    if alone is not None:
-        gpu = plain(alone.name or "the GPU")
-        return alone, f"{report.problems[0].what}: {gpu} is timed without telemetry"
+    if (alone := _by_torch(report, wanted.lower())) is not None:
+        return alone
     # On a machine without NVIDIA GPUs the variable, often set for all of a cluster, means nothing.
     broken = unusable(report.problems)
     nvidias = visible_devices(report.devices, os.environ, unusable=broken) if report.devices else ()
@@ -110,13 +107,6 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     return tuple(others[: count - 1])
 
 
-def every_peer(device: DeviceProfile) -> tuple[DeviceProfile, ...]:
-    """Return all other visible GPUs of the kind of this one; none where several cannot work together."""
-    if device.backend != nvidia.BACKEND.name or device.mig_enabled:
-        return ()
-    return tuple(d for d in _visible() if _alike(d, device) and d.index != device.index)
-
-
 def _visible() -> tuple[DeviceProfile, ...]:
     report = nvidia.BACKEND.devices()
     return tuple(visible_devices(report.devices, os.environ, unusable=unusable(report.problems)))
@@ -157,25 +147,33 @@ def check_form(name: str) -> None:
 
 def _place(name: str) -> re.Match[str] | None:
     """A backend's name and a place, counted from 0: cuda, cuda:1."""
-    kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != cpu.BACKEND.name)
+    kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != CPU.name)
     return re.fullmatch(rf"({kinds})(?::([0-9]{{1,9}}))?", name.lower())
 
 
-def _by_torch(report: BackendReport, wanted: str) -> DeviceProfile | None:
-    """Return the first GPU that torch works on where NVML cannot be asked.
+def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
+    """Return the first GPU that torch works on where its driver library cannot be asked, and why.
 
     To ask torch takes seconds: ``auto`` does so only on a machine with signs of such a GPU.
     """
-    asked = wanted in {nvidia.BACKEND.name, f"{nvidia.BACKEND.name}:0"}
-    build = torch_build() if asked or (wanted == "auto" and any(nvidia_nodes())) else None
-    may_know = not report.devices and any(problem.torch_may_know for problem in report.problems)
-    return seen_by_torch() if may_know and build is not None and build.cuda is not None else None
+    build = None if report.devices else torch_build()
+    if build is None or not (build.cuda or build.hip):
+        return None
+    own = nvidia.BACKEND.name if build.cuda else amd.BACKEND.name
+    asked = wanted in {nvidia.BACKEND.name, f"{nvidia.BACKEND.name}:0", own, f"{own}:0"}
+    if not asked and (wanted != "auto" or (build.cuda and not any(nvidia_nodes()))):
+        return None
+    problems = report.problems if build.cuda else amd.BACKEND.devices().problems
+    why = next((problem.what for problem in problems if problem.torch_may_know), None)
+    if why is None or (seen := seen_by_torch()) is None:
+        return None
+    return seen, f"{why}: {plain(seen.name or 'the GPU')} is timed without telemetry"
 
 
 def _others() -> tuple[DeviceProfile, ...]:
     """GPUs of other makers that a framework can train on, as far as their own variable leaves them."""
     found = load_backends().found
-    apart = {nvidia.BACKEND.name, cpu.BACKEND.name, opencl.NAME}
+    apart = {nvidia.BACKEND.name, CPU.name, opencl.NAME}
     listed = {name: b.devices().devices for name, b in found.items() if name not in apart}
     if of_amd := listed[amd.BACKEND.name]:
         listed[amd.BACKEND.name] = visible_devices(of_amd, os.environ, HIP_VARIABLE)
@@ -189,7 +187,7 @@ def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple
     stopping = [p for p in report.problems if p.exit_code]
     if stopping and not report.devices:
         raise NoDeviceError(stopping[0].line())
-    processor = cpu.BACKEND.profile()
+    processor = CPU.profile()
     if report.devices:
         return processor, f"{why_hidden(os.environ)}: measuring on the CPU"
     for device in (others := _others()):
@@ -198,7 +196,8 @@ def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple
     if others:  # often a small graphics unit beside the CPU: no reason to refuse, and none to be silent
         problem = torch_problem(others[0])
         return processor, f"{problem.what if problem else 'no usable GPU'}: measuring on the CPU"
-    why = report.problems[0].what if report.problems else "no GPU found"
+    unasked = [*amd.BACKEND.devices().problems, *report.problems]
+    why = unasked[0].what if unasked else "no GPU found"
     return processor, f"{why}: measuring on the CPU"
 
 

@@ -1,29 +1,265 @@
-"""What torch sees of a GPU, asked in a child process: torch here would cost seconds and hold the GPU.
+"""What keeps the installed torch from a GPU, what to do about it, and what torch sees of one.
 
-The child is this module as a program. It tells what it sees before it computes: a build without kernels for
-the GPU fails only there.
+What keeps it is read from the files of torch, because importing it takes seconds and opens the GPU; from the
+kernels that a build has; and from what torch says when it fails, where the words are torch's and CUDA's. What
+it sees is asked in a child process, which is this module as a program. The child tells what it sees before it
+computes: a build without kernels for the GPU fails only there.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.children import ChildEndedError, ChildLateError, ChildProcess
-from gpubench.errors import NoDeviceError
+from gpubench.children import ChildEndedError, ChildLateError, ChildProcess, ParentChannel
+from gpubench.errors import ExitCode, NoDeviceError
+from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
-from gpubench.parent import ParentChannel
-from gpubench.probe.backend import TOLD_BY_TORCH, Problem
-from gpubench.probe.identity import check_same_device, child_environment, told_by_torch
-from gpubench.probe.nvml_profile import tensor_core_precisions
-from gpubench.probe.torch_problems import explain, first_words, no_kernels
+from gpubench.probe.amd import matrix_formats
+from gpubench.probe.backend import TOLD_BY_TORCH, Problem, check_same_device, child_environment, told_by_torch
+from gpubench.probe.host import read_text
+from gpubench.probe.nvml import tensor_core_precisions
 from gpubench.specs import find_spec
-from gpubench.torch_builds import how_it_runs
+from gpubench.torch_builds import Capability, how_it_runs, newest_release, other_build_for
 from gpubench.units import plain
+
+
+class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """Version of torch, and the CUDA or HIP release it was built for; None where it was not."""
+
+    version: str | None
+    cuda: str | None
+    hip: str | None
+
+
+def torch_build() -> TorchBuild | None:
+    """The installed torch, or None."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = read_text(Path(spec.origin).with_name("version.py")) or ""
+
+    def entry(name: str) -> str | None:
+        found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+        return found.group(1) if found else None
+
+    return TorchBuild(version=entry("__version__"), cuda=entry("cuda"), hip=entry("hip"))
+
+
+def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Problem | None:
+    """Why the installed torch cannot reach this GPU; None if nothing speaks against it."""
+    build = torch_build()
+    gpu = plain(device.name or "the GPU")
+    if build is None:
+        return _problem("torch is not installed", f"{gpu} cannot be measured", pip_install("torch"))
+    if device.backend == "rocm":
+        if build.hip:
+            return None
+        return _problem(
+            f"{gpu} is here, but torch {build.version} has no ROCm",
+            None,
+            "install the ROCm build of torch, or measure on the CPU with --device cpu",
+        )
+    if not device.is_nvidia:
+        return None  # every build for Apple chips reaches them; other makers' packages know their own
+    if build.cuda is None:
+        kind = "a ROCm build" if build.hip else "a CPU-only build"
+        why = "; pip install torch on Windows gives no other" if platform == "win32" and not build.hip else ""
+        return _problem(
+            f"the installed torch is {kind} and cannot reach {gpu}",
+            f"torch {build.version}{why}",
+            f"{_install(_fitting(device.cuda_driver_version))}; or measure on the CPU with --device cpu",
+        )
+    cuda = device.cuda_driver_version
+    if cuda is not None and _major(build.cuda) > _major(cuda):
+        return _driver_too_old(device)
+    return None
+
+
+def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
+    """The installed torch is built for a newer CUDA than the driver has, which torch may say itself."""
+    build = torch_build()
+    cuda, driver = found or device.cuda_driver_version, device.driver_version
+    needs = None if build is None else f"torch {build.version} needs CUDA {build.cuda}"
+    has = None if cuda is None else f"{f'driver {driver}' if driver else 'the driver'} has CUDA {cuda}"
+    return _problem(
+        "the installed torch is built for a newer CUDA than the driver knows",
+        ", ".join(part for part in (needs, has) if part) or None,
+        f"update the driver, or replace torch: {_install(_fitting(cuda))}",
+    )
+
+
+def _install(build: str) -> str:
+    """How to replace torch by another build: pip keeps the one that is there, so it goes first."""
+    return (
+        f"pip uninstall torch, then install its {build} build with the command of the selector at pytorch.org"
+    )
+
+
+def _fitting(cuda: str | None) -> str:
+    """Name of the build that fits a driver with this CUDA release."""
+    return "CUDA" if cuda is None else f"CUDA {_major(cuda)}"
+
+
+def _problem(what: str, value: str | None, fix: str) -> Problem:
+    """What keeps torch from a GPU that is here."""
+    return Problem(what=what, value=value, fix=fix, exit_code=ExitCode.NO_DEVICE, backend="torch")
+
+
+def _major(release: str) -> int:
+    return int(release.partition(".")[0])
+
+
+FIRST_OF_BLACKWELL: Capability = (10, 0)
+"""Cards from this on need CUDA 12.8."""
+
+# --- words of torch ---------------------------------------------------------------------------------------
+
+_LONGEST = 1000
+# torch adds lines of advice to every error of CUDA; they help nobody who did not write the kernel.
+_ADVICE = re.compile(
+    r"\s*(Search for `cuda|CUDA kernel errors might be|For debugging consider|For more detailed error"
+    r"|Compile with `TORCH_USE_CUDA_DSA`)"
+)
+
+
+def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
+    """What an error of torch means for a user; None for words that are not known here.
+
+    Args:
+        words: Of the error, on one line or several.
+        device: The GPU that it is about, where that is known.
+    """
+    gpu = device or DeviceProfile(backend="cuda")
+    if not gpu.is_nvidia:
+        return None
+    for pattern, meaning in _MEANINGS:
+        if found := re.search(pattern, words, re.IGNORECASE):
+            return meaning(found, gpu)
+    return None
+
+
+def first_words(words: str) -> str:
+    """What torch says, without its advice."""
+    advice = _ADVICE.search(words)
+    return plain(" ".join(words[: advice.start() if advice else None].split()), limit=_LONGEST)
+
+
+def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Problem:
+    """The installed torch has no kernels for this GPU."""
+    build = torch_build()
+    capability = device.compute_capability
+    target = None if capability is None else f"{capability[0]}.{capability[1]}"
+    seen = [
+        *([] if target is None else [f"compute capability {target}"]),
+        *([f"torch is built for {' '.join(architectures)}"] if architectures else []),
+    ]
+    older = other_build_for(target)
+    if older is not None and older.cuda is not None:
+        of_release = "" if older.release == newest_release() else f", of torch {older.release} at most"
+        fix = f"{_install(f'CUDA {older.cuda}')}{of_release}"
+    elif capability is not None and capability >= FIRST_OF_BLACKWELL:
+        fix = _install("CUDA 12.8 or a newer")
+    else:
+        fix = _install(_fitting(device.cuda_driver_version))
+    version = "the installed torch" if build is None else f"torch {plain(build.version or '')}"
+    return _problem(
+        f"{version} has no kernels for {plain(device.name or 'this GPU')}", ", ".join(seen) or None, fix
+    )
+
+
+def _too_old(found: re.Match[str], device: DeviceProfile) -> Problem:
+    number = re.search(r"found version (\d{4,6})\b", found.string)
+    release = None if number is None else int(number[1])
+    return _driver_too_old(device, None if release is None else f"{release // 1000}.{release % 1000 // 10}")
+
+
+def _says(what: str, fix: str) -> Callable[[re.Match[str], DeviceProfile], Problem]:
+    def meaning(found: re.Match[str], device: DeviceProfile) -> Problem:
+        del device
+        return _problem(what, first_words(found.string), fix)
+
+    return meaning
+
+
+_REBOOT = "reboot; if it stays, reinstall the driver"
+_MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], ...] = (
+    (r"driver on your system is too old|driver version is insufficient", _too_old),
+    (r"no kernel image is available", lambda _, device: no_kernels(device)),
+    (
+        r"unsupported toolchain",
+        _says("the driver is too old to compile this torch's PTX for the GPU", "update the driver"),
+    ),
+    (
+        r"busy or unavailable",
+        _says(
+            "the GPU is taken: its compute mode lets one program in at a time, or none",
+            "end the program that nvidia-smi lists, or set the mode back with nvidia-smi -c DEFAULT",
+        ),
+    ),
+    (
+        r"found no NVIDIA driver|libcuda\.so",
+        _says(
+            "the driver answers, but torch finds no CUDA library of it (libcuda)",
+            "in a container give it the compute part too (NVIDIA_DRIVER_CAPABILITIES=compute,utility); else "
+            "reinstall the driver",
+        ),
+    ),
+    (
+        r"no CUDA GPUs are available|no CUDA-capable device|invalid device ordinal",
+        _says(
+            "the driver lists the GPU, but CUDA shows it to no program",
+            "look for Xid lines in the kernel log, reboot; in a container recreate it",
+        ),
+    ),
+    (
+        r"system not yet initialized",
+        _says(
+            "the links between the GPUs of this machine are not set up",
+            "start the fabric manager of the driver's own version: systemctl start nvidia-fabricmanager",
+        ),
+    ),
+    (
+        r"forward compatibility was attempted|unsupported display driver",
+        _says(
+            "the CUDA library and the kernel module are of versions that do not fit",
+            "reboot after an update of the driver; else take CUDA's compat folder off LD_LIBRARY_PATH",
+        ),
+    ),
+    (
+        r"CUDA unknown error|CUDA driver initialization failed",
+        _says(
+            "CUDA does not start on this machine",
+            f"load its memory module (modprobe nvidia_uvm); else {_REBOOT}",
+        ),
+    ),
+    (
+        r"not compiled with CUDA|libcudart functions unavailable",
+        lambda _, device: _problem(
+            "the installed torch has no CUDA", None, _install(_fitting(device.cuda_driver_version))
+        ),
+    ),
+    (
+        r"uncorrectable ECC",
+        _says(
+            "the GPU's memory is damaged",
+            "reset it (nvidia-smi -r); if it comes back, have the card replaced",
+        ),
+    ),
+    (
+        r"out of memory",
+        _says("the GPU's memory is full", "end what nvidia-smi lists, or choose another GPU with --device"),
+    ),
+)
+
 
 _LIMIT_S = 90.0
 _UNKNOWN = "fix what torch says; gpubench measures with this torch"
@@ -41,6 +277,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
     pci_bus_id: str | None = None
+    amd_architecture: str | None = None
     computed: bool = False
     error: str | None = None
 
@@ -90,19 +327,20 @@ def _look(environment: Mapping[str, str]) -> View:
 
 
 def seen_by_torch() -> DeviceProfile | None:
-    """Describe the first NVIDIA GPU that torch computes on, where its driver library cannot be asked.
+    """Describe the first GPU that torch computes on, where its driver library cannot be asked.
 
-    Containers may be given CUDA without the library. None where torch computes on none.
+    Containers may be given CUDA without the library, and AMD's is a package of its own. None where torch
+    computes on none.
     """
     try:
         view = _look(os.environ)
     except (ChildLateError, ChildEndedError):
         return None
-    if not view.computed or view.name is None or view.cuda is None:
+    if not view.computed or view.name is None:
         return None
     spec = find_spec(view.name, view.memory_bytes)
     mig = "MIG" in view.name
-    return DeviceProfile(
+    seen = DeviceProfile(
         backend="cuda",
         vendor="NVIDIA",
         name=view.name,
@@ -117,6 +355,18 @@ def seen_by_torch() -> DeviceProfile | None:
         mig_enabled=mig,
         tensor_core_precisions=tensor_core_precisions(view.compute_capability or (0, 0), spec, view.name),
         unavailable={"driver_version": TOLD_BY_TORCH},
+    )
+    if view.cuda is not None:
+        return seen
+    return replace(
+        seen,
+        backend="rocm",
+        vendor="AMD",
+        uuid=None,  # torch spells it in another way than AMD's library
+        architecture=view.amd_architecture,
+        compute_capability=None,
+        mig_enabled=None,
+        tensor_core_precisions=matrix_formats(view.amd_architecture),
     )
 
 
@@ -154,6 +404,7 @@ def main() -> None:
             compute_capability=(properties.major, properties.minor),
             sm_count=properties.multi_processor_count,
             pci_bus_id=bus_id,
+            amd_architecture=getattr(properties, "gcnArchName", "").partition(":")[0] or None,
         )
         parent.send(view)
         torch.ones(64, device="cuda").sum().item()

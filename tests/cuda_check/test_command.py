@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cuda_check.builders import H200, blocks, check, clock, faults, measured, row, with_part
+from cuda_check.builders import H200, blocks, check, clock, faults, row, with_part
 from gpubench.cli.app import app
 from gpubench.cuda_check import run as cuda_check
 from gpubench.cuda_check.run import STEPS
@@ -24,11 +24,10 @@ def command(monkeypatch, tmp_path):
     """``command(check, *arguments)``: the command as if that check had been read."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpubench.probe.select.select_device", lambda name: (H200, None))
-    monkeypatch.setattr("gpubench.probe.select.every_peer", lambda device: ())
 
     def run(made: CudaCheck, *arguments: str):
-        def read(device, path, peers, *, full, on_part):
-            del device, peers, full
+        def read(device, path, *, full, on_part):
+            del device, full
             path.write_text("{}")
             for part in made.parts:
                 on_part(part, 1, len(made.parts))
@@ -43,7 +42,7 @@ def command(monkeypatch, tmp_path):
 BAD = check(clock=clock(by_hand=blocks(1.2)))
 OPEN = check(clock=clock(by_hand=blocks(1.0, noise=0.05)))
 LATE = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left: --full does it")
-WITHOUT_TWO = with_part(LATE, "quick", state=PartState.LEFT_OUT, reason="no time left: --full does it")
+WITHOUT_TWO = with_part(LATE, "load", state=PartState.LEFT_OUT, reason="no time left: --full does it")
 CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off during timed: its time was over")
 
 
@@ -53,11 +52,10 @@ CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off durin
         (check(), 0, "pull request under tests/data/confirmed/"),
         (BAD, 1, "a part failed"),
         (OPEN, 0, "1 judgment undecided"),
-        (check(scaling=(measured(), measured(0.02, gpu_count=2))), 0, "its scaling undecided: attach"),
         (LATE, 0, "a part is missing"),
         (CUT, 1, "no answer in its time"),
     ],
-    ids=["sound", "failed", "undecided", "scaling undecided", "late", "cut"],
+    ids=["sound", "failed", "undecided", "late", "cut"],
 )
 def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, words):
     done = command(made)
@@ -88,7 +86,7 @@ LEFT = dict.fromkeys(("vgg16 fp32 graph batch 64", "gnmt fp32 graph batch 8"), "
     [
         (check(left_out=LEFT), "2 usual cases not tried: "),
         (msgspec.structs.replace(LATE, left_out=LEFT), "2 usual cases not tried, nor the part graph: "),
-        (WITHOUT_TWO, "0 usual cases not tried, nor the parts graph, quick: "),
+        (WITHOUT_TWO, "0 usual cases not tried, nor the parts graph, load: "),
         (check(), "every usual case was tried: "),
     ],
     ids=["cases alone", "a part", "two parts", "nothing"],
@@ -107,7 +105,7 @@ def test_where_a_part_failed_or_all_was_asked_for_nothing_is_said_of_a_rest(comm
 def test_each_judgment_is_a_line_of_the_table_and_each_reason_is_told(command):
     done = command(check(faults=faults(waiting=row(Status.FAILED, "no such kernel"))))
     text = " ".join(done.stdout.split())
-    for part in ("precision", "clock", "graph", "load", "cases", "faults", "quick"):
+    for part in ("precision", "clock", "graph", "load", "cases", "faults"):
         assert part in text
     assert "FAILED" in text
     assert "no such kernel" in text
@@ -120,8 +118,3 @@ def test_the_file_may_be_named_and_json_is_one_document(command, tmp_path):
     assert document["confirms"] is True
     assert {"part", "what", "state", "found", "limit", "reason"} == document["verdicts"][0].keys()
     assert (tmp_path / "mine.json").exists()
-
-
-def test_the_time_of_the_quick_run_is_told_by_phase(command):
-    made = with_part(check(), "quick", phases_s={"warm-up": 12.0, "import": 5.0})
-    assert "warm-up 12.0 s, import 5.00" in command(made).stdout

@@ -14,13 +14,21 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cuda_check.builders import H200, check, faults, measured, row, with_part
-from gpubench.cuda_check.judge import judge
-from gpubench.cuda_check.store import encode, file_name, nameless, nameless_calls, read_check, write_check
+from cuda_check.builders import H200, check, faults, row, with_part
+from gpubench.cuda_check.judge import (
+    SAID,
+    encode,
+    file_name,
+    judge,
+    nameless,
+    nameless_calls,
+    read_check,
+    write_check,
+)
 from gpubench.errors import MisuseError, StorageError
 from gpubench.measure.environment import environment
 from gpubench.measure.privacy import scrub, scrub_traceback
-from gpubench.models import Cause, DeviceProfile, PartState, Status
+from gpubench.models import DeviceProfile, PartState, Status
 
 HOST, USER = "sluice-7.lab.example", "ann-lee"
 UUIDS = (
@@ -134,10 +142,6 @@ RuntimeError: CUDA error: out of memory on {HOST}
     assert kept[2].startswith("RuntimeError: CUDA error:")
     assert_no_secret("\n".join(kept))
     assert "secret(model)" not in "\n".join(kept)
-
-
-SAID = frozenset({"reason", "traceback", "os"})
-"""Fields of a check that hold words of others: a name may be cut out of them."""
 
 
 def leaves(value, field=""):
@@ -257,24 +261,13 @@ def test_a_file_beyond_all_measure_is_not_read_whole(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_older_file_that_has_causes_in_words_alone_is_judged_as_one_that_has_both(tmp_path, version):
-    late, silent = (
-        msgspec.structs.replace(
-            measured(gpu_count=2), status=Status.TIMEOUT, reason=reason, cause=cause, launches=()
-        )
-        for reason, cause in (
-            ("the time limit of the run came", None),
-            ("no sign of life during timed: the process was ended", Cause.SILENCE),
-        )
-    )
-    sound = check()
-    quick = msgspec.structs.replace(sound.quick, measurements=(measured(), late, silent))
-    for made in (sound, *(check(scaling=(measured(), job), quick=quick) for job in (late, silent))):
-        document = json.loads(encode(made))
-        document["schema_version"] = version
-        del document["faults"]["waiting"]["cause"]
-        for row_of_run in (*document["scaling"], *document["quick"]["measurements"]):
-            del row_of_run["cause"]
-        path = tmp_path / "old.json"
-        path.write_text(json.dumps(document))
-        assert judge(read_check(path)) == judge(made)
+def test_an_older_file_has_causes_in_words_alone_and_more_parts(tmp_path, version):
+    """A quick run and a job on several GPUs, which each run judges itself, are passed over."""
+    document = json.loads(encode(check()))
+    document["schema_version"] = version
+    del document["faults"]["waiting"]["cause"]
+    document["parts"] += [{"name": name, "state": "done", "phases_s": {}} for name in ("quick", "scaling")]
+    document |= {"quick": {"took_s": 40.0, "measurements": []}, "scaling": [{"status": "failed"}]}
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(document))
+    assert judge(read_check(path)) == judge(check())

@@ -30,18 +30,16 @@ from torch import distributed
 from gpubench.discovery import load_workload
 from gpubench.measure import team
 from gpubench.measure.budget import QUICK
-from gpubench.measure.by_hand import bare_loop, in_fours, step_by_hand
-from gpubench.measure.child import environment_of
-from gpubench.measure.hardware import Hardware, open_hardware
+from gpubench.measure.launch import Sampler
+from gpubench.measure.launcher import environment_of
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import MeasureCase, Setup
 from gpubench.measure.place import STORE_VARIABLE, Place
-from gpubench.measure.precision import switches_for
-from gpubench.measure.step import Work, built, move
-from gpubench.measure.telemetry import Sampler
+from gpubench.measure.proofs import bare_loop, in_fours, step_by_hand
+from gpubench.measure.step import Hardware, Work, built, move, open_hardware, switches_for
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
+from gpubench.probe.probe import Telemetry, open_telemetry
 from gpubench.probe.select import select_device
-from gpubench.probe.telemetry import Telemetry, open_telemetry
 from gpubench.profile import load_profiles
 from gpubench.units import Seconds
 

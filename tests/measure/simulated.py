@@ -2,7 +2,7 @@
 
 Every launch is warmed up and timed by the rules of a real run; what they leave is put into a run as a file holds
 it, and its intervals are asked. Only the card is made up. ``python tests/measure/simulated.py`` writes the table
-of docs/method.md anew.
+of docs/method-evidence.md anew.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def coverage(kind: Kind, budget: Budget, *, runs: int, seed: int = 0) -> Coverag
 
 # --- the table of the docs -------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[2] / "docs" / "method.md"
+PAGE = Path(__file__).parents[2] / "docs" / "method-evidence.md"
 CASES = {"quick": 7, "default": 7, "publish": 3}
 RUNS = {"quick": 100, "default": 100, "publish": 150}
 HEAD = (

@@ -16,9 +16,8 @@ from beside_torchrun import CORES, LAUNCHES, MODEL, asked, cores_of_ranks, in_on
 from paired import median_interval
 
 from gpubench.discovery import load_workload
-from gpubench.measure import by_hand
-from gpubench.measure.hardware import Hardware
-from gpubench.measure.step import move
+from gpubench.measure import proofs
+from gpubench.measure.step import Hardware, move
 from gpubench.models import Precision
 
 CPU = Hardware(device=torch.device("cpu"))
@@ -46,7 +45,7 @@ def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
     for by in ("hand", "harness"):
         work = move(load_workload("cnn").tiny(8, 0), make_case(batch_size=8), CPU.device)
         if by == "hand":
-            by_hand.bare_loop(work, CPU, 8)
+            proofs.bare_loop(work, CPU, 8)
         else:
             for index in range(8):
                 work.step(index)

@@ -1,4 +1,4 @@
-"""The intervals hold the truth as often as docs/method.md says, by whole runs on a scripted card."""
+"""The intervals hold the truth as often as docs/method-evidence.md says, by whole runs on a scripted card."""
 
 from __future__ import annotations
 

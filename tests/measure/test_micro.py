@@ -13,14 +13,20 @@ import torch
 
 from gpubench.measure import checks, micro, probes
 from gpubench.measure.budget import DEFAULT, LEAST_REPETITIONS, LEAST_ROUNDS, QUICK, Budget
-from gpubench.measure.hardware import Hardware
-from gpubench.measure.peaks import GEMM_SIZES, best_gemm, best_products, datasheet_share, peak_flops_per_s
+from gpubench.measure.capability import (
+    GEMM_SIZES,
+    best_gemm,
+    best_products,
+    datasheet_share,
+    peak_flops_per_s,
+)
+from gpubench.measure.step import Hardware
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision, TelemetrySample
-from gpubench.probe.backend import NoReadings
+from gpubench.probe.backend import Readings
 from gpubench.units import GIB
 
 CPU = Hardware(device=torch.device("cpu"))
-BLIND = NoReadings()
+BLIND = Readings()
 
 
 class Wall:

@@ -1,12 +1,12 @@
-"""AMD GPUs: listed by the compute driver, told of by a stand-in of AMD's library."""
+"""AMD GPUs, told of by a stand-in of AMD's library, or by torch alone."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,26 +16,15 @@ from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.findings import FindingKind, describe
 from gpubench.measure import checks
 from gpubench.models import DeviceProfile, Reading, Run
-from gpubench.probe import amd, nvidia, select
+from gpubench.probe import amd, nvidia, select, torch_view
 from gpubench.probe.amd import AmdBackend
-from gpubench.probe.backend import BackendReport
+from gpubench.probe.backend import Backend, BackendReport
 from gpubench.probe.select import select_device
-from gpubench.probe.torch_problems import TorchBuild
+from gpubench.probe.torch_view import TorchBuild, View
 
-MI300X = {
-    "simd_count": 1216, "simd_per_cu": 4, "max_engine_clk_fcompute": 2100, "gfx_target_version": 90402,
-    "vendor_id": 4098, "device_id": 29857, "location_id": 0x0C00, "domain": 2, "unique_id": 0x1234,
-}  # fmt: skip
-XTX = {
-    "simd_count": 192, "simd_per_cu": 2, "max_engine_clk_fcompute": 2482, "gfx_target_version": 110000,
-    "vendor_id": 4098, "device_id": 29772, "location_id": 0x0300, "domain": 0,
-}  # fmt: skip
-CPU = {"cpu_cores_count": 16, "simd_count": 0, "vendor_id": 0}
-TOLD = {
-    "0002:0c:00.0": ("AMD Instinct MI300X", 192 << 30),
-    "0000:03:00.0": ("AMD Radeon RX 7900 XTX", 24 << 30),
-}
-"""What the library says of each card: its name and its memory."""
+MI300X = ("0002:0c:00.0", "AMD Instinct MI300X", 192 << 30, 304, "gfx942", "0x0000000000001234")
+XTX = ("0000:03:00.0", "AMD Radeon RX 7900 XTX", 24 << 30, 96, "gfx1100", "N/A")
+"""Place, name, memory, compute units, architecture and serial number, as the library says them of a card."""
 
 
 class RefusedError(Exception):
@@ -43,7 +32,7 @@ class RefusedError(Exception):
 
 
 class Library:
-    """A stand-in of the module ``amdsmi``: two cards; all that is not answered here is refused."""
+    """A stand-in of the module ``amdsmi``: these cards; all that is not answered here is refused."""
 
     AmdSmiException = RefusedError
     AmdSmiClkType = SimpleNamespace(GFX=0, MEM=4)
@@ -51,21 +40,34 @@ class Library:
     AmdSmiTemperatureMetric = SimpleNamespace(CURRENT=0)
     AmdSmiMemoryType = SimpleNamespace(VRAM=0)
 
-    def amdsmi_get_processor_handle_from_bdf(self, bus_id: str) -> str:
-        if bus_id not in TOLD:
-            raise RefusedError("no such card")
-        return bus_id
+    def __init__(self, *cards: tuple[Any, ...]) -> None:
+        self.cards = cards
 
-    def amdsmi_get_gpu_asic_info(self, handle: str) -> dict:
-        return {"market_name": TOLD[handle][0]}
+    def amdsmi_get_processor_handles(self) -> list[int]:
+        return list(range(len(self.cards)))
 
-    def amdsmi_get_gpu_memory_total(self, handle: str, _kind: int) -> int:
-        return TOLD[handle][1]
+    def amdsmi_get_gpu_device_bdf(self, handle: int) -> str:
+        return self.cards[handle][0]
 
-    def amdsmi_get_gpu_activity(self, _handle: str) -> dict:
+    def amdsmi_get_gpu_asic_info(self, handle: int) -> dict:
+        _, name, _, units, architecture, serial = self.cards[handle]
+        return {
+            "market_name": name,
+            "num_compute_units": units,
+            "target_graphics_version": architecture,
+            "asic_serial": serial,
+        }
+
+    def amdsmi_get_gpu_memory_total(self, handle: int, _kind: int) -> int:
+        return self.cards[handle][2]
+
+    def amdsmi_get_gpu_activity(self, _handle: int) -> dict:
         return {"gfx_activity": 0}
 
-    def amdsmi_get_power_cap_info(self, _handle: str) -> dict:
+    def amdsmi_get_clock_info(self, _handle: int, _kind: int) -> dict:
+        return {"clk": 132, "max_clk": 2100}
+
+    def amdsmi_get_power_cap_info(self, _handle: int) -> dict:
         cap = {"power_cap": 600_000_000, "default_power_cap": 750_000_000}
         return cap | {"min_power_cap": 0, "max_power_cap": 2**64 - 1}
 
@@ -76,23 +78,28 @@ class Library:
         return refuse
 
 
-@pytest.fixture(autouse=True)
-def library(monkeypatch) -> Library:
-    made = Library()
-    monkeypatch.setattr(amd, "open_library", lambda: made)
-    return made
+class NoDriver(Backend):
+    """NVIDIA's backend where its driver is missing."""
+
+    name = "cuda"
+
+    def devices(self) -> BackendReport:
+        return BackendReport()
 
 
-def machine(root: Path, *nodes: dict) -> AmdBackend:
-    for number, node in enumerate((CPU, *nodes)):
-        folder = root / "sys/class/kfd/kfd/topology/nodes" / str(number)
-        folder.mkdir(parents=True)
-        (folder / "properties").write_text("".join(f"{k} {v}\n" for k, v in node.items()))
-    return AmdBackend(root=root)
+@pytest.fixture
+def machine(monkeypatch) -> Callable[..., AmdBackend]:
+    """``machine(...)``: the one of which the library tells these cards."""
+
+    def be(*cards: tuple[Any, ...]) -> AmdBackend:
+        monkeypatch.setattr(amd, "open_library", lambda: Library(*cards))
+        return AmdBackend()
+
+    return be
 
 
-def test_an_mi300x(tmp_path: Path) -> None:
-    report = machine(tmp_path, MI300X).devices()
+def test_an_mi300x(machine) -> None:
+    report = machine(MI300X).devices()
     (gpu,) = report.devices
     assert (gpu.backend, gpu.gpu_key, gpu.architecture) == ("rocm", "amd-mi300x-192gb", "gfx942")
     assert (gpu.sm_count, gpu.memory_bytes, gpu.sm_clock_max_hz) == (304, 192 << 30, 2.1e9)
@@ -107,24 +114,55 @@ def test_an_mi300x(tmp_path: Path) -> None:
     assert report.problems == ()
 
 
-def test_without_the_library_a_card_is_listed_timed_without_telemetry_and_told_what_to_install(
-    tmp_path: Path, monkeypatch
-) -> None:
+def without_the_library(monkeypatch, root: Path) -> AmdBackend:
+    """A machine with the compute driver, and without AMD's library."""
+    (root / "dev").mkdir()
+    (root / "dev/kfd").touch()
     monkeypatch.setattr(amd, "open_library", lambda: None)
-    backend = machine(tmp_path, MI300X, XTX)
-    report = backend.devices()
-    assert [(gpu.name, gpu.gpu_key, gpu.sm_count) for gpu in report.devices] == [
-        (None, None, 304),
-        (None, None, 96),
-    ]
-    assert {"name", "gpu_key", "memory_bytes", "power_limit_w"} <= set(report.devices[0].unavailable)
-    assert report.states == (None, None)
+    return AmdBackend(root=root)
+
+
+def test_without_the_library_nothing_is_listed_and_the_package_is_named(tmp_path: Path, monkeypatch) -> None:
+    report = without_the_library(monkeypatch, tmp_path).devices()
+    assert report.devices == ()
     (problem,) = report.problems
     assert problem.exit_code == 0
     assert re.search(r"pip install '?amdsmi>=[\d.]+", problem.fix)
-    with backend.open_readings(report.devices[0]) as line:
-        assert line.source == "none"
-        assert line.sample() == Reading()
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda", "rocm", "rocm:0"])
+def test_without_the_library_torch_alone_tells_of_the_card_and_it_is_timed(
+    tmp_path: Path, monkeypatch, wanted: str
+) -> None:
+    monkeypatch.setattr(amd, "BACKEND", without_the_library(monkeypatch, tmp_path))
+    monkeypatch.setattr(nvidia, "BACKEND", NoDriver())
+    monkeypatch.setattr(select, "torch_build", lambda: TorchBuild(version="2.6.0", cuda=None, hip="6.2"))
+    seen = View(
+        name="AMD Instinct MI300X",
+        memory_bytes=192 << 30,
+        compute_capability=(9, 4),
+        sm_count=304,
+        pci_bus_id="0002:0c:00.0",
+        amd_architecture="gfx942",
+        computed=True,
+    )
+    monkeypatch.setattr(torch_view, "_look", lambda _: seen)
+    gpu, said = select_device(wanted)
+    assert (gpu.backend, gpu.gpu_key, gpu.compute_capability) == ("rocm", "amd-mi300x-192gb", None)
+    assert gpu.tensor_core_precisions == ("fp16", "bf16", "int8", "fp8")
+    assert said.endswith("AMD Instinct MI300X is timed without telemetry")
+    with amd.BACKEND.open_readings(gpu) as line:
+        assert (line.source, line.sample()) == ("none", Reading())
+
+
+def test_a_torch_without_rocm_measures_on_the_cpu_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(amd, "BACKEND", without_the_library(monkeypatch, tmp_path))
+    monkeypatch.setattr(nvidia, "BACKEND", NoDriver())
+    device, said = select_device("auto")
+    assert device.is_cpu
+    assert said.startswith("an AMD GPU is here")
 
 
 def test_a_run_without_telemetry_names_the_package() -> None:
@@ -147,21 +185,11 @@ def silent(run: Run) -> Run:
     return msgspec.structs.replace(run, measurements=tuple(mute))
 
 
-def test_a_card_that_the_library_does_not_show_is_listed_without_telemetry(tmp_path: Path) -> None:
-    backend = machine(tmp_path, MI300X | {"location_id": 0x4100})
-    (gpu,) = backend.devices().devices
-    assert (gpu.name, gpu.pci_bus_id) == (None, "0002:41:00.0")
-    assert len(backend.devices().problems) == 1
-    assert backend.open_readings(gpu).source == "none"
-
-
-@pytest.mark.parametrize("shift", [0, 28], ids=["older kernels", "newer kernels"])
-def test_the_partitions_of_a_card_are_devices_of_their_own_and_no_whole_one(tmp_path: Path, shift) -> None:
-    """In CPX mode each compute die of an MI300X is a device; all lie at one place."""
-    nodes = [MI300X | {"simd_count": 152, "location_id": 0x0C00 | n << shift} for n in range(3)]
-    backend = machine(tmp_path, *nodes, XTX)
+def test_the_partitions_of_a_card_are_devices_of_their_own_and_no_whole_one(machine) -> None:
+    """In CPX mode each compute die of an MI300X is a device; they differ in their function on the bus."""
+    dies = [(f"0002:0c:00.{n}", *MI300X[1:3], 38, *MI300X[4:]) for n in range(3)]
+    backend = machine(*dies, XTX)
     report = backend.devices()
-    assert report.problems == (), "the library tells of them"
     *parts, whole = report.devices
     assert [(gpu.index, gpu.name) for gpu in parts] == [
         (n, f"AMD Instinct MI300X, partition {n + 1} of 3") for n in range(3)
@@ -173,54 +201,34 @@ def test_the_partitions_of_a_card_are_devices_of_their_own_and_no_whole_one(tmp_
     }
     assert "partition" in parts[0].unavailable["gpu_key"]
     assert [backend.open_readings(gpu).source for gpu in (*parts, whole)] == ["none"] * 3 + ["amdsmi"]
-    assert whole.name == "AMD Radeon RX 7900 XTX"
+    assert (whole.name, whole.uuid) == ("AMD Radeon RX 7900 XTX", None)
 
 
-def test_a_card_that_has_gone_is_named(tmp_path: Path) -> None:
-    (gpu,) = machine(tmp_path, MI300X).devices().devices
+def test_a_card_that_has_gone_is_named(machine) -> None:
+    (gpu,) = machine(MI300X).devices().devices
     with pytest.raises(NoDeviceError, match="no longer listed"):
-        AmdBackend(root=tmp_path / "elsewhere").open_readings(gpu)
+        machine(XTX).open_readings(gpu)
 
 
-def test_a_machine_without_amd_is_empty(tmp_path: Path) -> None:
-    assert machine(tmp_path).devices() == BackendReport()
-    assert AmdBackend(root=tmp_path / "nothing").devices() == BackendReport()
-
-
-@pytest.mark.parametrize(
-    ("version", "name"), [(90010, "gfx90a"), (90402, "gfx942"), (100300, "gfx1030"), (120001, "gfx1201")]
-)
-def test_names_of_graphics_targets(version: int, name: str, tmp_path: Path) -> None:
-    (gpu,) = machine(tmp_path, MI300X | {"gfx_target_version": version}).devices().devices
-    assert gpu.architecture == name
-
-
-def test_a_recorded_machine_with_an_integrated_gpu_is_listed(tmp_path: Path) -> None:
-    """The compute topology of a real machine; the file names its source."""
-    told = json.loads((Path(__file__).parents[1] / "data/amd/phoenix.json").read_text(encoding="utf-8"))
-    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1"
-    node.mkdir(parents=True)
-    (node / "properties").write_text("\n".join(told["topology"]) + "\n")
-    (gpu,) = AmdBackend(root=tmp_path).devices().devices
-    assert (gpu.architecture, gpu.sm_count, gpu.pci_bus_id) == ("gfx1103", 12, "0000:64:00.0")
-    assert gpu.sm_clock_max_hz == 2.7e9
-    assert gpu.tensor_core_precisions == ("fp16", "bf16", "int8")
-    assert (gpu.name, gpu.gpu_key, gpu.uuid, gpu.power_limit_w) == (None, None, None, None)
+def test_a_machine_without_amd_is_empty(machine, monkeypatch, tmp_path: Path) -> None:
+    assert machine().devices() == BackendReport()
+    monkeypatch.setattr(amd, "open_library", lambda: None)
+    assert AmdBackend(root=tmp_path).devices() == BackendReport()
 
 
 class TestSelection:
     @pytest.fixture(autouse=True)
-    def two(self, tmp_path: Path, monkeypatch) -> None:
-        backend = machine(tmp_path, MI300X, XTX)
+    def two(self, machine, tmp_path: Path, monkeypatch) -> None:
+        backend = machine(MI300X, XTX)
         monkeypatch.setattr(amd, "BACKEND", backend)
-        monkeypatch.setattr(nvidia, "BACKEND", AmdBackend(name="cuda", root=tmp_path / "no driver"))
+        monkeypatch.setattr(nvidia, "BACKEND", NoDriver())
         monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self.build(monkeypatch, hip="6.2")
 
     def build(self, monkeypatch, hip: str | None) -> None:
         build = TorchBuild(version="2.6.0", cuda=None, hip=hip)
-        monkeypatch.setattr("gpubench.probe.torch_problems.torch_build", lambda: build)
+        monkeypatch.setattr("gpubench.probe.torch_view.torch_build", lambda: build)
 
     @pytest.mark.parametrize("name", ["auto", "cuda", "rocm", "cuda:0", "amd-mi300x-192gb"])
     def test_a_rocm_torch_reaches_the_first(self, name: str) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_amd import MI300X, machine
 
 from gpubench.models import Reading
+from gpubench.probe.amd import AmdBackend
 from gpubench.probe.backend import GpuProcess, PowerLimits
 
 _SPEC = importlib.util.find_spec("amdsmi")
@@ -34,10 +34,14 @@ void stand_in_refuse(const char *name, int with) { strncpy(which, name, 63); sta
 typedef void *handle;
 int amdsmi_init(uint64_t flags) { ASKED("init"); (void)flags; return 0; }
 int amdsmi_shut_down(void) { return 0; }
-int amdsmi_get_processor_handle_from_bdf(uint64_t bdf, handle *h) {
-    ASKED("handle");  /* function 3 bits, device 5, bus 8, domain 48 */
-    if ((bdf >> 16) != 2 || (bdf >> 8 & 0xff) != 0x0c) return 31;
-    *h = (handle)0x1; return 0;
+int amdsmi_get_socket_handles(uint32_t *count, handle *h) {
+    ASKED("handle"); if (h) *h = (handle)0x1; *count = 1; return 0;
+}
+int amdsmi_get_processor_handles(handle socket, uint32_t *count, handle *h) {
+    if (h) *h = (handle)0x1; *count = 1; return 0;
+}
+int amdsmi_get_gpu_device_bdf(handle h, uint64_t *bdf) {
+    *bdf = 2ull << 16 | 0x0c << 8; return 0;  /* function 3 bits, device 5, bus 8, domain 48 */
 }
 struct power { uint64_t socket; uint32_t current, average; uint64_t volts[3]; uint32_t limit; char pad[4]; uint64_t r[18]; };
 int amdsmi_get_power_info(handle h, struct power *p) {
@@ -124,8 +128,8 @@ def refuse(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 @pytest.fixture
-def opened(tmp_path: Path, refuse: Callable[..., None]):
-    backend = machine(tmp_path, MI300X)
+def opened(refuse: Callable[..., None]):
+    backend = AmdBackend()
     (gpu,) = backend.devices().devices
     with backend.open_readings(gpu) as line:
         yield line
@@ -148,8 +152,8 @@ def test_a_reading_through_the_library(opened) -> None:
     assert opened.processes() == (GpuProcess(pid=4242, memory_bytes=8 << 30, compute=True),)
 
 
-def test_a_card_is_described_through_the_library(tmp_path: Path, refuse) -> None:
-    (gpu,) = machine(tmp_path, MI300X).devices().devices
+def test_a_card_is_described_through_the_library(refuse) -> None:
+    (gpu,) = AmdBackend().devices().devices
     assert (gpu.name, gpu.gpu_key, gpu.memory_bytes) == ("AMD Instinct MI300X", "amd-mi300x-192gb", 192 << 30)
     assert gpu.driver_version == "6.12.12"
     assert (gpu.power_limit_w, gpu.power_limit_default_w) == (700.0, 750.0)
@@ -189,15 +193,13 @@ def test_energy_limits_and_processes_that_are_refused_are_unknown(opened, refuse
 
 
 @pytest.mark.parametrize("call", ["init", "handle"])
-def test_a_library_without_its_driver_leaves_a_card_without_telemetry(
-    tmp_path: Path, refuse, call: str
-) -> None:
+def test_a_library_without_its_driver_is_as_none(tmp_path: Path, refuse, call: str) -> None:
     refuse(call, 34)
-    backend = machine(tmp_path, MI300X)
-    report = backend.devices()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kfd").touch()
+    report = AmdBackend(root=tmp_path).devices()
+    assert report.devices == ()
     assert "amdsmi" in report.problems[0].fix
-    with backend.open_readings(report.devices[0]) as line:
-        assert line.source == "none"
 
 
 def test_a_package_without_its_library_says_nothing_on_the_standard_output(tmp_path: Path) -> None:

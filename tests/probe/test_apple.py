@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.probe.apple import AppleBackend
 from gpubench.probe.backend import BackendReport
+from gpubench.probe.host import AppleBackend
 
 M2 = '{"SPDisplaysDataType": [{"_name": "Apple M2 Max", "sppci_model": "Apple M2 Max", "sppci_cores": "38"}]}'
 

@@ -11,11 +11,10 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe import cpu
-from gpubench.probe.backend import BackendReport, NoReadings
-from gpubench.probe.probe import load_backends, probe
+from gpubench.probe import host
+from gpubench.probe.backend import BackendReport, Readings
+from gpubench.probe.probe import load_backends, open_telemetry, probe
 from gpubench.probe.select import select_device
-from gpubench.probe.telemetry import open_telemetry
 
 
 class _Outside:
@@ -28,8 +27,8 @@ class _Outside:
             devices=(DeviceProfile(backend="xpu", name="Intel Max 1550", index=0),), states=(None,)
         )
 
-    def open_readings(self, device: DeviceProfile) -> NoReadings:
-        return NoReadings()
+    def open_readings(self, device: DeviceProfile) -> Readings:
+        return Readings()
 
 
 OUTSIDE = _Outside()
@@ -81,13 +80,12 @@ class TestAmd(BackendContract):
     name = "rocm"
 
     @pytest.fixture
-    def report(self, tmp_path, monkeypatch) -> BackendReport:
-        from test_amd import MI300X, XTX, Library, machine
+    def report(self, monkeypatch) -> BackendReport:
+        from test_amd import MI300X, XTX, Library
 
         from gpubench.probe import amd
 
-        monkeypatch.setattr(amd, "open_library", Library)
-        monkeypatch.setattr(amd, "BACKEND", machine(tmp_path, MI300X, XTX))
+        monkeypatch.setattr(amd, "open_library", lambda: Library(MI300X, XTX))
         return amd.BACKEND.devices()
 
 
@@ -98,11 +96,11 @@ class TestApple(BackendContract):
     def report(self, monkeypatch) -> BackendReport:
         import platform
 
-        from gpubench.probe import apple
+        from gpubench.probe import host
 
         monkeypatch.setattr(platform, "system", lambda: "Darwin")
         monkeypatch.setattr(platform, "machine", lambda: "arm64")
-        return apple.BACKEND.devices()
+        return host.APPLE.devices()
 
 
 class TestOpenCl(BackendContract):
@@ -125,7 +123,7 @@ class TestCpu(BackendContract):
 
     @pytest.fixture
     def report(self) -> BackendReport:
-        return cpu.BACKEND.devices()
+        return host.CPU.devices()
 
 
 class TestOutside(BackendContract):

@@ -13,7 +13,7 @@ from command import gpubench
 from nvml.script import Fault, change, load_dump
 
 from gpubench.models import DeviceProfile
-from gpubench.probe import nvml_driver, torch_problems
+from gpubench.probe import nvidia, torch_view
 from gpubench.probe.select import select_device
 
 ASK = """
@@ -117,14 +117,14 @@ def test_a_truncated_library_shows_the_loaders_own_words_and_the_path(tmp_path: 
 def test_no_driver_and_a_broken_one_are_told_apart_by_the_loaders_words(
     text: str, platform: str, absent: bool
 ) -> None:
-    assert nvml_driver.is_absent(text, platform) is absent
+    assert nvidia.is_absent(text, platform) is absent
 
 
 def test_a_library_that_the_loader_passes_over_is_named(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "usr/lib64").mkdir(parents=True)
     (tmp_path / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"made for another processor")
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    problem = nvml_driver.not_opened(12, "", None, root=tmp_path)
+    problem = nvidia.not_opened(12, "", None, root=tmp_path)
     assert problem.exit_code == 3
     assert f" {tmp_path}/usr/lib64/libnvidia-ml.so.1" in problem.line()
 
@@ -164,14 +164,14 @@ def test_both_versions_are_named_after_an_upgrade(tmp_path: Path) -> None:
     (tmp_path / "proc/driver/nvidia/version").write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024\n"
     )
-    problem = nvml_driver.not_opened(18, "", "12.555.42", root=tmp_path)
+    problem = nvidia.not_opened(18, "", "12.555.42", root=tmp_path)
     assert problem.value == "library 12.555.42, module 550.90.07"
 
 
 def test_an_unknown_error_in_a_container_names_the_cgroup(tmp_path: Path) -> None:
     (tmp_path / "proc/1").mkdir(parents=True)
     (tmp_path / "proc/1/cgroup").write_text("0::/kubepods/besteffort/pod1\n")
-    assert "recreate the container" in nvml_driver.not_opened(999, "Unknown Error", None, root=tmp_path).fix
+    assert "recreate the container" in nvidia.not_opened(999, "Unknown Error", None, root=tmp_path).fix
 
 
 def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml, tmp_path: Path) -> None:
@@ -208,10 +208,10 @@ def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> 
     ("platform", "words"), [("linux", "(torch 2.11.0+cpu)"), ("win32", "pip install torch on Windows")]
 )
 def test_a_cpu_only_torch_says_how_to_replace_it(monkeypatch, platform: str, words: str) -> None:
-    build = torch_problems.TorchBuild(version="2.11.0+cpu", cuda=None, hip=None)
-    monkeypatch.setattr(torch_problems, "torch_build", lambda: build)
+    build = torch_view.TorchBuild(version="2.11.0+cpu", cuda=None, hip=None)
+    monkeypatch.setattr(torch_view, "torch_build", lambda: build)
     gpu = DeviceProfile(backend="cuda", name="NVIDIA GeForce RTX 4090", cuda_driver_version="12.8")
-    problem = torch_problems.torch_problem(gpu, platform)
+    problem = torch_view.torch_problem(gpu, platform)
     assert problem.exit_code == 3
     assert words in problem.line()
     assert "its CUDA 12 build" in problem.fix

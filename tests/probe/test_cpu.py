@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.probe.cpu import CpuBackend, memory_bytes, named_instructions
+from gpubench.probe.host import CpuBackend, memory_bytes, named_instructions
 
 XEON = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R)  Xeon(R)\nflags\t\t: fpu avx2 avx512f {}\n\nprocessor\t: 1\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd sve {}\nCPU implementer\t: 0x41\n"

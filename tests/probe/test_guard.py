@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gpubench.probe.nvml_session import Guard, HungCallError
+from gpubench.probe.nvml import Guard, HungCallError
 
 
 def test_slow_is_not_hung() -> None:
@@ -19,7 +19,7 @@ def test_slow_is_not_hung() -> None:
 
     def work() -> int:
         for n in range(8):
-            assert guard.begin(f"call {n}")
+            guard.begin(f"call {n}")
             time.sleep(0.3)
         return 8
 
@@ -52,19 +52,6 @@ def test_a_call_may_have_a_limit_of_its_own() -> None:
         return "started"
 
     assert guard.call(work) == "started"
-    guard.close()
-
-
-def test_after_its_budget_work_is_told_to_begin_nothing_more() -> None:
-    guard = Guard(limit_s=30.0)
-
-    def work() -> list[bool]:
-        first = guard.begin("first")
-        time.sleep(1.2)
-        return [first, guard.begin("second")]
-
-    assert guard.call(work, budget_s=1.0) == [True, False]
-    assert guard.call(lambda: guard.begin("next"))
     guard.close()
 
 

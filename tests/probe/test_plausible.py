@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nvml.script import change, load_dump
-from test_amd import MI300X, Library, machine
+from test_amd import MI300X, Library
 
 from gpubench.models import DeviceProfile
 from gpubench.probe import amd, nvidia
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.probe import open_telemetry
 
 ALL_BITS = 2**32 - 1
 V2 = 0x02000028
@@ -215,8 +214,9 @@ class Telling(Library):
     """AMD's library, which answers each question with a number of its own."""
 
     def __init__(self, numbers: list[int]) -> None:
+        super().__init__((*MI300X[:3], numbers[8], *MI300X[4:]))
         clock, power, degrees, busy, used, cap, *of_the_card = numbers
-        self.amdsmi_get_clock_info = lambda *_: {"clk": clock}
+        self.amdsmi_get_clock_info = lambda *_: {"clk": clock, "max_clk": numbers[7]}
         self.amdsmi_get_power_info = lambda _: {"current_socket_power": power}
         self.amdsmi_get_temp_metric = lambda *_: degrees
         self.amdsmi_get_gpu_activity = lambda _: {"gfx_activity": busy}
@@ -229,9 +229,8 @@ class Telling(Library):
 
 @settings(max_examples=60, deadline=None)
 @given(numbers=st.lists(RAW64 | st.just(-1), min_size=9, max_size=9))
-def test_no_reading_of_an_amd_gpu_leaves_what_is_possible(tmp_path_factory, numbers: list[int]) -> None:
-    node = {**MI300X, "max_engine_clk_fcompute": numbers[7], "simd_count": max(1, numbers[8])}
-    backend = machine(Path(tmp_path_factory.mktemp("amd")), node)
+def test_no_reading_of_an_amd_gpu_leaves_what_is_possible(numbers: list[int]) -> None:
+    backend = amd.AmdBackend()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(amd, "open_library", lambda: Telling(numbers))
         (device,), (state,) = backend.devices().devices, backend.devices().states

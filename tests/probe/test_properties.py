@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile
-from gpubench.probe import cpu, system
-from gpubench.probe.checkup import host_checks
-from gpubench.probe.identity import bus_id
-from gpubench.probe.nvidia import mask
-from gpubench.probe.nvml_driver import module_version
-from gpubench.probe.nvml_profile import CLOCK_EVENTS, event_names
+from gpubench.probe import host
+from gpubench.probe.backend import bus_id
+from gpubench.probe.health import host_checks
+from gpubench.probe.nvidia import mask, module_version
+from gpubench.probe.nvml import CLOCK_EVENTS, event_names
 from gpubench.probe.select import visible_devices
 
 BOX = [
@@ -60,9 +59,9 @@ def test_no_system_file_breaks_the_probe(tmp_path: Path, texts: list[bytes]) -> 
     for name, text in zip(SYSTEM_FILES, texts, strict=True):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(text)
-    assert cpu.CpuBackend(root=tmp_path).profile().memory_bytes > 0
+    assert host.CpuBackend(root=tmp_path).profile().memory_bytes > 0
     assert host_checks(tmp_path)
-    quota = system.cpu_quota(tmp_path)
+    quota = host.cpu_quota(tmp_path)
     assert quota is None or quota > 0
     module_version(tmp_path)
 
@@ -130,6 +129,6 @@ def test_quotas_of_both_kinds_of_control_group(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "cpu.cfs_quota_us").write_text("150000\n")
     (folder / "cpu.cfs_period_us").write_text("100000\n")
-    assert system.cpu_quota(tmp_path) == pytest.approx(1.5)
+    assert host.cpu_quota(tmp_path) == pytest.approx(1.5)
     (folder.parent / "cpu.max").write_text("50000 100000\n")
-    assert system.cpu_quota(tmp_path) == pytest.approx(0.5)
+    assert host.cpu_quota(tmp_path) == pytest.approx(0.5)

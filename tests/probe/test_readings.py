@@ -7,9 +7,9 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe import nvidia, nvml_readings
+from gpubench.probe import nvidia
 from gpubench.probe.backend import DeviceGoneError, GpuProcess, PowerLimits
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.probe import open_telemetry
 
 
 def first_gpu() -> DeviceProfile:
@@ -112,17 +112,6 @@ def test_a_call_that_hangs_drops_the_source_and_the_run_goes_on(inside_nvml) -> 
         assert line.source == "hung"
         assert line.energy_j() is None
         assert line.processes() is None
-
-
-def test_of_a_driver_that_is_slow_a_reading_takes_what_comes_in_time(inside_nvml, monkeypatch) -> None:
-    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=1, sleep_s=1.2)])
-    with open_telemetry(nvidia_profile()) as line:  # opening looks once
-        monkeypatch.setattr(nvml_readings, "READING_LIMIT_S", 1.0)
-        reading = line.sample()
-        assert (reading.sm_clock_hz, reading.power_w) == (1.98e9, pytest.approx(127.598))
-        assert reading.temperature_c is None
-        assert line.refused["temperature_c"].startswith("nvmlDeviceGetTemperature: not asked")
-        assert (line.source, line.fault) == ("nvml", None)
 
 
 def test_a_driver_that_refuses_everything_is_no_telemetry(inside_nvml) -> None:

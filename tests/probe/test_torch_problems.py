@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile
-from gpubench.probe import torch_problems
-from gpubench.probe.torch_problems import explain, first_words, no_kernels
+from gpubench.probe import torch_view
+from gpubench.probe.torch_view import explain, first_words, no_kernels
 
 P100 = DeviceProfile(
     backend="cuda",
@@ -34,8 +34,8 @@ TOO_OLD = (
 
 @pytest.fixture(autouse=True)
 def _a_cuda_13_build(monkeypatch) -> None:
-    build = torch_problems.TorchBuild(version="2.13.0+cu130", cuda="13.0", hip=None)
-    monkeypatch.setattr(torch_problems, "torch_build", lambda: build)
+    build = torch_view.TorchBuild(version="2.13.0+cu130", cuda="13.0", hip=None)
+    monkeypatch.setattr(torch_view, "torch_build", lambda: build)
 
 
 @pytest.mark.parametrize(

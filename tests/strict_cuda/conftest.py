@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from gpubench.discovery import load_workload
-from gpubench.measure import busy, checks, worker
+from gpubench.measure import checks, guards, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
-from gpubench.probe import torch_problems
+from gpubench.probe import torch_view
 from gpubench.probe.probe import probe
 from gpubench.workload import Task
 from strict_cuda.in_a_child import VARIABLE, Scene
@@ -135,8 +135,8 @@ def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
     inside_nvml("h200")
     profile = _probed()
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(busy, "PROFILED_STEPS", (1, 1))
-    monkeypatch.setattr(busy, "ISSUED_STEPS", 1)
+    monkeypatch.setattr(guards, "PROFILED_STEPS", (1, 1))
+    monkeypatch.setattr(guards, "ISSUED_STEPS", 1)
 
     def make(machine: Machine | None = None, budget: Budget = BRIEF) -> Gpu:
         context = installed(machine or Machine(cost=lambda name: KERNEL_S))
@@ -184,8 +184,8 @@ def inside_gpu(inside_nvml, fake_nvml, monkeypatch) -> Callable[..., DeviceProfi
         inside_nvml(devices, faults)
         for name, value in _in_children(scene).items() | {("LD_LIBRARY_PATH", children["LD_LIBRARY_PATH"])}:
             monkeypatch.setenv(name, value)
-        built = torch_problems.TorchBuild(version=str(torch.__version__), cuda=Scene(**scene).cuda, hip=None)
-        monkeypatch.setattr(torch_problems, "torch_build", lambda: built)
+        built = torch_view.TorchBuild(version=str(torch.__version__), cuda=Scene(**scene).cuda, hip=None)
+        monkeypatch.setattr(torch_view, "torch_build", lambda: built)
         monkeypatch.setattr(checks, "LEAST_OF_ARRIVALS", 0.0)  # the fake's clock goes at a pace of its own
         return next(d for d in probe().devices if d.backend == "cuda")
 

@@ -63,7 +63,7 @@ def change(module: ModuleType) -> None:
     {
         "torch": _torch,
         "pynvml": _nvml,
-        "gpubench.probe.torch_problems": _build,
+        "gpubench.probe.torch_view": _build,
         "gpubench.discovery": _discovery,
         "gpubench.measure.checks": _checks,
     }[module.__name__](module)

@@ -14,7 +14,7 @@ from gpubench.units import format_number
 from tools.fit import fit_table, times_of
 from tools.published import Table, fitted_on
 
-PAGE = Path(__file__).parents[2] / "docs" / "prediction.md"
+PAGE = Path(__file__).parents[2] / "docs" / "prediction-evidence.md"
 B200, H100, H200 = "nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
 FIRST_VALUES = 64 * 112 * 112
 """Of an image behind ResNet-50's first convolution, and four times 64 x 56 x 56 in its whole first stage."""

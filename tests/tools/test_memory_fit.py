@@ -27,7 +27,7 @@ from gpubench.profile.memory_figures import FIXED_BYTES, LEAST_KEPT, WORKSPACE_B
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
 from gpubench.units import GIB, MIB
-from tools.make_memory_allowance import (
+from tools.make import (
     CENSORED_SHARE,
     MemoryReading,
     ReadingKind,

@@ -1,4 +1,4 @@
-"""Figures in the words of docs/prediction.md, README and decisions: each is made again from what ships."""
+"""Figures in the words of docs/prediction-evidence.md and others: each is made again from what ships."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.folders import data_rows
-from gpubench.models import CardClass, Estimate, Execution, Precision, Status, TaskKind
+from gpubench.models import Estimate, Execution, Precision, Status, TaskKind
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.decode import decode_readings
 from gpubench.predict.estimate import estimate
-from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, case_for, question_of
+from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, question_of
 from gpubench.predict.scaling import SHARES, scaling
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import need_of
 from gpubench.readings import h200_readings
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
 from gpubench.specs import load_specs
-from gpubench.units import GIB
 from tools.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_quantile
 from tools.fit import batch_spread, level_weights, scaling_figures
 from tools.published import DATA, Table, fitted_on, published_rows, shipped
 
 ROOT = Path(__file__).parents[2]
-PAGE = "docs/prediction.md"
+PAGE = "docs/prediction-evidence.md"
 H100, H200 = "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
 AS_OF = date(2026, 11, 22)
 AMP, TF32, FP32 = Precision.AMP_BF16, Precision.TF32, Precision.FP32
@@ -299,21 +297,6 @@ def a_job_of_eight() -> Iterator[str]:
     yield f"on 8 H100s at batch {batch} is predicted at {likely} tokens/s per GPU ({low} to {high})"
 
 
-# Memory
-
-
-def memory() -> Iterator[str]:
-    def gib(name: str, precision: Precision, batch_size: int) -> str:
-        question = question_of(load_profiles()[name], precision, batch_size=batch_size)
-        need = need_of(question.profile, case_for(question, load_specs()[H100]), CardClass.HBM)
-        return f"{need.allocated.value / GIB:.1f}"
-
-    eight, sixteen, strict = (gib("transformer", p, n) for p, n in ((AMP, 8), (AMP, 16), (FP32, 8)))
-    yield f"`transformer` needs {eight} GiB at batch 8 and {sixteen} at batch 16 (amp), {strict} at batch 8 (fp32)"
-    amp, fp32 = (gib("vgg16", p, 64) for p in (AMP, FP32))
-    yield f"`vgg16` at batch 64 {amp} (amp) and {fp32}"
-
-
 # Errors on the shipped rows
 
 
@@ -326,7 +309,7 @@ def headline() -> Iterator[str]:
     first = np.array([not source.startswith(added) for source in table.source[pairs.y]])
     error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
     mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)
-    yield f"nikolasent: {first.sum():,} of these pairs), the first line is {mean} / {middle} %"
+    yield f"nikolasent ({first.sum():,} of these pairs): {mean} / {middle} %"
     newer = figures(found, np.isin(table.architecture[pairs.y], NEWER))
     yield f"of Ampere and newer ({newer['pairs']:,}) {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"
     assert document()["heaviest_source"]["harness"] == "lambda-pytorch"
@@ -401,16 +384,6 @@ def own_runs() -> Iterator[str]:
     yield f"take the error of a ratio from {without} to {with_them} %"
 
 
-def decision() -> Iterator[str]:
-    """What is in force; the steps before it are a record of their day."""
-    whole, many = document(), jobs()
-    one = many["by_slice"]["from one GPU"]
-    yield f"| {percent(whole['mape'], 2)} / {percent(whole['median_ape'], 2)}, {percent(whole['coverage_90'], 1)} %, x{whole['half_width_factor']:.2f} | yes"
-    widths = [f"x{half_widths(name, None):.2f}" for name in READ_ONCE]
-    yield f"{widths[0]} for `transformer`, {widths[1]} for `bert_base` and {widths[2]} for `vit_b16` at AMP"
-    yield f"to {percent(one['coverage_90'], 1)} % covered; all jobs 89.5 to {percent(many['coverage_90'], 1)} %"
-
-
 def committed(hold_out: str, part: str) -> dict[str, str]:
     with (ROOT / "docs" / "prediction_figures.csv").open(encoding="utf-8", newline="") as file:
         (row,) = [row for row in csv.DictReader(file) if (row["hold_out"], row["slice"]) == (hold_out, part)]
@@ -420,10 +393,9 @@ def committed(hold_out: str, part: str) -> dict[str, str]:
 STATED = {
     PAGE: (
         unused, own_runs, unstated_batches, inference, tokens, other_vendors, nothing_measured, classes_on_new_cards, levels,
-        small_networks, memory, several, a_job_of_eight, headline, weak_spots, seen_afterwards,
+        small_networks, several, a_job_of_eight, headline, weak_spots, seen_afterwards,
     ),
     "docs/limits.md": (not_confirmed,),
-    "docs/decisions/0008-unseen-harness.md": (decision,),
 }  # fmt: skip
 
 

@@ -196,8 +196,8 @@ def test_the_page_says_what_ships_and_what_is_fitted():
         f"{len(fitted):,} steps", f"{len(set(fitted.source))} sources", f"{len(both) - len(fitted)} steps of AMD",
         f"{unprofiled:,} rows", f"{kepler} of Kepler",
     ]  # fmt: skip
-    text = " ".join((DATA.parents[1] / "docs/prediction.md").read_text(encoding="utf-8").split())
-    part = text[text.index("`python -m tools.calibrate` fits it") :].partition("## Inference")[0]
+    text = " ".join((DATA.parents[1] / "docs/prediction-evidence.md").read_text(encoding="utf-8").split())
+    part = text[text.index("`python -m tools.calibrate` fits it") :].partition("## Inference and tokens")[0]
     assert [count for count in counts if count not in part] == []
 
 

@@ -13,7 +13,7 @@ from importlib.abc import MetaPathFinder
 
 VARIABLE = "GPUBENCH_STRICT_CUDA"
 CHANGED = frozenset(
-    {"torch", "pynvml", "gpubench.probe.torch_problems", "gpubench.discovery", "gpubench.measure.checks"}
+    {"torch", "pynvml", "gpubench.probe.torch_view", "gpubench.discovery", "gpubench.measure.checks"}
 )
 
 

@@ -1,0 +1,257 @@
+"""This machine: what its system says, its CPU as a device, and the GPU of an Apple chip.
+
+``root`` is "/" but in tests. A CPU runs the same workloads where there is no GPU, and says so. The GPU of an
+Apple chip is reached by torch as ``mps`` and has no telemetry here; its part is written after the manual page
+of system_profiler, and tested with stand-ins of it. No Mac was at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from gpubench.children import text_of
+from gpubench.models import DeviceProfile
+from gpubench.probe.backend import NO_SPEC, Backend, BackendReport
+from gpubench.probe.plausible import SMS
+from gpubench.specs import find_spec
+
+_CONTAINER_MARKS = {
+    "docker": r"docker",
+    "kubernetes": r"kubepods",
+    "containerd": r"containerd",
+    "podman": r"libpod",
+    "lxc": r"/lxc",
+}
+
+
+def read_text(file: Path) -> str | None:
+    """The text of a system file, stripped; None where it is missing, closed or gives an error when read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def container(root: Path = Path("/")) -> str | None:
+    """Kind of container that this process runs in, or None."""
+    if (root / ".dockerenv").exists():
+        return "docker"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    text = read_text(root / "proc/1/cgroup") or ""
+    found = next((name for name, mark in _CONTAINER_MARKS.items() if re.search(mark, text)), None)
+    # With version 2 of control groups a container sees its own group as "/": the cluster's variable is left.
+    return found or ("kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None)
+
+
+def nvidia_nodes(root: Path = Path("/")) -> tuple[list[str], list[str]]:
+    """NVIDIA's device nodes, and those of them that this user may not open."""
+    nodes = sorted(n for n in (root / "dev").glob("nvidia*") if not n.is_dir())
+    closed = [n for n in nodes if not os.access(n, os.R_OK | os.W_OK)]
+    return [f"/dev/{n.name}" for n in nodes], [f"/dev/{n.name}" for n in closed]
+
+
+def on_battery() -> bool:
+    """Whether this is a laptop that is not plugged in, as far as the system tells."""
+    import psutil
+
+    battery = None
+    with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):  # not on every system
+        battery = psutil.sensors_battery()
+    return battery is not None and battery.power_plugged is False
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
+    """Memory that the control group allows this process [B]; None where there is no limit."""
+    for place in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        limit = _whole(read_text(root / place))
+        if limit is not None:
+            return limit if 0 < limit < 2**60 else None  # version 1 writes "none" as a huge number
+    return None
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Processors' worth of time that the control group allows; None where there is no limit."""
+    groups = root / "sys/fs/cgroup"
+    words = (read_text(groups / "cpu.max") or "").split()
+    if len(words) != 2:  # version 1 has a file for each
+        words = [read_text(groups / f"cpu/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+    allowed, period = _whole(words[0]), _whole(words[1])
+    return allowed / period if allowed and period else None
+
+
+def cpu_governor(root: Path = Path("/")) -> str | None:
+    """Clock policy of the first processor; None where the kernel does not show one."""
+    return read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
+
+
+def cpu_facts(root: Path = Path("/")) -> dict[str, str]:
+    """The first processor's entries of /proc/cpuinfo, keys in lower case; empty elsewhere."""
+    facts: dict[str, str] = {}
+    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
+        if not line.strip():
+            break
+        key, _, value = line.partition(":")
+        facts[key.strip().lower()] = value.strip()
+    return facts
+
+
+def os_name() -> str:
+    """System and kernel, without the host's name."""
+    return f"{platform.system()} {platform.release()} {platform.machine()}"
+
+
+def python_version() -> str:
+    """Version of this Python."""
+    return ".".join(str(n) for n in sys.version_info[:3])
+
+
+def usable_threads() -> int | None:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _whole(text: str | None) -> int | None:
+    """A whole number of ordinary length, else None: "max", "-1", nothing, or nonsense."""
+    return int(text) if text and re.fullmatch(r"[0-9]{1,20}", text) else None
+
+
+# Instructions that multiply in a reduced format, as /proc/cpuinfo names them (x86, then Arm).
+_INSTRUCTIONS = {
+    "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "fp16": ("avx512_fp16", "amx_fp16", "asimdhp"),
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm"),
+}
+_WORTH_NAMING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve", "sve2")
+_VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "0x41": "Arm", "0x61": "Apple"}
+
+
+@dataclass(frozen=True)
+class CpuBackend(Backend):
+    """The one CPU of this machine, as far as this process may use it."""
+
+    name: str = "cpu"
+    root: Path = Path("/")
+
+    def devices(self) -> BackendReport:
+        """The CPU, always."""
+        return BackendReport(devices=(self.profile(),), states=(None,))
+
+    def profile(self) -> DeviceProfile:
+        """Name, cores, memory, and the reduced formats that it has instructions for."""
+        facts = cpu_facts(self.root)
+        flags = instructions(self.root)
+        vendor = facts.get("vendor_id", facts.get("cpu implementer", ""))
+        return DeviceProfile(
+            backend="cpu",
+            vendor=_VENDORS.get(vendor, vendor or None),
+            name=cpu_name(self.root),
+            architecture=platform.machine() or None,
+            core_count=core_count(),
+            memory_bytes=memory_bytes(self.root),
+            unified_memory=True,
+            tensor_core_precisions=tuple(
+                kind for kind, names in _INSTRUCTIONS.items() if flags.intersection(names)
+            ),
+        )
+
+
+CPU = CpuBackend()
+
+
+def cpu_name(root: Path = Path("/")) -> str | None:
+    """Marketing name of the processor."""
+    facts = cpu_facts(root)
+    if name := facts.get("model name") or facts.get("hardware"):
+        return " ".join(name.split())
+    if sys.platform == "darwin":
+        return text_of(["sysctl", "-n", "machdep.cpu.brand_string"])
+    return platform.processor() or platform.machine() or None
+
+
+def core_count() -> int | None:
+    """Physical cores that this process may use."""
+    physical, usable = psutil.cpu_count(logical=False), usable_threads()
+    counts = [n for n in (physical, usable) if n]
+    return min(counts) if counts else None
+
+
+def memory_bytes(root: Path = Path("/")) -> int:
+    """Memory of the machine, or of this container where it is given less [B]."""
+    total = int(psutil.virtual_memory().total)
+    limit = memory_limit_bytes(root)
+    return total if limit is None else min(total, limit)
+
+
+def instructions(root: Path = Path("/")) -> frozenset[str]:
+    """Instruction set extensions, by the kernel's names."""
+    facts = cpu_facts(root)
+    words = frozenset(facts.get("flags", facts.get("features", "")).split())
+    if sys.platform == "darwin" and text_of(["sysctl", "-n", "hw.optional.arm.FEAT_BF16"]) == "1":
+        words |= {"bf16"}
+    return words
+
+
+def named_instructions(root: Path = Path("/")) -> tuple[str, ...]:
+    """Those extensions that decide how fast this CPU trains."""
+    known = {name for names in _INSTRUCTIONS.values() for name in names} | set(_WORTH_NAMING)
+    return tuple(sorted(known & instructions(root)))
+
+
+_PROFILER_LIMIT_S = 10.0
+
+
+class AppleBackend(Backend):
+    """The one GPU of an Apple chip; nothing on any other machine."""
+
+    name = "mps"
+
+    def devices(self) -> BackendReport:
+        """List the GPU of this chip."""
+        if platform.system() != "Darwin" or platform.machine() != "arm64":
+            return BackendReport()
+        said = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_PROFILER_LIMIT_S)
+        try:
+            listed = msgspec.json.decode(said or "", type=dict[str, list[dict[str, Any]]])
+            display = listed["SPDisplaysDataType"][0]
+        except (msgspec.MsgspecError, LookupError):
+            display = {}
+        unavailable = {}
+        if (name := display.get("sppci_model")) is None:
+            unavailable["name"] = "system_profiler SPDisplaysDataType: no model"
+        try:
+            cores = SMS(int(display.get("sppci_cores", "")))
+        except ValueError:  # no number, or none that a chip can have
+            cores = None
+            unavailable["sm_count"] = "system_profiler SPDisplaysDataType: no core count"
+        spec = None if name is None else find_spec(name)
+        if spec is None:
+            unavailable["gpu_key"] = NO_SPEC
+        profile = DeviceProfile(
+            backend="mps",
+            vendor="Apple",
+            name=name,
+            gpu_key=None if spec is None else spec.key,
+            index=0,
+            architecture="Apple",
+            sm_count=cores,
+            memory_bytes=int(psutil.virtual_memory().total),
+            unified_memory=True,
+            unavailable=unavailable,
+        )
+        return BackendReport(devices=(profile,), states=(None,))
+
+
+APPLE = AppleBackend()
