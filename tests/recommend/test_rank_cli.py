@@ -541,7 +541,7 @@ def test_a_model_that_is_named_first_is_a_question_of_rank(monkeypatch, capsys, 
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 2
-    assert "No such command 'resnet51'. Did you mean 'resnet50'?" in capsys.readouterr().err
+    assert "unknown workload 'resnet51'; nearest known: resnet50" in capsys.readouterr().err
 
 
 def test_the_first_screen_is_short_and_says_what_became_of_what_one_has(gpubench):
