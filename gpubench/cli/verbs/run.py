@@ -10,7 +10,6 @@ from gpubench.blocks.terminal import show
 from gpubench.cli import progress
 from gpubench.cli.output import answer, say
 from gpubench.cli.table import PageRequest
-from gpubench.cli.verbs.rank import first_screen
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure.messages import CaseEnded, Event, place_under_torchrun
 from gpubench.measure.plan import Plan
@@ -23,6 +22,7 @@ from gpubench.record import figures, store
 from gpubench.report import page as pages
 from gpubench.report.request import format_of
 from gpubench.sections import data, device, measured, section
+from gpubench.sections.answer import screen as answer_to
 from gpubench.session import session as sessions
 
 
@@ -111,7 +111,7 @@ def _close(run: Run, plan: Plan, results: Path | None) -> None:
     except GpuBenchError as error:
         say(f"no ranking: {error}")
     else:
-        parts += first_screen(ranking, notes_in_full=False)
+        parts += answer_to(ranking)
         say("the whole ranking, and how to narrow it: gpubench rank --help")
     if parts:
         print()
