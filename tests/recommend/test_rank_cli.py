@@ -165,7 +165,7 @@ def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
     shown = gpubench("vgg16", *quotes, *dollars, "--limit", "30", COLUMNS="120").stdout
     table = shown.partition("───\n")[2].partition("\n\n")[0]
     assert len(re.findall(r"^\d+x RTX 3090 (?!Ti)", table, re.MULTILINE)) == 3
-    decision = rank("vgg16", own=quotes[1::2], hour_worth=0).decision
+    decision = rank("vgg16", have=quotes[1::2], hour_worth=0).decision
     assert {
         each.source for each in decision.by_gpu if each.offer.gpu_key == decision.choice.offer.gpu_key
     } == {
@@ -481,7 +481,7 @@ def test_the_seller_is_a_field_and_a_filter(gpubench, tmp_path):
         assert {row["instance"] for row in document["rows"]} == left
         assert next(each["count"] for each in document["excluded"] if each["reason"] == "--seller")
     assert "choose from cloud, secure, community" in gpubench(*asked, "--seller", "bob").stderr
-    own = rank("vgg16", own="RTX 4090, 1500 USD", seller=("secure",), offers=table, as_of="2026-11-20")
+    own = rank("vgg16", have="RTX 4090, 1500 USD", seller=("secure",), offers=table, as_of="2026-11-20")
     assert "own" in {row.offer.provider for row in own.rows}
 
 
