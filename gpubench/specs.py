@@ -267,9 +267,9 @@ def _index(by: str) -> Mapping[str, tuple[str, ...]]:
 def _names_by(by: str) -> Iterator[tuple[str, str]]:
     """Yield names with the key of their row, by what they are.
 
-    Of one ``card``: what drivers and frameworks say, and prices that name the form factor; of an ``open`` form
-    factor; ``shared`` in price lists, which need the memory beside them: an H100 with 94 GB is the NVL card;
-    shared by what a ``driver`` says: an "NVIDIA H100" with 94 GB is a module; as a row is ``printed``.
+    ``card`` is what drivers, frameworks and most prices call one card, ``open`` leaves the form factor open.
+    ``shared`` names of price lists need the memory beside them: an H100 with 94 GB is the NVL card; so do
+    those that a ``driver`` gives: an "NVIDIA H100" with 94 GB is a module. ``printed`` is how a row is shown.
     """
     for key, spec in load_specs().items():
         printed = (key, spec.name, spec.short_name)

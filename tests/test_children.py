@@ -142,8 +142,9 @@ JOB = """
 import os, pathlib, sys, time
 from gpubench.measure import messages
 from gpubench.measure.budget import QUICK
-from gpubench.measure.launcher import Child, environment_of
-from gpubench.measure.place import MODULE
+from gpubench.measure.launcher import Child
+from gpubench.measure.environment import environment_of
+from gpubench.measure.messages import MODULE
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
 variables = environment_of(cpu, os.environ, peers=(cpu,))

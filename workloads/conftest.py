@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from gpubench.errors import GpuBenchError
-from gpubench.measure.environment import environment
-from gpubench.measure.launcher import environment_of
+from gpubench.measure.environment import environment, environment_of
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.options import CLASSIC

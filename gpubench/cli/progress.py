@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench import units
 from gpubench.measure import messages
-from gpubench.measure.quality_goals import SEEDS
+from gpubench.measure.plan import SEEDS
 from gpubench.models import Measurement, Status
 
 if TYPE_CHECKING:

@@ -22,18 +22,17 @@ from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, Sto
 from gpubench.folders import traceback_of
 from gpubench.measure import capability, messages
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.environment import environment
+from gpubench.measure.environment import environment, environment_of
 from gpubench.measure.launcher import (
     PHASE_LIMITS_S,
     STARTED,
     Child,
     Progress,
     answering,
-    environment_of,
     how_it_ended,
     next_report,
 )
-from gpubench.measure.place import MODULE
+from gpubench.measure.messages import MODULE
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import (
     Case,

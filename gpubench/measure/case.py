@@ -33,7 +33,7 @@ from gpubench.measure.launch import (
 )
 from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.messages import CaseDone, MeasureCase, QualityDone, TrainToQuality, TryBatch
-from gpubench.measure.quality_goals import EVALUATE_EVERY, GOALS, HELD_OUT, Goal
+from gpubench.measure.plan import EVALUATE_EVERY, GOALS, HELD_OUT, Goal
 from gpubench.measure.step import (
     CONTROL_SCALES,
     Control,

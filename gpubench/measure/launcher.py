@@ -23,19 +23,17 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.budget import MICRO_MOST_S
-from gpubench.measure.capability import best_gemm, peak_flops_per_s, variables_of
+from gpubench.measure.capability import best_gemm, peak_flops_per_s
 from gpubench.measure.checks import CHILD_CLOCK_SLACK_S
-from gpubench.measure.messages import OnEvent
-from gpubench.measure.place import JOINED, MODULE, Place
-from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
+from gpubench.measure.environment import environment_of
+from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
+from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
 from gpubench.measure.privacy import scrub
-from gpubench.measure.quality_goals import GOALS, SEEDS
 from gpubench.models import (
     Case,
     Cause,
     DeviceProfile,
     Finding,
-    Framework,
     Launch,
     Measurement,
     MicroResult,
@@ -45,16 +43,11 @@ from gpubench.models import (
 )
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.run import TimeToQuality
-from gpubench.precisions import TF32_VARIABLES
-from gpubench.probe.backend import child_environment
 from gpubench.probe.host import memory_limit_bytes
 from gpubench.units import Seconds, format_bytes, format_duration, plain, utc_stamp
 
 # --- a child that measures: its environment, what is heard from it, its stop ------------------------------
 
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""By which torch and its libraries choose their number of threads when they load."""
 
 _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
 
@@ -79,26 +72,6 @@ class Child(ChildProcess[messages.Report]):
         """The memory limit of this container."""
         limit = memory_limit_bytes()
         return "" if limit is None else f" (this container may use {format_bytes(limit)})"
-
-
-def environment_of(
-    device: DeviceProfile,
-    inherited: Mapping[str, str],
-    *,
-    peers: Sequence[DeviceProfile] = (),
-    framework: Framework = Framework.TORCH,
-    threads: int = 0,
-) -> dict[str, str]:
-    """Return the environment of a child: it sees its GPUs alone, and no inherited variable decides on TF32.
-
-    A GPU is named by UUID; where that is all zeros, by its place in PCI order. ``threads`` of a CPU compute;
-    0 leaves their number to the framework.
-    """
-    variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}
-    variables["PYTHONUNBUFFERED"] = "1"
-    if threads:
-        variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
-    return variables | child_environment(device, *peers) | variables_of(framework, device)
 
 
 STOPPING_S = 2.0

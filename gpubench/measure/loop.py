@@ -445,18 +445,13 @@ class Loop:
         return result
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
-        """How many steps fill a round."""
-        return steps_for(round_s, step_s, self.batches)
+        """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
+        steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
+        return math.ceil(steps / self.batches) * self.batches if steps >= self.batches else steps
 
     def left_s(self) -> Seconds:
         """Time until the deadline [s]."""
         return self.deadline_s - self.clock.now_s()
-
-
-def steps_for(round_s: Seconds, step_s: Seconds, batches: int) -> int:
-    """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
-    steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
-    return math.ceil(steps / batches) * batches if steps >= batches else steps
 
 
 @dataclass

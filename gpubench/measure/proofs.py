@@ -59,14 +59,14 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
     return step
 
 
-def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:
-    """Return the wall time of ``steps`` training steps by hand [s]."""
-    step = step_by_hand(work)
-    _wait(hardware)
+def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> Seconds:
+    """Return the wall time of so many steps, or replays, as a user would take it [s]."""
+    wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
+    wait()
     start = time.perf_counter()
     for index in range(steps):
         step(index)
-    _wait(hardware)
+    wait()
     return time.perf_counter() - start
 
 
@@ -90,16 +90,6 @@ def bare_graph(work: Work) -> Callable[[], None]:
     return graph.replay
 
 
-def bare_replays(replay: Callable[[], None], steps: int) -> Seconds:
-    """Return the wall time of ``steps`` replays [s]."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(steps):
-        replay()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours: int) -> Blocks:
     """Run two kinds of blocks in the order first, second, second, first: a steady drift hits both alike.
 
@@ -114,14 +104,6 @@ def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours:
         below += [second(), second()]
         above.append(first())
     return Blocks(first_s=tuple(above), second_s=tuple(below))
-
-
-def _wait(hardware: Hardware) -> None:
-    """Wait for the device as a user would: no fault of the clock may reach the loop by hand."""
-    if hardware.is_cuda:
-        torch.cuda.synchronize()
-    else:
-        hardware.clock().synchronize()
 
 
 # --- a model that waits for the device, which no CUDA graph can hold --------------------------------------
@@ -212,13 +194,13 @@ def _finite(errors: dict[str, float]) -> dict[str, float | None]:
 def _clock(order: Prove, context: WorkerContext) -> ClockProof:
     """Rounds of the harness beside a loop by hand, and beside device events, of the same steps."""
     work, loop, steps = _running(order, context)
-    hardware = context.hardware
+    hardware, by_hand = context.hardware, step_by_hand(work)
 
     def harness() -> Seconds:
         return loop.round(steps).wall_s / steps
 
     def bare() -> Seconds:
-        return bare_loop(work, hardware, steps) / steps
+        return bare_loop(by_hand, hardware, steps) / steps
 
     def events() -> Seconds:
         times = guards.event_times(loop.advance, steps)
@@ -238,7 +220,7 @@ def _graph(order: Prove, context: WorkerContext) -> GraphProof:
     replay = bare_graph(work)
     blocks = in_fours(
         lambda: loop.round(steps).wall_s / steps,
-        lambda: bare_replays(replay, steps) / steps,
+        lambda: bare_loop(lambda _: replay(), context.hardware, steps) / steps,
         order.fours,
     )
     return GraphProof(case=order.case, by_hand=blocks)

@@ -33,8 +33,7 @@ from gpubench.measure import guards
 from gpubench.measure.capability import NotHereError, no_blocks
 from gpubench.measure.guards import Advance, NotPreparedError
 from gpubench.measure.loop import Clock
-from gpubench.measure.messages import MeasureCase, Setup
-from gpubench.measure.place import STORE_VARIABLE, Place
+from gpubench.measure.messages import STORE_VARIABLE, MeasureCase, Place, Setup
 from gpubench.measure.step import Hardware, Work, built, check_device, move, open_hardware, switches_for
 from gpubench.models import Case, DeviceProfile, ParallelMode, TaskKind
 from gpubench.profile.blocks import repeated_blocks

@@ -26,7 +26,7 @@ from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.foreign_code import says_no_memory
 from gpubench.measure import messages
 from gpubench.measure.capability import versions
-from gpubench.measure.place import JOINED, MODULE, STORE_VARIABLE, Place
+from gpubench.measure.messages import JOINED, MODULE, STORE_VARIABLE, Place
 from gpubench.measure.privacy import scrub
 from gpubench.models import Finding, Framework, MicroResult, Status
 from gpubench.units import Seconds

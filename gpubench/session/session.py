@@ -30,9 +30,9 @@ from gpubench.measure import capability, checks, messages
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
 from gpubench.measure.budget import BUDGETS, budget_of
 from gpubench.measure.capability import need_frameworks, profiles_in, version_of
-from gpubench.measure.environment import environment
-from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, answering, environment_of
-from gpubench.measure.place import MODULE, Place, place_under_torchrun
+from gpubench.measure.environment import environment, environment_of
+from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, answering
+from gpubench.measure.messages import MODULE, Place, place_under_torchrun
 from gpubench.measure.plan import (
     Plan,
     PlannedCase,

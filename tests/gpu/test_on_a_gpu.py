@@ -13,7 +13,8 @@ import pytest
 
 from gpubench.errors import GpuBenchError
 from gpubench.measure.budget import QUICK
-from gpubench.measure.launcher import Launcher, environment_of
+from gpubench.measure.environment import environment_of
+from gpubench.measure.launcher import Launcher
 from gpubench.measure.micro import gemm_probes, measure_probe
 from gpubench.measure.plan import Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest

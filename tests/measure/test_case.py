@@ -334,52 +334,6 @@ def test_switches_that_do_not_take_are_refused(measured, monkeypatch):
 # --- the second look ---------------------------------------------------------------------------------------
 
 
-class FakeEvent:
-    """A device event of a scripted clock."""
-
-    clock = None
-
-    def __init__(self, enable_timing):
-        assert enable_timing
-
-    def record(self):
-        self.at = FakeEvent.clock.now
-
-    def elapsed_time(self, other):
-        return (other.at - self.at) * 1e-6
-
-
-@pytest.fixture
-def fake_events(fake_clock, monkeypatch):
-    monkeypatch.setattr(FakeEvent, "clock", fake_clock)
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "synchronize", fake_clock.synchronize)
-
-
-def test_events_stand_between_the_steps(fake_clock, fake_events):
-    found = guards.event_times(lambda index: fake_clock.advance(0.01 * (index + 1)), 3)
-    assert found == pytest.approx((0.01, 0.02, 0.03))
-    assert fake_clock.waits == 1
-    assert len(guards.event_times(lambda index: None, 10_000)) == guards.MOST_EVENTS
-
-
-def test_issue_times_begin_with_a_drained_device(fake_clock):
-    """Issuing takes 1 ms; the device then takes 9 more."""
-    pending = []
-
-    def synchronize():
-        fake_clock.advance(sum(pending))
-        pending.clear()
-
-    def advance(index):
-        fake_clock.advance(0.001)
-        pending.append(0.009)
-
-    pending.append(1.0)  # still at work when the look begins
-    found = guards.host_issue_times(advance, Clock(synchronize=synchronize, now_ns=fake_clock.now_ns))
-    assert found == pytest.approx((0.001, 0.010) * 3)
-
-
 @pytest.mark.parametrize(("step_s", "count"), [(0.001, 10), (0.0201, 5), (0.05, 3), (2.0, 3)])
 def test_long_steps_are_profiled_fewer_times(fake_clock, monkeypatch, step_s, count):
     """One that tells how long a step is, then as many without the profiler as with it."""
@@ -403,34 +357,6 @@ def test_long_steps_are_profiled_fewer_times(fake_clock, monkeypatch, step_s, co
     found = guards.busy_share(lambda index: steps.append(index) or fake_clock.advance(step_s), clock)
     assert len(steps) == 1 + 2 * count
     assert found == pytest.approx(0.9)
-
-
-def test_the_busy_share_counts_kernels_once(fake_clock, monkeypatch):
-    kernels = [
-        SimpleNamespace(self_device_time_total=60_000.0, is_user_annotation=False),
-        SimpleNamespace(self_device_time_total=20_000.0),
-        SimpleNamespace(self_device_time_total=80_000.0, is_user_annotation=True),
-    ]
-
-    class Profile:
-        def __init__(self, activities):
-            self.kernels = kernels
-
-        def __enter__(self):
-            fake_clock.advance(7.0)  # slow to start, and not what is divided by
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def key_averages(self):
-            return self.kernels
-
-    monkeypatch.setattr(torch.profiler, "profile", Profile)
-    clock = Clock(now_ns=fake_clock.now_ns)
-    assert guards.busy_share(lambda _: fake_clock.advance(0.01), clock) == pytest.approx(0.8)
-    kernels.clear()
-    assert guards.busy_share(lambda _: fake_clock.advance(0.01), clock) is None
 
 
 # --- compile -----------------------------------------------------------------------------------------------

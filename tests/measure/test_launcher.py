@@ -542,7 +542,7 @@ def test_messages_survive_the_pipe_with_not_a_number(make_case):
 
 
 def test_the_environment_of_a_child_names_the_gpu_and_decides_nothing_of_tf32(h100):
-    from gpubench.measure.launcher import environment_of
+    from gpubench.measure.environment import environment_of
 
     inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
     made = environment_of(h100, inherited)

@@ -13,8 +13,7 @@ import pytest
 
 from gpubench import run
 from gpubench.errors import MisuseError
-from gpubench.measure.plan import check_request, plan
-from gpubench.measure.quality_goals import GOALS, WORDS, digits, text
+from gpubench.measure.plan import GOALS, WORDS, check_request, digits, plan, text
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
 from gpubench.models.run import SeedRun, TimeToQuality

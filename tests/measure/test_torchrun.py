@@ -9,7 +9,7 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.measure.budget import DEFAULT
-from gpubench.measure.place import Place, place_under_torchrun
+from gpubench.measure.messages import Place, place_under_torchrun
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.session import session

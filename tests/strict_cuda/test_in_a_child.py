@@ -13,7 +13,8 @@ from command import gpubench
 
 from gpubench.cli.progress import Shown
 from gpubench.measure import messages
-from gpubench.measure.launcher import Child, Launcher, environment_of
+from gpubench.measure.environment import environment_of
+from gpubench.measure.launcher import Child, Launcher
 from gpubench.measure.messages import RoundEnded
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest

@@ -12,8 +12,7 @@ from gpubench.cli.output import answer, say
 from gpubench.cli.table import PageRequest
 from gpubench.cli.verbs.rank import ranking_parts
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
-from gpubench.measure.messages import CaseEnded, Event
-from gpubench.measure.place import place_under_torchrun
+from gpubench.measure.messages import CaseEnded, Event, place_under_torchrun
 from gpubench.measure.plan import Plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Framework, Precision, Run, Status, TaskKind
