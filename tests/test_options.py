@@ -63,16 +63,14 @@ def within(parameter: Option, value: float) -> bool:
     )
 
 
-@pytest.mark.parametrize("request_type", [RankRequest, OffersRequest, FeedRequest])
-def test_gpus_may_be_told_apart_by_commas_as_well(request_type: type) -> None:
-    given = [{"gpu": "h100, b200"}, {"gpu": ["h100", "b200"]}]
-    assert [request_from(request_type, each).gpus for each in given] == [("h100", "b200")] * 2
-
-
-@pytest.mark.parametrize("request_type", [RankRequest, OffersRequest, RefreshRequest])
-def test_providers_may_be_told_apart_by_commas_as_well(request_type: type) -> None:
-    given = [{"provider": "aws, vast"}, {"provider": ["aws", "vast"]}]
-    assert [request_from(request_type, each).providers for each in given] == [("aws", "vast")] * 2
+@pytest.mark.parametrize(
+    ("request_type", "name"),
+    [(RankRequest, "gpu"), (OffersRequest, "gpu"), (FeedRequest, "gpu")]
+    + [(each, "provider") for each in (RankRequest, OffersRequest, RefreshRequest)],
+)
+def test_names_may_be_told_apart_by_commas_as_well(request_type: type, name: str) -> None:
+    given = [{name: "one, two"}, {name: ["one", "two"]}]
+    assert [getattr(request_from(request_type, each), f"{name}s") for each in given] == [("one", "two")] * 2
 
 
 def test_a_price_of_nothing_is_a_ceiling_too() -> None:
@@ -375,14 +373,6 @@ def test_choices_stand_in_the_help_and_in_one_refusal(monkeypatch, capsys, words
 def test_a_date_says_how_it_is_written(monkeypatch, capsys, words, metavar) -> None:
     assert f"{words[-1]} {metavar} " in " ".join(said(monkeypatch, capsys, *words[:-1], "--help")[0].split())
     assert f"{words[-1]} 'soon' is not a d" in said(monkeypatch, capsys, *words, "soon")[1]
-
-
-def test_what_may_be_given_by_place_and_by_name_says_so(monkeypatch, capsys) -> None:
-    assert "Same as the WORKLOAD argument." in said(monkeypatch, capsys, "rank", "--help")[0]
-
-
-def test_zero_is_a_value_and_not_an_option_left_out(monkeypatch, capsys) -> None:
-    assert "--count 0 must" in said(monkeypatch, capsys, "rank", "--count", "0")[1]
 
 
 @pytest.mark.parametrize(

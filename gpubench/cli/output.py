@@ -61,13 +61,12 @@ def say_meanings(gpus: Iterable[str]) -> None:
     """Say of each name that leaves a form factor open for which card it was taken."""
     from gpubench.specs import meaning_taken
 
-    for taken in filter(None, map(meaning_taken, gpus)):
-        say(taken)
+    say(*filter(None, map(meaning_taken, gpus)))
 
 
-def say(message: str) -> None:
-    """Talk to the person, on stderr; no escape in a name, such as that of a file, reaches the terminal."""
-    print(printable(message), file=sys.stderr)
+def say(*messages: str) -> None:
+    """Talk to the person, on stderr, a line each; no escape in a name of a file reaches the terminal."""
+    sys.stderr.writelines(f"{printable(message)}\n" for message in messages)
 
 
 def print_path(path: str | Path) -> None:

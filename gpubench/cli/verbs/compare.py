@@ -13,11 +13,9 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     tolerance = request.fail_over
     a, b = (store.read_named(request.results, name) for name in (request.a, request.b))
     found = compare.compare(a, b, across_devices=request.by == "device")
-    for remark in found.remarks:
-        say(remark)
+    say(*found.remarks)
     answer(as_json, lambda: found.document(tolerance), lambda: compared(found))
-    for line in _against_b(found, tolerance):
-        say(line)
+    say(*_against_b(found, tolerance))
     if found.failed(tolerance):
         return ExitCode.NO
     return ExitCode.UNDECIDED if found.undecided(tolerance) else ExitCode.DONE

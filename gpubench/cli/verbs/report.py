@@ -9,8 +9,7 @@ from gpubench.units import format_bytes
 
 def verb(request: ReportRequest, *, as_json: bool) -> None:
     path = report(request)
-    for problem in filter(None, (section.problem for section in load_sections())):
-        say(problem)
+    say(*filter(None, (section.problem for section in load_sections())))
     size_bytes = Path(path).stat().st_size
     if as_json:
         print_json({"path": path, "size_bytes": size_bytes})

@@ -17,8 +17,7 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     )
     if not as_json:
         show(*held(run))
-    for line in (*(f"left out: {each}" for each in left_out), *(f"not shared: {each}" for each in refused)):
-        say(line)
+    say(*(f"left out: {each}" for each in left_out), *(f"not shared: {each}" for each in refused))
     path = None if refused else request.output or place
     title, body = pull_request(run, place)
     if path is not None:
