@@ -193,6 +193,10 @@ def ranked(made):
 
 
 def test_the_ranking_is_of_what_the_run_planned(cut_off, tmp_path):
+    def ranked(plan):
+        asked = _question(plan, None)
+        return asked.workloads, asked.task
+
     made = prepared(cut_off, tmp_path).plan
     assert ranked(made) == (("cnn",), TaskKind.TRAIN)
     inferred = (
