@@ -119,7 +119,7 @@ def test_every_file_that_the_page_names_is_there():
         ("what an hour is worth", "recommend/request.py", "HOUR_WORTH_USD ="),
         ("the rule that leaves an offer out", "offers/dates.py", "NOT_CURRENT_AFTER_DAYS ="),
         ("the text or the limit of a finding", "findings.py", "NOISY ="),
-        ("the card that `rank` prints first", "sections/verdict.py", "Runner-up"),
+        ("the screen that `rank` prints first", "sections/answer.py", "def screen("),
         ("a switch of torch", "measure/step.py", "allow_tf32"),
         ("when a series of rounds ends", "measure/loop.py", "def stop_rule("),
         ("a sentence of the answer", "data/sentences.json", '"sureness"'),
