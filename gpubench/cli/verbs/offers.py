@@ -134,9 +134,7 @@ def _say_source(name: str, source: snapshot.SourceOffers) -> None:
 
 
 def import_(request: ImportRequest, *, as_json: bool) -> None:
-    from gpubench.offers.tables import import_offers  # loads pandas
-
-    done = import_offers(
+    done = refresh.import_offers(
         request.file,
         format_=request.format,
         provider=request.provider,
