@@ -220,10 +220,7 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     """The strongest gain, and how many cases lose."""
     sure = _sure(pairs)
     if not sure:
-        return (
-            "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
-            f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
-        )
+        return "No pairing was measured well enough to state a gain (see the findings)."
     best = max(sure, key=lambda s: s.value)
     host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
     losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
