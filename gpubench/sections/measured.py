@@ -197,12 +197,12 @@ def amp(data: ReportData) -> list[Part]:
         text("AMP", lambda s: f"{s.of.case.precision.value}{layout_words(s.of.case)}"),
         text("Baseline", lambda s: f"{s.to.case.precision.words}{layout_words(s.to.case)}"),
         number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
-        number("Peak allocated", _memory, optional=3),
-        number("Loss after the same steps", _loss, optional=1),
+        number("Peak allocated", _memory, optional=7),
+        number("Loss after the same steps", _loss, optional=6),
         FINDINGS,
     )
     alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
-    one = "Ratios of a single launch: what differs between processes is not in their intervals."
+    one = "Ratios of a single launch: what differs between processes is left out."
     return [
         Paragraph(text=f"{_amp_sentence(pairs)}{f' {one}' if alone else ''}"),
         Charts(
@@ -231,10 +231,7 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
         f"{best.of.case.execution.value}, {_batches(best)}."
     )
     if losing:
-        said += (
-            f" In {count(len(losing), 'pairing')} AMP is slower, beyond the interval: a small step is paced "
-            "by the host, and AMP gives it more kernels to launch."
-        )
+        said += f" In {count(len(losing), 'pairing')} AMP is slower, beyond the interval: the host paces a small step."
     return said
 
 
