@@ -23,7 +23,7 @@ from gpubench.predict.request import (
     ScoreRequest,
     SealRequest,
 )
-from gpubench.recommend.request import OUTPUT, FeedRequest, RankRequest
+from gpubench.recommend.request import EVIDENCE, OUTPUT, FeedRequest, RankRequest
 from gpubench.record.request import AddRequest, CompareRequest, ShareRequest
 from gpubench.report.request import ReportRequest
 
@@ -108,6 +108,17 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
     output: Annotated[Path, Option("Folder of the task.", default="try")] = Path("try")
 
 
+class PricesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Where newer prices lie, if anywhere."""
+
+    snapshot_url: Annotated[
+        str | None, Option("URL of a published snapshot of prices that is read first.", way="setting")
+    ] = None
+    offline: Annotated[
+        bool, Option("Read no published prices, whatever the setting snapshot-url says.", EVIDENCE)
+    ] = False
+
+
 class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the model is called."""
 
@@ -134,7 +145,7 @@ class Verb(msgspec.Struct, frozen=True):
 
 _ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
 _OF_REPORT = dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(
-    ("workload", "precision", "samples", "have", "offers", "as_of"), _ASK
+    ("workload", "offers", "as_of"), _ASK
 )
 
 VERBS: Mapping[str, Verb] = {
@@ -216,7 +227,7 @@ VERBS: Mapping[str, Verb] = {
     "rank": Verb(
         "Rank GPUs and instances by training per dollar, and say how sure that is.\n\n"
         "Needs no GPU and no network: measured figures where you have them, predictions elsewhere.",
-        (RankRequest, ShownRequest),
+        (RankRequest, ShownRequest, PricesRequest),
         ("recommend", "best", "buy", "rent", "choose"),
     ),
     "try": Verb(
@@ -225,7 +236,7 @@ VERBS: Mapping[str, Verb] = {
         ("trial", "skypilot", "dstack"),
     ),
     "report": Verb(
-        "Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path.",
+        "Write one self-contained page that answers what to rent, with what was measured. Prints its path.",
         (ReportRequest,),
         ("html", "page", "export"),
         _OF_REPORT,

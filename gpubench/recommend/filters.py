@@ -18,7 +18,7 @@ from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing
-from gpubench.names import nearest, normalize
+from gpubench.names import counted, nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
@@ -319,7 +319,7 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     """
     keys = frozenset(known)
     matched: set[str] = set()
-    for name in names:
+    for name in (counted(each)[1] for each in names):
         meant = meant_by(name, keys)
         specs = [load_specs().get(key) for key in sorted(meant)]
         reasons = [None if spec is None else spec.not_ranked_because for spec in specs]
@@ -553,8 +553,20 @@ def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
 
         yield Filter("--seller", another_seller, fields=("seller",))
     if request.gpus:
-        keys = match_gpus(request.gpus, sorted(offers.gpu_key.present))
-        yield Filter("--gpu", lambda o, _: None if o.gpu_key in keys else "another GPU", fields=("gpu_key",))
+        yield _gpu_filter(request.gpus, sorted(offers.gpu_key.present))
+
+
+def _gpu_filter(names: Iterable[str], present: Sequence[str]) -> Filter:
+    """Return the filter on the GPUs that are named, one of which may come with a number: "4x L40S"."""
+    named = [(counted(name)[0], match_gpus([name], present)) for name in names]
+
+    def another(offer: Offer, _: GpuSpec | None) -> str | None:
+        counts = {count for count, keys in named if offer.gpu_key in keys}
+        if not counts:
+            return "another GPU"
+        return None if counts & {None, offer.gpu_count} else "another number of that GPU"
+
+    return Filter("--gpu", another, fields=("gpu_key", "gpu_count"))
 
 
 def _named_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:

@@ -256,6 +256,7 @@ def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
     others = [plain(name, 30) for name, _ in old.most_common() if name not in read]
     how = [f"gpubench offers refresh reads today's of {listing(sorted(read), most=8)}"] if read else []
     how += [f"those of {listing(others, most=3)} stand on {_PAGES[len(others) > 1]}"] if others else []
+    how += [] if any(rented.in_stock.present) else ["only its provider knows whether a machine is free now"]
     yield (
         f"{said}; {old.total():,} {'is' if old.total() == 1 else 'are'} over {STALE_AFTER_DAYS} days old, "
         f"the oldest of {show_price_date(max(ages, key=ages.__getitem__))}: {'; '.join(how)}."

@@ -235,6 +235,8 @@ FIGURES = {
     "fitted, others": lambda: ("memory-evidence.md", class_row("others (MI325X), models without convolutions", CardClass.OTHER)),
     "memory in use, all": lambda: ("memory-evidence.md", left_out_row("all, memory in use", "all")),
     "memory in use, NVIDIA": lambda: ("memory-evidence.md", left_out_row("NVIDIA", "nvidia")),
+    "memory in use, HBM": lambda: ("memory-evidence.md", left_out_row("of which HBM", "milabench-sizer-2025 hbm")),
+    "memory in use, GDDR": lambda: ("memory-evidence.md", left_out_row("of which GDDR", "milabench-sizer-2025 gddr")),
     "memory in use, products": lambda: ("memory-evidence.md", left_out_row("others, without convolutions", "others not convolving")),
     "memory in use, MIOpen": lambda: ("memory-evidence.md", left_out_row("others, with convolutions", "others convolving", 0)),
     "LoRA, by source": lambda: ("memory-evidence.md", published_row("Qwen's authors, LoRA", "not stated", ReadingKind.UNSTATED)),

@@ -554,3 +554,9 @@ def test_the_first_screen_is_short_and_says_what_became_of_what_one_has(gpubench
     assert re.search(r"1x H100 SXM5 80GB owned, [\d.]+ h, \$1\.02 ", mine)
     assert not re.search(r"at own|for \$0(?!\.)", mine)
     assert "Your" not in shown
+
+
+def test_one_gpu_against_several_of_another_is_asked_by_their_numbers(gpubench):
+    done = gpubench("resnet50", "--gpu", "1x H100,4x L40S", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert {(row["gpu_key"].split("-")[1], row["gpu_count"]) for row in rows} == {("h100", 1), ("l40s", 4)}

@@ -109,7 +109,7 @@ def unstated_batches() -> Iterator[str]:
             for a, b in zip(table.batch_low[mine], table.batch_high[mine], strict=True)
         } == {ends}
     spread = np.expm1(batch_spread(table)[open_])
-    yield f"In the {open_.sum()} such rows of GPU-Insights (128 to 1,024) and of NVIDIA's ResNet-50 (128 to 256) it is {percent(spread.min(), 1)} to {percent(spread.max())} %"
+    yield f"{open_.sum()} rows of GPU-Insights (128 to 1,024) and of NVIDIA's ResNet-50 (128 to 256); a spread of {percent(spread.min(), 1)} to {percent(spread.max())} %"
 
 
 def inference() -> Iterator[str]:
@@ -120,8 +120,8 @@ def inference() -> Iterator[str]:
     yield f"the rows of training and {table.inference.sum():,} of inference together"
     yield f"`tools/data/published_inference.csv` holds {len(networks)} of timm's 1,286 networks"
     assert 0.3 < -math.expm1(-load_calibration().infer.ratio.coefficients.fused) < 0.4
-    yield "what `torch.compile` saves of a pass's traffic, a third"
-    yield "a fit of the rows of inference alone errs more (17 against 13 % below)"
+    yield "saves a third of a pass's traffic"
+    yield "17 % by rows of inference alone, 13 % by both"
     assert percent(document(TaskKind.INFER)["mape"]) == "13"
     found = outcome(TaskKind.INFER)
     weight, known = level_weights(found.table, found.level_error), np.isfinite(found.level_error)
@@ -311,7 +311,7 @@ def headline() -> Iterator[str]:
     mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)
     yield f"nikolasent ({first.sum():,} of these pairs): {mean} / {middle} %"
     newer = figures(found, np.isin(table.architecture[pairs.y], NEWER))
-    yield f"of Ampere and newer ({newer['pairs']:,}) {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"
+    yield f"Ampere and newer ({newer['pairs']:,} pairs): {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"
     assert document()["heaviest_source"]["harness"] == "lambda-pytorch"
     assert document()["heaviest_source"]["share"] == pytest.approx(1 / 3, abs=0.03)
     yield "a third of the votes is lambda-pytorch's"
@@ -327,9 +327,9 @@ def one_vote_each(table: Table, y: np.ndarray) -> np.ndarray:
 
 def weak_spots() -> Iterator[str]:
     xhmy = document()["by_slice"]["harness: xhmy"]
-    yield f"had four versions of PyTorch: {percent(xhmy['coverage_90'])} % covered"
+    yield f"four versions of PyTorch; {percent(xhmy['coverage_90'])} % covered"
     pascal = committed("inference, harness", "architecture: Pascal")
-    yield f"and of Pascal cards: {percent(float(pascal['coverage_90']))} % covered there"
+    yield f"Pascal cards: {percent(float(pascal['coverage_90']))} % covered"
 
 
 # A card seen afterwards
@@ -381,7 +381,7 @@ def own_runs() -> Iterator[str]:
     without, with_them = (
         percent(float(committed(name, "all pairs")["mape"]), 1) for name in ("harness", "gpu")
     )
-    yield f"take the error of a ratio from {without} to {with_them} %"
+    yield f"the error of a ratio falls from {without} to {with_them} %"
 
 
 def committed(hold_out: str, part: str) -> dict[str, str]:

@@ -5,13 +5,14 @@ from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode
 from gpubench.record import compare, store
 from gpubench.record.request import CompareRequest
-from gpubench.sections.comparison import compared
+from gpubench.sections.judged import compared
 from gpubench.units import plain
 
 
 def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     tolerance = request.fail_over
-    a, b = (store.read_named(request.results, name) for name in (request.a, request.b))
+    b = store.read_named(request.results, request.b)
+    a = store.reference_for(b) if request.a == "reference" else store.read_named(request.results, request.a)
     found = compare.compare(a, b, across_devices=request.by == "device")
     for remark in found.remarks:
         say(remark)
