@@ -248,7 +248,7 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"micro": "only", "trainable": "lora"}, "--micro only measures no workload"),
         ({"resume": "latest", "asked": ("resume", "gpus")}, "leave out --gpus"),
         ({"resume": "latest", "asked": ("workload",), "workloads": ("cnn",)}, "leave out workloads by name"),
-        ({"time_limit_s": 0.0}, "--time-limit 0 must"),
+        ({"time_limit_s": 0.0}, "--time-limit 0.0 must"),
         ({"time_limit_s": float("nan")}, "--time-limit nan must"),
         ({"precisions": ("fp6",)}, "--precision 'fp6' is unknown"),
         ({"executions": ("magic",)}, "--execution 'magic' is unknown"),
