@@ -1,4 +1,4 @@
-"""Which offers can be told apart, and how sure their order is: ranks, ties, chances, regret.
+"""Which offers can be told apart, and how sure their order is: ranks, ties, chances.
 
 All of it is over joint draws. Offers of one GPU share its draw, so between them the price alone decides. Two
 GPUs differ by a draw each, and whatever moves all GPUs together (the error of a common anchor) is in every
@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.models import Sureness
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates, farthest_startup
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
 from gpubench.recommend.objective import order as best_first
@@ -113,9 +112,6 @@ def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
 IN_DETAIL = 1000
 """Rows whose ties are worked out; below them each row has a rank of its own."""
 
-NEAR = 0.1
-"""An offer within this share of the best one's cost, time or value is as good as the best."""
-
 _FARTHEST = 7.0
 """Standard deviations from its mean that no draw of a normal error is ever found at."""
 
@@ -128,7 +124,7 @@ _CHANCES = 3
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """One figure a row, in the order of the rows, and how sure the first of them is.
+    """One figure a row, in the order of the rows.
 
     Attributes:
         p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost and hours together, and by
@@ -144,7 +140,6 @@ class Chances:
     p_cheapest: Floats
     p_sensible: Floats
     p_fastest: Floats
-    sureness: Sureness
 
 
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
@@ -190,7 +185,6 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_cheapest=p_by("cost"),
         p_sensible=p_by("value"),
         p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
-        sureness=_sureness(request, scores[0], leaders),
     )
 
 
@@ -226,29 +220,6 @@ def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats
     result = np.zeros(len(alike))
     result[leaders.rows] = (leaders.won / winners).mean(axis=1)
     return result[which]
-
-
-def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
-    """Return what a row loses against the best of each draw, as a share: (D,), at least 0.
-
-    Of cost and time it is how much more than the least; of value and throughput how much more the most is.
-    """
-    if sorted_by(request) in {"total", "cost", "time"}:
-        return np.asarray(scores / best - 1)  # both are negative: 12 USD over 10 USD is 0.2
-    return np.asarray(best / scores - 1)
-
-
-def _sureness(request: RankRequest, first: Floats, leaders: Leaders) -> Sureness:
-    """Return how sure the first row is, by its (D,) scores; rows as good as it share the win."""
-    loss = _losses(request, first, leaders.best)
-    won = first == leaders.best
-    is_cost = sorted_by(request) in {"total", "cost"}
-    return Sureness(
-        p_best=float((won / leaders.winners).mean()),
-        p_near_best=float((loss <= NEAR).mean()),
-        regret_usd=float((leaders.best - first).mean()) if is_cost else None,
-        regret_share=float(loss.mean()),
-    )
 
 
 def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:

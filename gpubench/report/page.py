@@ -99,7 +99,7 @@ def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
     fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     asked = RankRequest(**fields, asked=request.asked)
     found, ranking = calculator(asked), data.ranking
-    job = None if ranking is None else ranking.decision.job
+    job = None if ranking is None else ranking.job
     if job is None or job.reference_hours is not None:  # the page asks about a number of samples
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         told = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}

@@ -1,40 +1,24 @@
-"""What the answer rests on: the verdict in full, what was measured, the fastest offer, and the notes."""
+"""What the answer rests on: what was measured, and the notes on its figures."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
-from gpubench.labels import gpus_of, offer_name, price_of
-from gpubench.models import Pricing
+from gpubench.blocks.parts import Bullets, Facts, Paragraph, Part
 from gpubench.sections.data import ReportData
-from gpubench.sections.offer_table import rank_words
 from gpubench.sections.section import Section
-from gpubench.sections.words import MOST_OF_A_NOTE, basis_words, measured_facts, price_date_words, speed_of
+from gpubench.sections.words import MOST_OF_A_NOTE, measured_facts
 from gpubench.units import count, listing, plain
 
 
 def _render(data: ReportData) -> Block:
     parts: list[Part] = []
     facts = measured_facts(data.results)
-    if data.ranking is not None and data.ranking.rows:
-        parts.append(Paragraph(text=plain(data.ranking.verdict, 1500)))
-        known = [row for row in data.ranking.rows if not row.estimate.is_extrapolated]
-        fastest = max(known or data.ranking.rows, key=partial(speed_of, data.ranking))
-        dated = price_date_words(fastest)
-        if fastest.offer.pricing is not Pricing.OWNED and fastest.is_expected_as_listed:
-            dated = f"price of {dated}"
-        detail = (
-            f"rank {rank_words(data.ranking)(fastest)}: {offer_name(fastest.offer)}, {price_of(fastest)}, "
-            f"{dated}, {basis_words(fastest.estimate)}"
-        )
-        facts = (*facts, Fact(term="Fastest offer", value=gpus_of(fastest.offer), detail=detail))
     if facts:
         parts.append(Facts(rows=facts, prominent=True))
     parts.append(_evidence(data))
-    if data.ranking is not None and data.ranking.notes:
-        parts.append(Bullets(items=tuple(plain(note, MOST_OF_A_NOTE) for note in data.ranking.notes)))
+    notes = () if data.ranking is None else data.ranking.said("note")
+    if notes:
+        parts.append(Bullets(items=tuple(plain(note, MOST_OF_A_NOTE) for note in notes)))
     return Block(title="What the answer rests on", parts=tuple(parts))
 
 

@@ -12,7 +12,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
 from gpubench.models import Execution, Precision, Status
-from gpubench.recommend.decision import best_of_each_gpu
+from gpubench.recommend.choice import best_of_each_gpu
 from gpubench.sections import compared, device, measured
 from gpubench.sections.section import HEADINGS, Section, own_sections
 
@@ -42,13 +42,14 @@ class TestBuiltInSections(SectionContract):
         return next(section for section in own_sections() if section.key == key)
 
 
-def test_the_answer_comes_first_and_the_verdict_stands_in_full_behind_it():
+def test_the_answer_comes_first_and_its_notes_stand_behind_it():
     first = own_sections()[0]
     data = samples.report_data(samples.h200_run())
-    headline, facts = first.render(data).parts[:2]
+    headline, answers = first.render(data).parts[:2]
     assert headline.tone == "headline"
-    assert facts.rows
-    assert data.ranking.verdict in words_of("evidence", data)
+    assert answers.rows
+    (note,) = data.ranking.said("note")
+    assert note in words_of("evidence", data)
 
 
 def test_an_interval_of_one_launch_is_called_one_within_a_process():
@@ -58,7 +59,7 @@ def test_an_interval_of_one_launch_is_called_one_within_a_process():
         assert ("of one process" in words_of("evidence", data)) is alone
 
 
-def test_without_runs_the_verdict_says_that_nothing_was_measured_here():
+def test_without_runs_it_is_said_that_nothing_was_measured_here():
     assert "Nothing was measured" in words_of("evidence", samples.report_data())
 
 
@@ -72,7 +73,7 @@ def test_a_ranking_that_cannot_be_made_leaves_its_reason():
     data = samples.report_data(
         samples.h200_run(), ranking=None, ranking_problem="no offer is left: 3 dropped by --region"
     )
-    assert "no offer is" in words_of("verdict", data)
+    assert "no offer is" in words_of("answer", data)
     assert block_of("value", data) is None
 
 

@@ -33,12 +33,12 @@ def overview() -> None:
         show(*machine(report).brief)
         return
     from gpubench.recommend.rank import rank
-    from gpubench.sections import data, section
+    from gpubench.sections.answer import screen
 
     ranking = rank(POPULAR, one_a_gpu=True, limit=1)
     show(
         Paragraph(text=f"No GPU is in this machine. To train {POPULAR}, as an example:"),
-        *section.brief(data.of_ranking(ranking, 0), "verdict"),
+        *screen(ranking),
         Paragraph(
             text="Ask for yours: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py, "
             "gpubench list; gpubench --help names every verb"

@@ -17,12 +17,13 @@ from gpubench.measure.plan import Plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Framework, Precision, Run, Status, TaskKind
 from gpubench.predict.memory import doubts
+from gpubench.recommend.lines import headline
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
 from gpubench.record import figures, store
 from gpubench.report import page as pages
 from gpubench.report.request import format_of
-from gpubench.sections import data, device, measured, section, verdict
+from gpubench.sections import data, device, measured, section
 from gpubench.session import session as sessions
 
 TOP_OFFERS = 5
@@ -115,7 +116,7 @@ def _close(run: Run, plan: Plan, results: Path | None) -> None:
         print()
         show(*ranking_parts(ranking, TOP_OFFERS, more_by="gpubench rank --explain"))
         say("the whole ranking, and how to narrow it: gpubench rank --help")
-        sentences = [verdict.headline(ranking) if ranking.rows else None, *sentences]
+        sentences = [headline(ranking) if ranking.rows else None, *sentences]
     last = [Paragraph(text=sentence, tone="headline") for sentence in sentences if sentence]
     if last:
         print()
