@@ -579,7 +579,6 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
 
 
 def _names_workloads(request: RunRequest) -> bool:
-    """Whether workloads were named, be it the default ones."""
     return "workload" in request.asked or bool(request.workloads)
 
 
