@@ -251,7 +251,7 @@ def _amp_figure(pairs: Sequence[Effect]) -> Figure:
         how = f"{case.precision.value} {case.execution.value} {_batches(pair)}"
         marks.append(
             Mark(
-                row=two_lines(title_of(pair.of), pair.of.how),
+                row=two_lines(plain(title_of(pair.of), 24), pair.of.how),
                 interval=pair.interval,
                 hover=f"{baseline}: {pair.words}{flags}",
                 told=f"{workload_name(case)} {how} {baseline}: {pair.words}",
