@@ -194,7 +194,7 @@ def micro(data: ReportData) -> list[Part]:
         text("Telemetry", _telemetry, optional=7),
         text("Findings", lambda m: kinds_words(finding.kind for finding in m.findings)),
     )
-    return [measured, *([Paragraph(text=NO_LINK)] if run.device.core_count is not None else [])]
+    return [measured, *([Paragraph(text=NO_LINK, tone="note")] if run.device.core_count is not None else [])]
 
 
 def _telemetry(m: MicroResult) -> str:

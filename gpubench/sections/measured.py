@@ -197,12 +197,12 @@ def amp(data: ReportData) -> list[Part]:
         text("AMP", lambda s: f"{s.of.case.precision.value}{layout_words(s.of.case)}"),
         text("Baseline", lambda s: f"{s.to.case.precision.words}{layout_words(s.to.case)}"),
         number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
-        number("Peak allocated", _memory, optional=3),
-        number("Loss after the same steps", _loss, optional=1),
+        number("Peak allocated", _memory, optional=7),
+        number("Loss after the same steps", _loss, optional=6),
         FINDINGS,
     )
     alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
-    one = "Ratios of a single launch: what differs between processes is not in their intervals."
+    one = "Ratios of a single launch: what differs between processes is left out."
     return [
         Paragraph(text=f"{_amp_sentence(pairs)}{f' {one}' if alone else ''}"),
         Charts(
@@ -220,10 +220,7 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     """The strongest gain, and how many cases lose."""
     sure = _sure(pairs)
     if not sure:
-        return (
-            "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
-            f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
-        )
+        return "No pairing was measured well enough to state a gain (see the findings)."
     best = max(sure, key=lambda s: s.value)
     host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
     losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
@@ -234,10 +231,8 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
         f"{best.of.case.execution.value}, {_batches(best)}."
     )
     if losing:
-        said += (
-            f" In {count(len(losing), 'pairing')} AMP is slower, beyond the interval: a small step is paced "
-            "by the host, and AMP gives it more kernels to launch."
-        )
+        said += f" In {count(len(losing), 'pairing')} AMP is slower, beyond the interval: "
+            "the host paces a small step."
     return said
 
 
@@ -581,8 +576,10 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """What a terminal shows of a run: its cases, and what each choice gained."""
-    return unexplained(part for told in (*FIGURES, *GAINS) for part in told(data))
+    """What a terminal shows of a run: its cases, and what each choice gained that is known."""
+    is_known = bool(_sure(amp_effects(data.results)))
+    parts = unexplained(part for told in (*FIGURES, *GAINS[1:]) for part in told(data))
+    return [*parts, *amp(data)[: None if is_known else 1]]
 
 
 def _render(data: ReportData) -> Block | None:

@@ -10,23 +10,20 @@ from gpubench.blocks.terminal import show
 from gpubench.cli import progress
 from gpubench.cli.output import answer, say
 from gpubench.cli.table import PageRequest
-from gpubench.cli.verbs.rank import ranking_parts
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure.messages import CaseEnded, Event, place_under_torchrun
 from gpubench.measure.plan import Plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Framework, Precision, Run, Status, TaskKind
 from gpubench.predict.memory import doubts
-from gpubench.recommend.lines import headline
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
 from gpubench.record import figures, store
 from gpubench.report import page as pages
 from gpubench.report.request import format_of
 from gpubench.sections import data, device, measured, section
+from gpubench.sections.answer import screen as answer_to
 from gpubench.session import session as sessions
-
-TOP_OFFERS = 5
 
 
 def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
@@ -105,21 +102,19 @@ def run_parts(run: Run) -> list[Part]:
 
 
 def _close(run: Run, plan: Plan, results: Path | None) -> None:
-    """Print what to rent for what was run, and at the end, as its card has left the screen, the answer."""
-    sentences = [measured.closing_sentence(run)]
+    """End with what mixed precision gained, and what to rent for what was run."""
+    gained = measured.closing_sentence(run)
+    parts: list[Part] = [Paragraph(text=gained, tone="headline")] if gained else []
     try:
         ranking = rank(_question(plan, results))
     except GpuBenchError as error:
         say(f"no ranking: {error}")
     else:
-        print()
-        show(*ranking_parts(ranking, TOP_OFFERS, more_by="gpubench rank --explain"))
+        parts += answer_to(ranking)
         say("the whole ranking, and how to narrow it: gpubench rank --help")
-        sentences = [headline(ranking) if ranking.rows else None, *sentences]
-    last = [Paragraph(text=sentence, tone="headline") for sentence in sentences if sentence]
-    if last:
+    if parts:
         print()
-        show(*last)
+        show(*parts)
 
 
 def _question(plan: Plan, results: Path | None) -> RankRequest:
@@ -133,7 +128,7 @@ def _question(plan: Plan, results: Path | None) -> RankRequest:
         raise MisuseError("this run is about threads, frameworks or int8; gpubench rank says what to rent")
     task = TaskKind.TRAIN if TaskKind.TRAIN in {case.task for case in cases} else TaskKind.INFER
     workloads = tuple(dict.fromkeys(p.reference for p in plan.cases if p.case.task is task))
-    return RankRequest(workloads=workloads, task=task, results=results, limit=TOP_OFFERS, one_a_gpu=True)
+    return RankRequest(workloads=workloads, task=task, results=results, limit=1, one_a_gpu=True)
 
 
 def _check_report(report: Path) -> None:
