@@ -18,7 +18,6 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Sureness
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates, farthest_startup
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
-from gpubench.recommend.objective import order as best_first
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 
@@ -132,7 +131,7 @@ class Chances:
 
     Attributes:
         p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost and hours together, and by
-            its time, whatever the rows are in order of; all NaN where only the first rows are looked at.
+            its time, whatever the rows are in order of.
 
     Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
     its own machine.
@@ -175,13 +174,14 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     rest = range(detailed + 1, len(order) + 1)
 
     def p_by(sort: str) -> Floats:
-        """Return P(best) by another figure, of the same draws where they are of all rows."""
+        """Return P(best) by another figure, of the same draws of the same rows."""
         other = msgspec.structs.replace(request, sort=sort)
         if sorted_by(other) == sorted_by(request):
             return p_best
-        if len(able) < len(pool) or sorted_by(request) == "throughput":  # which draws no hours
-            return _p_by(other, pool, order)
-        return leaders_of(drawn_merits(other, pool, rows, together, price=price)).wins(len(rows))
+        told = p_best.copy()
+        alike = drawn(other, pool, rows) if sorted_by(request) == "throughput" else together
+        told[able] = leaders_of(drawn_merits(other, pool, rows, alike, price=price)).wins(len(rows))
+        return told
 
     return Chances(
         ranks=[*ranks, *rest],
@@ -189,43 +189,9 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_best=p_best,
         p_cheapest=p_by("cost"),
         p_sensible=p_by("value"),
-        p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
+        p_fastest=p_by("time"),
         sureness=_sureness(request, scores[0], leaders),
     )
-
-
-def _is_by_time(request: RankRequest) -> bool:
-    return sorted_by(request) == ("time" if request.has_job else "throughput")
-
-
-def _p_by(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
-    """Return P(best) by what is asked, of each place of another order; NaN where few are looked at."""
-    if len(order) < len(pool):
-        return np.full(len(order), np.nan)
-    by_other = best_first(request, pool)
-    able, unable = _able(request, pool, by_other, min(len(by_other), IN_DETAIL))
-    rows = by_other[able]
-    price = drawn_prices(pool.prices, rows, request.draws, request.seed)
-    scores = drawn_merits(request, pool, rows, drawn(request, pool, rows), price=price)
-    result = np.full(len(pool), np.nan)
-    result[by_other[unable]] = 0.0
-    result[rows] = leaders_of(scores).wins(len(rows))
-    return result[order]
-
-
-def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
-    """Return P(best) by time of each place of another order, machines that are alike sharing the win."""
-    if len(order) < len(pool):
-        return np.full(len(order), np.nan)
-    _, first, kinds = np.unique(pool.kind[order], return_index=True, return_inverse=True)
-    machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order[first])
-    paces = -machines.known[..., 1] if request.has_job else machines.known
-    leaders, which = leaders_of(paces), machines.which[kinds]
-    alike = np.bincount(which)
-    winners = alike[leaders.rows] @ leaders.won
-    result = np.zeros(len(alike))
-    result[leaders.rows] = (leaders.won / winners).mean(axis=1)
-    return result[which]
 
 
 def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
@@ -267,7 +233,9 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     few = np.empty(len(by_kind), dtype=bool)
     few[by_kind] = np.arange(len(by_kind)) - first < _CHANCES
-    may_lead = _may_lead(request, pool, order)
+    sorts = (request.sort, "cost", "value", "time")
+    asked = (msgspec.structs.replace(request, sort=sort) for sort in sorts)
+    may_lead = np.logical_or.reduce([_may_lead(each, pool, order) for each in asked])
     return np.flatnonzero(is_detailed | few & may_lead), ~(is_detailed | may_lead)
 
 

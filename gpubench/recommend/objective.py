@@ -8,13 +8,14 @@ can judge by another figure.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import SortedBy
+from gpubench.offers.columns import Column
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates, startup_factors
 from gpubench.recommend.prices import DrawnPrices
@@ -186,28 +187,22 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
     Where a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
     by price, then by name, so that the order of the input is nothing.
     """
-    by = merit(request, pool, pool.rate, slice(None))
-    next_best = _tie_break(request, pool, pool.rate, slice(None), pool.price)
-    found = np.argsort(-by)
-    even = np.flatnonzero(_in_runs(by[found]))  # of equal merit: what parts them is asked of them alone
-    level = np.sort(found[even])
-    found[even] = level = level[np.lexsort((pool.price[level], next_best[level], -by[level]))]
-    alike = np.flatnonzero(_in_runs(by[level], next_best[level], pool.price[level]))
-    rows = level[alike]
-    offers = pool.offers.take(rows)
-    names = list(
-        zip(
-            *(column.tolist() for column in (-by[rows], next_best[rows], pool.price[rows])),
-            offers.provider.cells(),
-            [offer.instance for offer in offers],
-            (each or "" for each in offers.region.cells()),
-            map(str, offers.pricing.cells()),
-            offers.gpu_key.cells(),
-            strict=True,
+    names = ("gpu_key", "pricing", "region", "instance", "provider")
+    every, offers = slice(None), pool.offers
+    return np.lexsort(
+        (
+            *(_alphabetical(offers.column(name)) for name in names),
+            pool.price,
+            _tie_break(request, pool, pool.rate, every, pool.price),
+            -merit(request, pool, pool.rate, every),
+            is_a_guess(pool),
         )
     )
-    found[even[alike]] = rows[sorted(range(len(rows)), key=names.__getitem__)]
-    return found[np.argsort(is_a_guess(pool)[found], kind="stable")]
+
+
+def _alphabetical(column: Column[Any]) -> Indices:
+    """Return the place of each cell among the values in their order; none comes first."""
+    return np.argsort(np.argsort([str(value or "") for value in column.values]))[column.codes]
 
 
 def is_a_guess(pool: Candidates) -> Flags:
@@ -381,12 +376,6 @@ def _tie_break(
 def _beside(column: Floats, like: Floats) -> Floats:
     """Return a column (N,) so that it multiplies rates of shape (N,) or (N, D)."""
     return column[:, None] if like.ndim == 2 else column
-
-
-def _in_runs(*columns: Floats) -> Flags:
-    """Return which cells are in all columns as the one above or below: [1, 2, 2, 3] has two."""
-    same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
-    return np.concatenate((same, [False])) | np.concatenate(([False], same))
 
 
 _DOUBLINGS = 64
