@@ -60,10 +60,10 @@ MUTANTS = (
     ),
     Mutant(
         name="a card that idles half of the time costs as if it idled less",
-        file="gpubench/recommend/economics.py",
-        old="idle = idle_w * (1 - utilization) / utilization",
-        new="idle = idle_w * (1 - utilization)",
-        killer="recommend/test_economics.py::test_idle_power_is_paid_by_the_useful_hours",
+        file="gpubench/recommend/owning.py",
+        old="idle_w = owned.idle_w * (1 - utilization) / utilization",
+        new="idle_w = owned.idle_w * (1 - utilization)",
+        killer="recommend/test_owning.py::test_idle_power_is_paid_by_the_useful_hours",
     ),
     Mutant(
         name="spot may lose more work than it can before it costs more than on demand",

@@ -382,7 +382,7 @@ def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_de
     """
     price = pool.price[rows]
     if pool.work is None:
-        return np.asarray(np.maximum(economics.spot_break_even(on_demand, price), 0.0))
+        return np.asarray(np.maximum(on_demand / price - 1, 0.0))
     rate = pool.rate[rows] / pool.delivered[rows]
     most = cost(request, pool, hours(request, pool, rate, rows), rows, on_demand)
 
