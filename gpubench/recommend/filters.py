@@ -166,7 +166,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     last = excluded[-1] if excluded else None
     if last is not None and last.option in NEAREST_LAST:
         return f"the nearest, {_with_reason(last)}"
-    if of_hosts := [each for each in excluded if each.option in _MISFITS]:
+    if of_hosts := [each for each in excluded if each.option in HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
         return f"quote one with --have '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
@@ -548,89 +548,68 @@ def _of_its_host(lacks: Callable[[Offer, HostNeed], str | None], need: HostNeed)
     return lambda offer, _: lacks(offer, need)
 
 
+HOST_LIMITS = (
+    *(f"the setting {name}" for name in ("circuit-watts", "psu-watts", "slots", "jobs-per-month")),
+    "a card without a fan",
+    "a module that is sold with a server",
+)
+"""What a machine to own must keep within."""
+
+
 def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
     """Yield what a machine must keep within: power, slots, air, and the hours of a month."""
 
-    def of_ones_own(why: Callable[[_Fit], str | None]) -> Reason:
-        return lambda offer, spec: why(_Fit(request, machines[offer], spec)) if offer in machines else None
+    def of_ones_own(limit: str) -> Reason:
+        return lambda offer, spec: (
+            _misfits(request, machines[offer], spec).get(limit) if offer in machines else None
+        )
 
-    yield from (Filter(limit, of_ones_own(why), owned=True) for limit, why in _MISFITS.items())
-
-
-class _Fit(NamedTuple):
-    """Hardware to own beside what it must fit in; a limit that nobody knows is none."""
-
-    request: RankRequest
-    machine: Ownership
-    spec: GpuSpec | None
-
-    def limit(self, name: str) -> float:
-        """What was given for a setting, else what the host has where that was assumed."""
-        host, given = self.machine.host, getattr(self.request, name)
-        return getattr(host, name) if host is not None and name in self.machine.assumed else given or math.inf
+    yield from (Filter(limit, of_ones_own(limit), owned=True) for limit in HOST_LIMITS)
 
 
-def _beyond_the_circuit(fit: _Fit) -> str | None:
-    most_w = fit.request.circuit_watts or math.inf
-    draws_w = fit.machine.power_w
-    return f"its GPUs draw {draws_w:,.0f} W, above {most_w:,.0f} W" if draws_w > most_w else None
-
-
-def _beyond_the_supply(fit: _Fit) -> str | None:
-    machine, psu_w = fit.machine, fit.limit("psu_watts")
-    board_w = None if fit.spec is None else fit.spec.board_power_w
+def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
+    """Return the limits that a machine exceeds, each with the reason; a limit that nobody knows has none."""
+    host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
+    psu_w, room = (
+        getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf
+        for name in ("psu_watts", "slots")
+    )
+    form = None if spec is None else spec.form_factor
+    board_w = None if spec is None else spec.board_power_w
     cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
-    if cards_w + machine.host_w <= psu_w * PSU_SHARE:
-        return None
-    return (
-        f"its cards draw {cards_w:,.0f} W and the host {machine.host_w:.0f} W, above "
-        f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (setting psu-watts)"
+    slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
+    is_quoted, has_fan = machine.condition is PriceCondition.QUOTED, not spec or cooling_of(spec) == "active"
+    in_a_desktop = bool(
+        host and not host.has_airflow and machine.host_usd > 0 and "host_usd" in machine.assumed
     )
-
-
-def _beyond_the_slots(fit: _Fit) -> str | None:
-    slots = 0.0 if fit.machine.host is None else slots_of(fit.spec, fit.machine.gpu_count)
-    room = fit.limit("slots")
-    return f"its cards take {slots:g} slots, above {room} (setting slots)" if slots > room else None
-
-
-def _without_a_fan(fit: _Fit) -> str | None:
-    host = fit.machine.host
-    is_bought = "host_usd" in fit.machine.assumed and fit.machine.host_usd > 0
-    in_a_desktop = is_bought and host is not None and not host.has_airflow
-    own = fit.request.own_fan
-    if fit.spec is None or cooling_of(fit.spec) == "active" or not (in_a_desktop or own):
-        return None
-    fix = " (setting own-fan)" if own else ": give the price of a server for it by host-usd"
-    return f"it has no fan of its own{fix}"
-
-
-def _is_a_module(fit: _Fit) -> str | None:
-    form = None if fit.spec is None else fit.spec.form_factor
-    fits = fit.machine.host is None or form in {None, "PCIe"}
-    is_there = fits or fit.machine.condition is PriceCondition.QUOTED
-    return None if is_there else f"it is a module ({form}), which no host for cards takes"
-
-
-def _beyond_its_hours(fit: _Fit) -> str | None:
-    months = fit.machine.utilization.likely
-    if months <= 1 + _ROUNDING:
-        return None
-    return (
-        f"{fit.request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work for "
-        f"it: {math.ceil(months - _ROUNDING)} such machines do them"
+    fan = " (setting own-fan)" if request.own_fan else ": give the price of a server for it by host-usd"
+    beyond = (
+        (
+            machine.power_w > circuit_w,
+            f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
+        ),
+        (
+            cards_w + machine.host_w > psu_w * PSU_SHARE,
+            (
+                f"its cards draw {cards_w:,.0f} W and the host {machine.host_w:.0f} W, above "
+                f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (setting psu-watts)"
+            ),
+        ),
+        (slots > room, f"its cards take {slots:g} slots, above {room} (setting slots)"),
+        (
+            months > 1 + _ROUNDING,
+            (
+                f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work "
+                f"for it: {math.ceil(months - _ROUNDING)} such machines do them"
+            ),
+        ),
+        (not has_fan and (in_a_desktop or request.own_fan), f"it has no fan of its own{fan}"),
+        (
+            host is not None and form not in {None, "PCIe"} and not is_quoted,
+            f"it is a module ({form}), which no host for cards takes",
+        ),
     )
-
-
-_MISFITS: Mapping[str, Callable[[_Fit], str | None]] = {
-    "the setting circuit-watts": _beyond_the_circuit,
-    "the setting psu-watts": _beyond_the_supply,
-    "the setting slots": _beyond_the_slots,
-    "a card without a fan": _without_a_fan,
-    "a module that is sold with a server": _is_a_module,
-    "the setting jobs-per-month": _beyond_its_hours,
-}
-"""The limits of a machine to own, each with why it does not keep to it."""
+    return {limit: why for limit, (is_beyond, why) in zip(HOST_LIMITS, beyond, strict=True) if is_beyond}
 
 
 def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:

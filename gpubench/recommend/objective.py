@@ -361,18 +361,11 @@ def _beside(column: Floats, like: Floats) -> Floats:
     return column[:, None] if like.ndim == 2 else column
 
 
-_DOUBLINGS = 64
-"""After which no larger share is looked for."""
-_HALVINGS = 40
-"""The bracket around a share is halved so often: to a trillionth of it."""
-
-
 def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
     """Return the share of lost work at which spot stops being the cheaper; 0 where it never is.
 
     What is paid once (egress) or before the first step is not paid again for what is lost, so that the ratio
-    of the two prices alone tells it only where there is no job. Found by asking what the job costs, not
-    solved, as in ``changes``.
+    of the two prices alone tells it only where there is no job. A bill is a straight line of its hours.
 
     Args:
         request: What was asked.
@@ -386,18 +379,13 @@ def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_de
     rate = pool.rate[rows] / pool.delivered[rows]
     most = cost(request, pool, hours(request, pool, rate, rows), rows, on_demand)
 
-    def is_cheaper(lost: Floats) -> Floats:
-        job_hours = hours(request, pool, rate * economics.delivered_share(lost), rows)
-        return np.asarray(cost(request, pool, job_hours, rows, price) < most)
+    none, unit = np.zeros(len(rows)), request.billing_unit_minutes / economics.MINUTES_PER_HOUR
+    once = cost_of_billed(request, pool, none, rows, price)
+    of_an_hour = cost_of_billed(request, pool, none + 1, rows, price) - once
+    most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit  # as dear is not cheaper
+    start = hours(request, pool, none + np.inf, rows)
+    return np.maximum((most_hours - start) / (hours(request, pool, rate, rows) - start) - 1, 0.0)
 
-    low, high = np.zeros(len(rows)), np.ones(len(rows))
-    for _ in range(_DOUBLINGS):
-        still = is_cheaper(high)
-        if not still.any():
-            break
-        low, high = np.where(still, high, low), np.where(still, 2 * high, high)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        still = is_cheaper(middle)
-        low, high = np.where(still, middle, low), np.where(still, high, middle)
-    return np.where(is_cheaper(np.zeros(len(rows))), high, 0.0)
+
+_ROUNDING = 1e-6
+"""Units of a bill by which its figures may be off."""
