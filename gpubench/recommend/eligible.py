@@ -355,7 +355,7 @@ def runnable_of(
     without_room = evidence.without_room if request.one_job_over_all_gpus else None
     finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
     kept, unknown = finder.runnable(filtered.kept)
-    kept, without = apply(list(gates_of(evidence.host)), kept)
+    kept, without = apply(gates_of(evidence.host), kept)
     kept, dear = within_the_sum(request, kept, filtered.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)

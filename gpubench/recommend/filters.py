@@ -28,7 +28,7 @@ from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.options import unknown_name
 from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.factors import Reason, cooling_of, factor_filters
-from gpubench.recommend.hosts import HostNeed, lacks_disk, lacks_lanes, lacks_ram
+from gpubench.recommend.hosts import GATES, Gate, HostNeed, lacks
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
 from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
@@ -534,18 +534,13 @@ def _paid_as(of: Collection[Pricing], words: str) -> Reason:
     return lambda offer, _: words if offer.pricing in of else None
 
 
-def gates_of(need: HostNeed) -> Iterator[Filter]:
-    """Yield what a rented host must have for a job, each where a column tells it."""
-    for name, lacks, fields in (
-        ("too little RAM in the host", lacks_ram, ("ram_bytes", "gpu_count")),
-        ("too small a disk in the host", lacks_disk, ("disk_bytes",)),
-        ("GPUs on a riser", lacks_lanes, ("pcie_bytes_per_s",)),
-    ):
-        yield Filter(name, _of_its_host(lacks, need), fields=fields)
+def gates_of(need: HostNeed) -> list[Filter]:
+    """Return what a rented host must have for a job, each where a column tells it."""
+    return [Filter(gate.option, _of_the_host(gate, need), fields=gate.fields) for gate in GATES]
 
 
-def _of_its_host(lacks: Callable[[Offer, HostNeed], str | None], need: HostNeed) -> Reason:
-    return lambda offer, _: lacks(offer, need)
+def _of_the_host(gate: Gate, need: HostNeed) -> Reason:
+    return lambda offer, _: lacks(gate, offer, need)
 
 
 HOST_LIMITS = (
