@@ -16,7 +16,6 @@ _HOMES = {
     "BuyOrRent": "gpubench.models",
     "Case": "gpubench.models",
     "Choice": "gpubench.models",
-    "Decision": "gpubench.models",
     "DeviceProfile": "gpubench.models",
     "Estimate": "gpubench.models",
     "EveryCaseFailedError": "gpubench.errors",

@@ -21,7 +21,6 @@ from gpubench.models import (
     BuyOrRent,
     Case,
     Choice,
-    Decision,
     DeviceProfile,
     Estimate,
     ExcludedOffer,
@@ -41,11 +40,11 @@ from gpubench.sections.data import ReportData
 
 __version__: str
 __all__ = [
-    "BuyOrRent", "Case", "Choice", "Decision", "DeviceProfile", "Estimate", "EveryCaseFailedError",
-    "ExcludedOffer", "Finding", "GpuBenchError", "InterruptedRunError", "Measurement", "MemoryAnswer",
-    "MemoryAnswers", "MisuseError", "NoDeviceError", "Offer", "Predictions", "ProbeReport", "Ranking",
-    "Refusal", "ReportData", "Row", "Run", "StorageError", "WorkloadProfile", "WrongArgumentError",
-    "__version__", "load_runs", "memory", "predict", "probe", "rank", "report", "run",
+    "BuyOrRent", "Case", "Choice", "DeviceProfile", "Estimate", "EveryCaseFailedError", "ExcludedOffer",
+    "Finding", "GpuBenchError", "InterruptedRunError", "Measurement", "MemoryAnswer", "MemoryAnswers",
+    "MisuseError", "NoDeviceError", "Offer", "Predictions", "ProbeReport", "Ranking", "Refusal", "ReportData",
+    "Row", "Run", "StorageError", "WorkloadProfile", "WrongArgumentError", "__version__", "load_runs",
+    "memory", "predict", "probe", "rank", "report", "run",
 ]
 
 def load_runs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,17 +26,39 @@ class _Table(msgspec.Struct, frozen=True):
     sentences: tuple[_Sentence, ...]
 
 
+class Told(NamedTuple):
+    """A sentence with its fields filled in.
+
+    Attributes:
+        weight: Those of more weight come first.
+    """
+
+    kind: str
+    text: str
+    weight: int
+
+
 @cache
+def _sentences() -> dict[str, _Sentence]:
+    table = msgspec.json.decode(package_text("data/sentences.json"), type=_Table)
+    return {each.id: each for each in table.sentences}
+
+
 def texts() -> dict[str, str]:
     """Return the text of every sentence by its id; a field stands in braces, as in "{gpu} at {usd}"."""
-    table = msgspec.json.decode(package_text("data/sentences.json"), type=_Table)
-    return {each.id: each.text for each in table.sentences}
+    return {name: each.text for name, each in _sentences().items()}
 
 
-def say(sentence: str, **fields: str) -> str:
+def tell(sentence: str, **fields: str) -> Told:
     """Return a sentence of the table with its fields filled in.
 
     Raises:
         KeyError: If there is no such sentence, or a field of it is missing.
     """
-    return texts()[sentence].format_map(fields)
+    found = _sentences()[sentence]
+    return Told(found.kind, found.text.format_map(fields), found.weight)
+
+
+def say(sentence: str, **fields: str) -> str:
+    """Return the text of ``tell``."""
+    return tell(sentence, **fields).text

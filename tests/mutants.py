@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         name="the chances of all offers to be the best add up to more than 100 %",
         file="gpubench/recommend/chances.py",
-        old="[(row / self.winners).mean() for row in self.won]",
-        new="[row.mean() for row in self.won]",
+        old="[(row / winners).mean() for row in won]",
+        new="[row.mean() for row in won]",
         killer="recommend/test_ties.py::test_chances_are_counted_over_draws",
     ),
     Mutant(

@@ -9,6 +9,13 @@ from gpubench.executions import Execution, Framework
 from gpubench.findings import Finding, FindingKind
 from gpubench.models.case import Case, MemoryFormat, Recipe
 from gpubench.models.catalog import GpuSpec, Offer, Seller
+from gpubench.models.choice import (
+    Asks,
+    Choice,
+    Elsewhere,
+    Job,
+    Source,
+)
 from gpubench.models.cuda_check import (
     CHECK_VERSION,
     Blocks,
@@ -22,17 +29,6 @@ from gpubench.models.cuda_check import (
     PartLog,
     PartState,
     PrecisionProof,
-)
-from gpubench.models.decision import (
-    Asks,
-    Change,
-    Choice,
-    Decision,
-    Elsewhere,
-    Job,
-    Source,
-    Sureness,
-    UsageLine,
 )
 from gpubench.models.measurement import (
     Basis,
@@ -115,12 +111,10 @@ __all__ = [
     "Case",
     "CaseRow",
     "Cause",
-    "Change",
     "Checkpointing",
     "Choice",
     "ClockProof",
     "CudaCheck",
-    "Decision",
     "DecodeWork",
     "DeviceProfile",
     "Elsewhere",
@@ -174,13 +168,11 @@ __all__ = [
     "StartState",
     "Status",
     "StepMemory",
-    "Sureness",
     "Switches",
     "TaskKind",
     "TelemetrySample",
     "TimeToQuality",
     "Trainable",
-    "UsageLine",
     "Verdict",
     "WeightType",
     "WorkloadProfile",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench.interval import Interval
 from gpubench.models.case import Case
-from gpubench.models.decision import Decision
+from gpubench.models.choice import Choice, Job
 from gpubench.models.record import LINES_IN_REPR, Record, headed, labels, shown, views
 from gpubench.models.row import Row
 from gpubench.pricings import PriceCondition, Pricing
@@ -25,6 +24,9 @@ RANKING_SCHEMA = "gpubench.ranking/3"
 
 SortedBy = Literal["total", "value", "throughput", "cost", "time"]
 """What the rows of a ranking are in order of: the last two are of a job."""
+
+
+SentenceKind = Literal["answer", "sureness", "caution", "note"]
 
 
 class BuyOrRent(Record, frozen=True, kw_only=True):
@@ -86,45 +88,36 @@ class ExcludedOffer(Record, frozen=True, kw_only=True):
     rule: str
 
 
-class SentenceKind(StrEnum):
-    """What a sentence of a verdict tells, by which a reader finds it."""
-
-    NO_GPU_NEEDED = "no gpu needed"
-    ANSWER = "answer"
-    OTHER_ANSWER = "other answer"
-    """The cheapest and the fastest, with what an hour costs between them and the answer."""
-    SURENESS = "sureness"
-    TOSS_UP = "toss-up"
-    """The chances of an answer and its likeliest rival, where these are close."""
-    CAUTION = "caution"
-    """What the answer rests on and should not."""
-    BESIDE = "beside"
-    """All else: ties, the fastest, what buying takes."""
-
-
 class Sentence(Record, frozen=True, kw_only=True):
-    """One thing that a verdict says, with its full stop."""
+    """One thing that is said of a ranking, with its full stop.
+
+    Attributes:
+        kind: ``answer``, how sure it is (``sureness``), what to know before paying (``caution``), or a
+            ``note`` on the figures, which the first screen leaves out.
+    """
 
     kind: SentenceKind
     text: str
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """The row that answers one of three questions: the cheapest, the sensible one, the fastest.
+    """What answers one of three questions: the cheapest, the sensible choice, the fastest.
 
     Attributes:
-        condition, purchase_usd, host_usd: Of hardware to buy, as ``Choice`` has them.
+        choice: The row, with what else must be known of it.
         p_best: Probability that no other row is a better answer; None where it is not worked out.
         toss_up: The GPUs of the row and their likeliest rivals: key, how many, and the probability that they
             are the best answer. None where the odds against the rivals are two to one at least.
     """
 
-    row: Row
-    condition: PriceCondition | None = None
-    purchase_usd: float | None = None
-    host_usd: float | None = None
+    choice: Choice
     p_best: float | None = None
     toss_up: tuple[tuple[str, int, float], ...] | None = None
+
+    @property
+    def row(self) -> Row:
+        """The row that answers."""
+        return self.choice.row
 
 
 class Ranking(Record, frozen=True, kw_only=True):
@@ -132,9 +125,9 @@ class Ranking(Record, frozen=True, kw_only=True):
 
     Attributes:
         objective: What the rows are in order of, in words.
-        sorted_by: The same as one word. P(best), ties and the verdict are of it too: ``value`` (samples per
-            dollar) or ``throughput``, and of a job ``total`` (dollars and what its hours are worth),
-            ``cost`` or ``time``.
+        sorted_by: The same as one word. P(best) and ties are of it too: ``value`` (samples per dollar) or
+            ``throughput``, and of a job ``total`` (dollars and what its hours are worth), ``cost`` or
+            ``time``.
         hour_worth_usd: What an hour of waiting for the job counts [USD]; None where there is no job.
         unit: What a sample is, in the plural; of several workloads it is just "samples".
         by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
@@ -142,17 +135,18 @@ class Ranking(Record, frozen=True, kw_only=True):
         throughput_unit, value_unit: Units of what those two return.
         max_purchase_usd: The limit of a purchase, where one was given.
         offer_count: Offers that were ranked; ``rows`` may be the first of them, or the best of each GPU.
-        opening: What is said before the answer: of a sum that buys nothing, of a commitment.
-        sentences: Of the verdict: the answer, how sure it is, the fastest and the cheapest; the first stands
-            alone. ``verdict`` is their text.
-        decision: The same as data, with what the verdict has no room for.
+        job: What hours and dollars are of; None with the setting ``relative`` and where none can be made.
         answers: The cheapest row (of dollars), the sensible one (of dollars and what the hours are worth) and
             the fastest, whatever the rows are in order of.
+        cloud: The least in dollars of a cloud, where the cheapest is of anybody else; None elsewhere.
+        owned: Each machine that the buyer named and that is ranked.
+        by_gpu: The best offer of each GPU, best first, each with where else it is offered; to rent and to own
+            apart.
+        best_to_own: The best hardware to buy, also where only rent was ranked, unless rent was asked for.
+        best_to_own_use: Likely share of hours at work that an hour of ``best_to_own`` is priced at; None
+            where nothing was paid for it.
+        sentences: What is said of it, the most important first.
         question: What was asked, as it was understood.
-        best_to_own_use: Likely share of hours at work that an hour of ``decision.best_to_own`` is priced at;
-            None where nothing was paid for it.
-        notes: What to know of the figures, a sentence each.
-        decisive_notes: So many of the first notes are to be read before acting; figures rest on the others.
     """
 
     as_of: str
@@ -168,16 +162,17 @@ class Ranking(Record, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     offer_count: int | None = None
     excluded: tuple[ExcludedOffer, ...]
-    opening: tuple[str, ...] = ()
+    job: Job | None
+    answers: Mapping[str, Answer]
+    cloud: Choice | None = None
+    owned: tuple[Choice, ...] = ()
+    by_gpu: tuple[Choice, ...]
+    best_to_own: Choice | None = None
     sentences: tuple[Sentence, ...] = ()
-    decision: Decision
-    answers: Mapping[str, Answer] = {}
     question: Mapping[str, Any] = {}
     best_to_own_use: float | None = None
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     max_purchase_usd: float | None = None
-    notes: tuple[str, ...] = ()
-    decisive_notes: int = 0
 
     def __repr__(self) -> str:
         """Return the day, what it is in order of, and the head of the rows; ``rows`` has them all."""
@@ -206,9 +201,18 @@ class Ranking(Record, frozen=True, kw_only=True):
         return views().ranking_figure(self)
 
     @property
+    def first(self) -> Choice:
+        """The first row, with what else must be known of it."""
+        return self.by_gpu[0]
+
+    @property
     def verdict(self) -> str:
-        """The answer, how sure it is, the fastest and the cheapest, as one text."""
-        return " ".join(each.text for each in self.sentences)
+        """The answers and what is said of them but for the notes, as one text."""
+        return " ".join(self.said("answer", "sureness", "caution"))
+
+    def said(self, *kinds: SentenceKind) -> tuple[str, ...]:
+        """Return the text of each sentence of these kinds, in their order."""
+        return tuple(each.text for each in self.sentences if each.kind in kinds)
 
     def throughput_of(self, row: Row) -> Interval:
         """Return a row's throughput and its interval, in ``throughput_unit``."""

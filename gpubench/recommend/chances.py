@@ -1,4 +1,4 @@
-"""Which offers can be told apart, and how sure their order is: ranks, ties, chances, regret.
+"""Which offers can be told apart, and how sure their order is: ranks, ties, chances.
 
 All of it is over joint draws. Offers of one GPU share its draw, so between them the price alone decides. Two
 GPUs differ by a draw each, and whatever moves all GPUs together (the error of a common anchor) is in every
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.models import Sureness
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates, farthest_startup
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
 from gpubench.recommend.prices import drawn_prices
@@ -30,38 +28,18 @@ SURE = 0.5
 _BLOCK = 64
 
 
-class Leaders(NamedTuple):
-    """The best of every joint draw.
-
-    Attributes:
-        best: (D,) score.
-        rows: Those that are the best of some draw.
-        won: (R, D) which of them is the best of each draw.
-        winners: (D,) how many share it.
-    """
-
-    best: Floats
-    rows: Indices
-    won: Flags
-    winners: Indices
-
-    def wins(self, count: int) -> Floats:
-        """Return P(best) of each of ``count`` rows: (N,)."""
-        result = np.zeros(count)
-        result[self.rows] = [(row / self.winners).mean() for row in self.won]
-        return result
-
-
-def leaders_of(scores: Floats) -> Leaders:
-    """Return who is the best of each draw; larger scores are better.
+def wins_of(scores: Floats) -> Floats:
+    """Return P(best) of each row, (N,): those that are equally the best of a draw share it.
 
     Args:
-        scores: (N, D) score of row i in joint draw d.
+        scores: (N, D) score of row i in joint draw d, larger is better.
     """
     best = scores.max(axis=0)
     rows = np.flatnonzero((scores == best).any(axis=1))
     won = scores[rows] == best
-    return Leaders(best, rows, won, won.sum(axis=0))
+    winners, result = won.sum(axis=0), np.zeros(len(scores))
+    result[rows] = [(row / winners).mean() for row in won]
+    return result
 
 
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
@@ -112,9 +90,6 @@ def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
 IN_DETAIL = 1000
 """Rows whose ties are worked out; below them each row has a rank of its own."""
 
-NEAR = 0.1
-"""An offer within this share of the best one's cost, time or value is as good as the best."""
-
 _FARTHEST = 7.0
 """Standard deviations from its mean that no draw of a normal error is ever found at."""
 
@@ -127,7 +102,7 @@ _CHANCES = 3
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """One figure a row, in the order of the rows, and how sure the first of them is.
+    """One figure a row, in the order of the rows.
 
     Attributes:
         p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost and hours together, and by
@@ -143,7 +118,6 @@ class Chances:
     p_cheapest: Floats
     p_sensible: Floats
     p_fastest: Floats
-    sureness: Sureness
 
 
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
@@ -165,12 +139,11 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     for rank, tie in zip(*bands(expected[covered:detailed], kinds[covered:]), strict=True):
         ranks.append(covered + rank)
         ties.append(tie)
-    if leaders_of(expected).wins(len(rows))[0] < SURE:
+    if wins_of(expected)[0] < SURE:
         ties[0] = True
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, together, price=price, out=expected)
-    leaders = leaders_of(scores)
-    p_best[able] = leaders.wins(len(rows))
+    p_best[able] = wins_of(scores)
     rest = range(detailed + 1, len(order) + 1)
 
     def p_by(sort: str) -> Floats:
@@ -180,7 +153,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
             return p_best
         told = p_best.copy()
         alike = drawn(other, pool, rows) if sorted_by(request) == "throughput" else together
-        told[able] = leaders_of(drawn_merits(other, pool, rows, alike, price=price)).wins(len(rows))
+        told[able] = wins_of(drawn_merits(other, pool, rows, alike, price=price))
         return told
 
     return Chances(
@@ -190,30 +163,6 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_cheapest=p_by("cost"),
         p_sensible=p_by("value"),
         p_fastest=p_by("time"),
-        sureness=_sureness(request, scores[0], leaders),
-    )
-
-
-def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
-    """Return what a row loses against the best of each draw, as a share: (D,), at least 0.
-
-    Of cost and time it is how much more than the least; of value and throughput how much more the most is.
-    """
-    if sorted_by(request) in {"total", "cost", "time"}:
-        return np.asarray(scores / best - 1)  # both are negative: 12 USD over 10 USD is 0.2
-    return np.asarray(best / scores - 1)
-
-
-def _sureness(request: RankRequest, first: Floats, leaders: Leaders) -> Sureness:
-    """Return how sure the first row is, by its (D,) scores; rows as good as it share the win."""
-    loss = _losses(request, first, leaders.best)
-    won = first == leaders.best
-    is_cost = sorted_by(request) in {"total", "cost"}
-    return Sureness(
-        p_best=float((won / leaders.winners).mean()),
-        p_near_best=float((loss <= NEAR).mean()),
-        regret_usd=float((leaders.best - first).mean()) if is_cost else None,
-        regret_share=float(loss.mean()),
     )
 
 

@@ -11,14 +11,14 @@ from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.request import COMMITMENTS
-from gpubench.sentences import say
+from gpubench.sentences import Told, tell
 from gpubench.units import count, format_percent, format_usd, listing, plain
 
 MOST_SELLERS = 3
 """Sellers named that state no price for a term."""
 
 
-def on_commitments(found: Eligible) -> Iterator[str]:
+def on_commitments(found: Eligible) -> Iterator[Told]:
     """Yield what the best commitment costs and from which use on it pays, for the term asked and the others.
 
     A commitment is paid day and night, so that it pays from the use on that is its share of the price on
@@ -39,7 +39,7 @@ def on_commitments(found: Eligible) -> Iterator[str]:
     committed = possible.where(_of_term(possible, asked)).provider.present
     if without := [name for name in dict.fromkeys(on_demand.provider.cells()) if name not in committed]:
         names = listing([plain(name, 30) for name in without], most=MOST_SELLERS)
-        yield say("commit_unknown", term=count(asked, "year"), provider=names)
+        yield tell("commit_unknown", term=count(asked, "year"), provider=names)
 
 
 def _of_term(offers: Offers, years: int) -> np.ndarray:
@@ -56,7 +56,7 @@ def _cheapest(found: Eligible, possible: Offers, years: int, gpu_key: str | None
     return committed[int(np.argmax(pool.rate / pool.price))]
 
 
-def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[str]:
+def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[Told]:
     on_demand = possible.where(
         possible.pricing.equals(Pricing.ON_DEMAND) & possible.gpu_key.equals(offer.gpu_key)
     )
@@ -64,7 +64,7 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[st
     rivals = [each[int(np.argmin(each.usd_per_gpu_hour))] for each in (there, on_demand) if len(each)]
     usd = offer.usd_per_gpu_hour
     for rival in dict.fromkeys(rivals):
-        yield say(
+        yield tell(
             "commit_price",
             gpu=f"An hour of {gpu_name(offer.gpu_key)}",
             provider=plain(offer.provider, 30),
@@ -75,6 +75,6 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[st
         )
         share = usd / rival.usd_per_gpu_hour
         if share < 1:
-            yield say("commit_pays", term=term, share=format_percent(share))
+            yield tell("commit_pays", term=term, share=format_percent(share))
         else:
-            yield say("commit_never", term=term)
+            yield tell("commit_never", term=term)

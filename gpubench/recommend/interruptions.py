@@ -15,7 +15,7 @@ from gpubench.recommend.economics import (
     lost_to_interruptions,
 )
 from gpubench.recommend.eligible import Eligible
-from gpubench.sentences import say as said
+from gpubench.sentences import Told, tell
 from gpubench.units import format_number, format_percent
 
 
@@ -41,13 +41,13 @@ def _seen() -> dict[tuple[str, str], Interruptions]:
     return {(each.provider, each.gpu_key): each for each in data_table("interruptions.csv", Interruptions)}
 
 
-def on_interruptions(found: Eligible) -> Iterator[str]:
+def on_interruptions(found: Eligible) -> Iterator[Told]:
     """Yield what is assumed of interruptions where the answer is a spot machine, and what was seen there."""
     offer: Offer = found.offers[0]
     if offer.pricing is not Pricing.SPOT or found.request.spot_lost is not None:
         return
     rate = 1 / USUAL_HOURS_BETWEEN
-    yield said(
+    yield tell(
         "spot_risk",
         hours=f"{USUAL_HOURS_BETWEEN:g}",
         minutes=format_number(60 * checkpoint_interval_hours(rate), 2),
@@ -55,8 +55,8 @@ def on_interruptions(found: Eligible) -> Iterator[str]:
     )
     seen = _seen().get((offer.provider, offer.gpu_key))
     if seen is not None and seen.month_class and seen.month_date:
-        yield said("spot_seen", provider=offer.provider, share=seen.month_class, day=seen.month_date)
+        yield tell("spot_seen", provider=offer.provider, share=seen.month_class, day=seen.month_date)
     if seen is not None and seen.traced_per_hour and seen.traced_date:
         share = format_percent(lost_to_interruptions(seen.traced_per_hour))
         rate_words = format_number(seen.traced_per_hour, 2)
-        yield said("spot_traced", day=seen.traced_date, rate=rate_words, share=share)
+        yield tell("spot_traced", day=seen.traced_date, rate=rate_words, share=share)

@@ -199,13 +199,6 @@ def is_a_guess(pool: Candidates) -> Flags:
     return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
 
 
-def standing(request: RankRequest, pool: Candidates, row: int) -> tuple[float, float]:
-    """Return what puts a row in order, larger is better: its merit, and what parts it from an equal one."""
-    rows = np.array([row])
-    next_best = _tie_break(request, pool, pool.rate[rows], rows, pool.price[rows])
-    return float(merit(request, pool, pool.rate[rows], rows)[0]), -float(next_best[0])
-
-
 def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
     """Return the two axes of the Pareto set beside memory: of the job, or of one sample without a job."""
     rate = pool.rate[rows]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -16,30 +16,26 @@ from gpubench.errors import MisuseError
 from gpubench.labels import card_condition, gpus_of
 from gpubench.models import (
     RANKING_SCHEMA,
-    Choice,
     ExcludedOffer,
-    Job,
     Offer,
     Ranking,
-    SentenceKind,
-    UsageLine,
 )
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
 from gpubench.offers.hardware import hosts
-from gpubench.offers.table import OfferTable, SetAside
+from gpubench.offers.table import OfferTable
 from gpubench.options import takes_options_of
-from gpubench.profile import load_profiles, traced_once
+from gpubench.profile import traced_once
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import FilterResult, sift
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError
-from gpubench.recommend.judge import first_choice, judge_offers
+from gpubench.recommend.judge import judge_offers, sentences_of
 from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
-from gpubench.sentences import say
+from gpubench.sentences import Told, tell
 from gpubench.specs import require_spec
 from gpubench.units import count, format_duration, format_price, plain
 
@@ -98,7 +94,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
         first = judge_offers(asked, filtered(asked), partial(gather, asked, runs=runs))
-        if first.decision.job is None:
+        if first.job is None:
             raise MisuseError(
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
             )
@@ -107,15 +103,14 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         sifted = filtered(request)
     except NothingLeftError as nothing:
         return _instead_of_buying(request, nothing, only)
-    notes = (*table.notes, *_set_aside(table, request.offers), *problems)
+    notes = [tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)]
+    notes += _set_aside(table, request.offers)
+    notes += [tell("clock", clock=clock.rstrip("."))] if clock else []
     evidence_for = partial(gather, request, runs=runs)
     try:
-        ranking = judge_offers(request, sifted, evidence_for, notes=notes, clock=clock, only=only)
+        return judge_offers(request, sifted, evidence_for, notes=notes, only=only)
     except NothingLeftError as nothing:
         return _instead_of_buying(request, nothing, only)
-    return with_lines(
-        request, ranking, lambda asked: first_choice(asked, sifted, partial(gather, asked, runs=runs))
-    )
 
 
 def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
@@ -129,18 +124,18 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
         raise nothing
     at_hand = msgspec.structs.replace(request, host_usd=0.0)
     try:
-        with_pc = None if request.host_usd == 0 else ranked(at_hand, only).decision.choice
+        with_pc = None if request.host_usd == 0 else ranked(at_hand, only).first
     except NothingLeftError:
         with_pc = None
     renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
     ranking = ranked(renting, only)
     usd, cheapest = format_price(sum_usd), ranking.answers["cheapest"].row
-    opening = [say("buy_nothing", usd=usd)]
+    opening = [tell("buy_nothing", usd=usd)]
     if with_pc is not None and with_pc.source == "own":
         host_usd = hosts()[0].price_usd if request.host_usd is None else request.host_usd
         opening = [
-            say("buy_none", usd=usd, host_usd=format_price(host_usd)),
-            say(
+            tell("buy_none", usd=usd, host_usd=format_price(host_usd)),
+            tell(
                 "buy_have_pc",
                 usd=format_price(with_pc.purchase_usd),
                 gpu=gpus_of(with_pc.offer),
@@ -151,9 +146,9 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
     if cheapest.cost_usd.value:
         jobs = math.floor(sum_usd / cheapest.cost_usd.value)
         gpu = f"{gpus_of(cheapest.offer)} at {plain(cheapest.offer.provider, 30)}"
-        opening.append(say("buy_or_rent", gpu=gpu, jobs=f"{jobs:,}"))
-    opening += ranking.opening
-    return msgspec.structs.replace(ranking, opening=tuple(opening), max_purchase_usd=sum_usd)
+        opening.append(tell("buy_or_rent", gpu=gpu, jobs=f"{jobs:,}"))
+    sentences = (*sentences_of(opening), *ranking.sentences)
+    return msgspec.structs.replace(ranking, sentences=sentences, max_purchase_usd=sum_usd)
 
 
 def _machines(
@@ -168,21 +163,14 @@ def _machines(
     return [], {offer_of(each): each for each in ownerships(buying, power_w, today)}
 
 
-def _set_aside(table: OfferTable, own: Path | None) -> Iterator[str]:
+def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
     """Yield what is set aside, of the user's own table and of others, each with the command that shows it."""
     theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
-    others = [each for each in table.set_aside if each not in theirs]
     if theirs:
-        said_of_own = say("set_aside", rows=count(len(theirs), "row"), file=shlex.quote(str(own)))
-        yield f"{said_of_own} {_first_of(theirs)}"
-    if others:
-        are = "is" if len(others) == 1 else "are"
-        rows = count(len(others), "price row")
-        yield f"{rows} {are} set aside; `gpubench offers list --explain` shows why. {_first_of(others)}"
-
-
-def _first_of(rows: Sequence[SetAside]) -> str:
-    return f"The first, {plain(rows[0].row)}: {plain(rows[0].reason)}."
+        first = f"{count(len(theirs), 'row')} ({plain(theirs[0].row)}: {plain(theirs[0].reason)})"
+        yield tell("set_aside", rows=first, file=shlex.quote(str(own)))
+    if others := len(table.set_aside) - len(theirs):
+        yield tell("others_set_aside", rows=count(others, "row"))
 
 
 def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
@@ -200,58 +188,6 @@ def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
 __test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped
 
 
-OTHERS: tuple[tuple[Literal["image", "language"], str], ...] = (
-    ("image", "resnet50"),
-    ("language", "llama_8b_lora"),
-)
-"""Beside the classic workloads, which the ranking itself is of."""
-
-
-def with_lines(
-    request: RankRequest,
-    ranking: Ranking,
-    first_choice: Callable[[RankRequest], tuple[Job, Choice] | None],
-) -> Ranking:
-    """Return a ranking with its lines; without, where something was named that they are not of.
-
-    Args:
-        request: What was asked.
-        ranking: The answer to it.
-        first_choice: Answers the same question of another workload, by the job and what to pay for.
-    """
-    decision = ranking.decision
-    named = request.workloads or request.mix or request.job_samples is not None
-    if named or request.relative or request.task != "train" or decision.job is None:
-        return ranking
-    classic = UsageLine(
-        name="classic", workloads=request.workload_names, job=decision.job, choice=decision.choice
-    )
-    lines = [classic]
-    for name, workload in OTHERS:
-        if workload not in load_profiles():
-            continue
-        try:
-            found = first_choice(msgspec.structs.replace(request, workloads=(workload,)))
-        except MisuseError:  # nothing that was asked for can run it, so there is nothing to say
-            continue
-        if found is not None:
-            job, choice = found
-            lines.append(UsageLine(name=name, workloads=(workload,), job=job, choice=choice))
-    return msgspec.structs.replace(ranking, decision=msgspec.structs.replace(decision, lines=tuple(lines)))
-
-
-_KINDS = {
-    SentenceKind.NO_GPU_NEEDED: "answer",
-    SentenceKind.ANSWER: "answer",
-    SentenceKind.OTHER_ANSWER: "answer",
-    SentenceKind.SURENESS: "sureness",
-    SentenceKind.TOSS_UP: "sureness",
-    SentenceKind.CAUTION: "caution",
-    SentenceKind.BESIDE: "note",
-}
-"""Kinds of sentence as a document names them."""
-
-
 def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return the document of ``gpubench rank --json``.
 
@@ -262,11 +198,9 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
         asked: What was given, with its paths and settings: ``gpubench try`` asks it again. A report, which is
             handed on, goes without.
     """
-    job, answered = ranking.decision.job, [each.row for each in ranking.answers.values()]
+    job, answered = ranking.job, [each.row for each in ranking.answers.values()]
     rows = list({id(row): row for row in (*ranking.rows, *answered)}.values())
     places = {id(row): place for place, row in enumerate(rows)}
-    sentences = [("answer", each) for each in ranking.opening]
-    sentences += [(_KINDS[each.kind], each.text) for each in ranking.sentences]
     return {
         "schema": RANKING_SCHEMA,
         "as_of": ranking.as_of,
@@ -282,20 +216,17 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
         },
         "rows": [row.flat() for row in rows],
         "excluded": _excluded(ranking.excluded),
-        "sentences": [
-            {"kind": kind, "text": text}
-            for kind, text in (*sentences, *(("note", note) for note in ranking.notes))
-        ],
+        "sentences": [{"kind": each.kind, "text": each.text} for each in ranking.sentences],
     }
 
 
 def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
-    """Return what a script acts on of the document: the question, the answers with their rows, the verdict.
+    """Return what a script acts on of the document: question, answers with their rows, all but the notes.
 
     Args as ``document``.
     """
-    decisive = ranking.notes[: ranking.decisive_notes]
-    whole = document(msgspec.structs.replace(ranking, rows=(), notes=decisive), asked)
+    told = tuple(each for each in ranking.sentences if each.kind != "note")
+    whole = document(msgspec.structs.replace(ranking, rows=(), sentences=told), asked)
     return {name: value for name, value in whole.items() if name != "excluded"}
 
 

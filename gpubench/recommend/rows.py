@@ -47,14 +47,6 @@ def best_places(found: Eligible) -> list[int]:
     return [int(places[0]) for places in alike(kinds).values()]
 
 
-def runner_up(found: Eligible) -> int | None:
-    """Return the best place of another GPU than the first; of one GPU, of another provider, else the next."""
-    if len(found.by_gpu) > 1:
-        return int(list(found.by_gpu.values())[1][0])
-    elsewhere = np.flatnonzero(~found.offers.provider.equals(found.offers[0].provider))
-    return int(elsewhere[0]) if len(elsewhere) else 1 if len(found) > 1 else None
-
-
 def one_a_gpu(found: Eligible) -> Sequence[int]:
     """Return the best place of each GPU to rent, and each of what is owned; of one GPU every place."""
     if len(found.by_gpu) == 1:
@@ -80,12 +72,6 @@ def head(found: Eligible, most: int) -> Indices:
     undominated = np.flatnonzero(_dominators(found, np.arange(len(found))) < 0)[: 2 * most]
     first = np.arange(min(most, len(found)))
     return np.unique(np.concatenate([first, best_places(found), owned(found), undominated]))
-
-
-def leading(found: Eligible) -> range:
-    """Return the places that share the first rank."""
-    ranks = found.chances.ranks
-    return range(ranks.count(ranks[0]))
 
 
 # --- rows ------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from gpubench.predict.answers import log_deviation, most_of, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend import candidates
+from gpubench.recommend.answer import BASES, OBJECTIVES, TITLES
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR
 from gpubench.recommend.eligible import CandidateFinder, FilterResult, runnable_of, sift, unit_of
@@ -65,14 +66,9 @@ SENTENCES = (
 )
 
 WORDS: dict[str, dict[str, str]] = {
-    "titles": {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"},
-    "objectives": {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"},
-    "bases": {
-        "measured": "measured here",
-        "reference": "measured",
-        "predicted": "predicted",
-        "guess": "guess beyond the fit",
-    },
+    "titles": TITLES,
+    "objectives": OBJECTIVES,
+    "bases": BASES,
     "labels": {
         "nothing": "nothing",
         "anybody": "anybody",

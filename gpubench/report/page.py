@@ -19,7 +19,7 @@ from gpubench.blocks.parts import Charts, printable
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.folders import package_text
-from gpubench.models import Row
+from gpubench.models import Row, Sentence
 from gpubench.options import options_of, takes_options_of
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
@@ -111,7 +111,7 @@ def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
     fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     asked = RankRequest(**fields, asked=request.asked)
     found, ranking = calculator(asked), data.ranking
-    job = None if ranking is None else ranking.decision.job
+    job = None if ranking is None else ranking.job
     if job is None or job.reference_hours is not None:  # the page asks about a number of samples
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         told = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
@@ -152,8 +152,8 @@ def shortened(data: ReportData) -> ReportData:
         "dominates: gpubench report -o FILE.csv has all."
     )
     rows = tuple(row for row in ranking.rows if id(row) in kept)
-    notes, decisive = (note, *ranking.notes), ranking.decisive_notes + 1
-    shown = msgspec.structs.replace(ranking, rows=rows, notes=notes, decisive_notes=decisive)
+    sentences = (*ranking.sentences, Sentence(kind="note", text=note))
+    shown = msgspec.structs.replace(ranking, rows=rows, sentences=sentences)
     return replace(data, ranking=shown)
 
 

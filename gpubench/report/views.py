@@ -14,7 +14,8 @@ from gpubench.interval import Interval
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import Ranking, Row, Run
 from gpubench.report.calculator import WORDS
-from gpubench.sections import value, verdict
+from gpubench.sections import answer as answer_section
+from gpubench.sections import value
 from gpubench.sections.data import of_ranking
 from gpubench.sections.roofline import LOOKS
 
@@ -27,8 +28,8 @@ MOST_DOTS = 40
 
 def ranking_html(ranking: Ranking) -> str:
     """Return the card, and the head of the rows as a table."""
-    data = of_ranking(ranking, HEAD_ROWS, more_by="ranking.notes")
-    blocks = (section.render(data) for section in (verdict.SECTION, value.SECTION))
+    data = of_ranking(ranking, HEAD_ROWS, more_by="ranking.sentences")
+    blocks = (section.render(data) for section in (answer_section.SECTION, value.SECTION))
     shown = (Block(title=block.title, parts=block.brief) for block in blocks if block is not None)
     return "".join(as_html(block) for block in shown)
 
@@ -46,7 +47,7 @@ def ranking_figure(ranking: Ranking) -> Plot:
         best.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
     if not ranking.rows:
         raise MisuseError("the ranking has no row, so there is nothing to plot")
-    rows, has_job = list(best.values())[:MOST_DOTS], ranking.decision.job is not None
+    rows, has_job = list(best.values())[:MOST_DOTS], ranking.job is not None
 
     def place(row: Row) -> tuple[Interval, Interval]:
         return (row.hours, row.cost_usd) if has_job else (ranking.throughput_of(row), row.usd_per_hour)

@@ -245,7 +245,7 @@ def _answer(asked: RankRequest, most_rows: int | None, has_spot: bool) -> dict[s
 
     What was ruled out by ``--rent`` or ``--buy`` stays out; spot prices where ``has_spot`` asks for them.
     """
-    from gpubench.recommend.decision import beside
+    from gpubench.recommend.choice import beside
     from gpubench.recommend.rank import ranked
     from gpubench.recommend.rows import head
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, table, text
 from gpubench.labels import gpu_name
-from gpubench.recommend.decision import best_of_each_gpu
+from gpubench.recommend.choice import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import plain

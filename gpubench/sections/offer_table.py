@@ -23,10 +23,10 @@ from gpubench.models import (
     Row,
 )
 from gpubench.models.memory import fits_text
-from gpubench.recommend.decision import best_to_rent_and_to_own
+from gpubench.recommend.choice import best_to_rent_and_to_own
 from gpubench.recommend.speeds import batches_of, gpus_needed
 from gpubench.recommend.tokens import generation_times, token_costs
-from gpubench.sections.choices import elsewhere_words
+from gpubench.sections.answer import elsewhere_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.words import (
     basis_mark,
@@ -147,7 +147,7 @@ def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
 
     Where each row stands for its GPU, one to rent has the chance of any offer of it, whoever's that is.
     """
-    best_of_each = ranking.decision.by_gpu if one_a_gpu else ()
+    best_of_each = ranking.by_gpu if one_a_gpu else ()
     of_gpu = {each.offer.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
 
     def chance(row: Row) -> str:
@@ -189,7 +189,7 @@ def _token_time(row: Row) -> str:
 
 def also_at(ranking: Ranking) -> Callable[[Row], str]:
     """Return what says where else a GPU is to be had than at its best offer: "lium $10.06, aws $12.00"."""
-    elsewhere = {(each.offer.gpu_key, each.source == "own"): each for each in ranking.decision.by_gpu}
+    elsewhere = {(each.offer.gpu_key, each.source == "own"): each for each in ranking.by_gpu}
 
     def of(row: Row) -> str:
         best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))

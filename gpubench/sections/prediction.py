@@ -13,7 +13,7 @@ from gpubench.labels import gpu_name, gpus_of
 from gpubench.models import Estimate
 from gpubench.predict.answers import Predictions, evidence_on
 from gpubench.predict.calibration import load_calibration
-from gpubench.recommend.decision import best_of_each_gpu
+from gpubench.recommend.choice import best_of_each_gpu
 from gpubench.record.shared import readings_by
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section

@@ -25,14 +25,12 @@ from gpubench.models import (
     Row,
     SortedBy,
 )
-from gpubench.recommend.decision import best_to_rent_and_to_own
+from gpubench.recommend.choice import best_to_rent_and_to_own
 from gpubench.recommend.factors import factors_of
-from gpubench.recommend.verdict import TOSS_UP, caution, sureness_note, underfed
-from gpubench.sections.choices import gpus_and_where, winners_in_full
+from gpubench.sections.answer import in_full
 from gpubench.sections.data import ReportData
 from gpubench.sections.offer_table import head_of, offers
 from gpubench.sections.section import Section
-from gpubench.sections.verdict import after_the_headline, beside_the_card
 from gpubench.sections.words import (
     MOST_OF_A_NOTE,
     cases_words,
@@ -42,7 +40,6 @@ from gpubench.units import (
     UNKNOWN,
     count,
     format_bytes,
-    format_usd,
     listing,
     plain,
 )
@@ -62,7 +59,7 @@ _TITLES: dict[SortedBy, str] = {
 }
 _P_OF_GPU = (
     "P(best) of GPU: any offer of this GPU, whoever's, is the best at the prices of today, which may have "
-    "moved; all GPUs add up to 100 %. How sure, above, is of the one offer named there"
+    "moved; all GPUs add up to 100 %."
 )
 _P_OF_OFFER = (
     "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
@@ -86,13 +83,10 @@ def _render(data: ReportData) -> Block | None:
     if len(workloads) > 1:
         what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
         lead += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
-    winners = winners_in_full(ranking)
-    parts: list[Part] = [Paragraph(text=lead), *([winners] if winners.rows else [])]
+    parts: list[Part] = [Paragraph(text=lead)]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
-        parts.append(_page_table(data, ranking))
-        if others := [*beside_the_card(ranking), *_other_work(ranking)]:
-            parts.append(Bullets(items=tuple(others)))
+        parts += [in_full(ranking), _page_table(data, ranking)]
         brief = _brief(data, ranking)
     else:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
@@ -133,37 +127,27 @@ def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
 def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
     if data.every_offer:
         return True
-    best_of_each = ranking.decision.by_gpu
+    best_of_each = ranking.by_gpu
     rented = any(each.source != "own" for each in best_of_each)
     return not rented or len({each.offer.gpu_key for each in best_of_each}) == 1
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
-    """The head of the ranking, the winners in full, the notes on it, and what its words mean."""
+    """The head of the ranking, the answers in full, the notes on it, and what its words mean."""
     rows = shown_rows(data, ranking)
     one_a_gpu = not _each_is_an_offer(data, ranking)
     shown = offers(data, ranking, rows, "", in_full=True, one_a_gpu=one_a_gpu)
+    notes = [plain(note, MOST_OF_A_NOTE) for note in ranking.said("note")]
     legend = _legend(ranking, rows, one_a_gpu=one_a_gpu)
-    decisive, others = (
-        [plain(note, MOST_OF_A_NOTE) for note in notes if note != caution(ranking) and TOSS_UP not in note]
-        for notes in (ranking.notes[: ranking.decisive_notes], ranking.notes[ranking.decisive_notes :])
-    )
-    said = [*beside_the_card(ranking), *after_the_headline(ranking), *_other_work(ranking), *decisive]
-    everyone: list[str] = []
+    items: list[str] = []
     if one_a_gpu and ranking.offer_count is not None:
         every = f"--table --explain lists all {ranking.offer_count:,}, which the ranks are among"
-        everyone = [f"One row a GPU, its best offer; {every}."]
+        items.append(f"One row a GPU, its best offer; {every}.")
     if data.more_by is None:
-        items = [*said, *others, *everyone, *legend]
+        items = [*notes, *items, *legend]
     else:
-        rest = count(len(others) + len(legend), "more note")
-        items = [
-            *said,
-            *(["=: shared rank."] if _shares_a_rank(ranking, rows) else []),
-            " ".join([*everyone, f"{rest}: {data.more_by}."]),
-        ]
-    winners = winners_in_full(ranking)
-    return (shown, *([winners] if winners.rows else []), Bullets(items=tuple(dict.fromkeys(items))))
+        items.append(f"{count(len(notes) + len(legend), 'more note')}: {data.more_by}.")
+    return (shown, in_full(ranking), Bullets(items=tuple(dict.fromkeys(items))))
 
 
 def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[str]:
@@ -172,7 +156,6 @@ def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[s
     legend = [f"{_SHARED_RANK}."] if _shares_a_rank(ranking, rows) else []
     legend += [f"{_FEED_BOUND}."] if bound else []
     legend += [f"{_NOT_DOMINATED}."] if any(row.pareto for row in rows) else []
-    legend += [note] if (note := sureness_note(ranking)) else []
     if any(row.p_best is not None for row in rows):
         legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}.")
     if any(row.estimate.case.new_tokens for row in rows):
@@ -182,19 +165,6 @@ def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[s
 
 def _shares_a_rank(ranking: Ranking, rows: Sequence[Row]) -> bool:
     return not ranking.shared_ranks.isdisjoint(row.rank for row in rows)
-
-
-def _other_work(ranking: Ranking) -> list[str]:
-    """The best offer for images and for language, where nobody has named a workload."""
-    said = []
-    for best in ranking.decision.lines[1:]:
-        choice, job = best.choice, plain(best.job.words, 80)
-        usd = choice.row.cost_usd.value
-        cost = "" if usd is None else f", {format_usd(usd)} for {job}"
-        names = listing([plain(name, 40) for name in best.workloads])
-        fed = f"; {few}" if (few := underfed(choice)) else ""
-        said.append(f"Best for {best.name} work ({names}): {gpus_and_where(choice)}{cost}{fed}.")
-    return said
 
 
 _UNRANKED = {Pricing.OWNED: "hardware to buy", Pricing.SPOT: "spot prices"}

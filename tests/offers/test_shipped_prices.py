@@ -111,7 +111,7 @@ def test_a_floor_is_marked_and_said_where_it_decides():
         o.provider for o in floors
     }
     ranking = rank("vgg16", gpu=["h100"], provider=["voltagepark"])
-    assert 'H100 SXM5 80GB at a "starting at" price' in ranking.verdict
+    assert 'H100 SXM5 80GB at a "starting at" price' in said(ranking)
 
 
 def test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike():

@@ -132,8 +132,8 @@ def judge(request, offers, evidence_for, *, drawer=None, **known) -> Ranking:
 
 
 def said(ranking: Ranking) -> str:
-    """The verdict, and beside it what it has no room for."""
-    return " ".join((ranking.verdict, *ranking.notes))
+    """All that is said of a ranking."""
+    return " ".join(each.text for each in ranking.sentences)
 
 
 def lines_before_the_table(shown: str) -> int:

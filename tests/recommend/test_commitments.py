@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.models import Pricing
 
-from .builders import H100, L4, offer, rank_of
+from .builders import H100, L4, offer, rank_of, said
 
 RATES = {H100: 3000.0, L4: 300.0}
 YEAR = {"pricing": Pricing.RESERVED, "term_years": 1, "provider": "gcp"}
@@ -20,13 +20,13 @@ def test_a_commitment_pays_from_the_share_of_the_price_on_demand():
         offer(L4, 0.4, provider="aws"),
     ]
     found = rank_of(prices, RATES, commit="1y")
-    text = " ".join(found.opening)
+    text = said(found)
     assert "costs $2.00 for 1 year, paid day and night, against $3.20 on demand at gcp" in text
     assert "A commitment of 1 year pays from 62 % use on; below that, rent on demand." in text
     assert "A commitment of 3 years pays from 40 % use on" in text
     assert "No price for 1 year is known of aws." in text
     assert {row.offer.term_years for row in found.rows} == {None, 1}
-    assert rank_of(prices, RATES).opening == ()
+    assert "ommitment" not in said(rank_of(prices, RATES))
 
 
 def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
@@ -35,18 +35,19 @@ def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
         offer(H100, 2.0, **YEAR),
         offer(H100, 1.9, provider="lambda"),
     ]
-    found = rank_of(prices, RATES, commit="1y").opening
-    assert found[1].startswith("A commitment of 1 year pays from 62 %")
-    assert "against $1.90 on demand at lambda" in found[2]
-    assert found[3] == "A commitment of 1 year never pays against that; rent on demand."
+    text = said(rank_of(prices, RATES, commit="1y"))
+    assert "A commitment of 1 year pays from 62 %" in text
+    assert "against $1.90 on demand at lambda" in text
+    assert "A commitment of 1 year never pays against that; rent on demand." in text
 
 
 def test_where_no_term_is_known_that_is_said_and_nothing_else():
     found = rank_of([offer(H100, 3.2, provider="gcp")], RATES, commit="3y")
-    assert found.opening == ("No price for 3 years is known of gcp.",)
+    assert "No price for 3 years is known of gcp." in found.said("caution")
+    assert "pays from" not in said(found)
 
 
 def test_where_the_other_term_is_not_sold_of_that_gpu_its_best_of_any_is_told():
     prices = [offer(H100, 3.2, provider="gcp"), offer(H100, 2.0, **YEAR), offer(L4, 0.2, **THREE)]
-    found = rank_of([*prices, offer(L4, 0.4, provider="gcp")], RATES, commit="1y").opening
-    assert any("L4 at gcp costs $0.200 for 3 years" in each for each in found)
+    found = rank_of([*prices, offer(L4, 0.4, provider="gcp")], RATES, commit="1y")
+    assert "L4 at gcp costs $0.200 for 3 years" in said(found)

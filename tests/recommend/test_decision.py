@@ -12,17 +12,15 @@ from gpubench import rank
 from gpubench.errors import MisuseError
 from gpubench.findings import Finding, FindingKind
 from gpubench.interval import Interval
-from gpubench.models import Decision, Pricing
+from gpubench.models import Pricing
 from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S, feed_errors
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import Evidence
-from gpubench.recommend.notes import on_the_choice
+from gpubench.recommend.lines import headline
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.offer_table import rank_words
-from gpubench.sections.verdict import card_of
-from gpubench.sections.words import MOST_OF_A_NOTE
-from gpubench.units import GIB, plain
+from gpubench.units import GIB
 
 from .builders import (
     A100,
@@ -38,7 +36,6 @@ from .builders import (
     said,
     scaler,
 )
-from .test_buying import EVERYTHING, OF_A_HOST
 from .test_owning import machine
 
 RATES = {H100: 3000.0, L4: 500.0, RTX5090: 1500.0, A100: 1700.0}
@@ -54,22 +51,8 @@ def market():
     ]
 
 
-def test_three_winners_each_by_source():
-    """Images per dollar: host H100 3000/2.5 = 1200, RTX 5090 1500/1 = 1500 ahead, hyper H100 1000, L4 833."""
-    decision = rank_of(market(), RATES).decision
-    assert (decision.choice.offer.gpu_key, decision.choice.source) == (RTX5090, "cloud")
-    assert decision.best_cloud == decision.choice
-    assert (decision.best_marketplace.offer.provider, decision.best_marketplace.condition) == (
-        "host",
-        "single host",
-    )
-    assert decision.best_cloud.condition == "list"
-    assert decision.best_to_own is None
-    assert decision.runner_up.offer.provider == "host"
-
-
 def test_one_choice_a_gpu_says_where_else_it_is_offered():
-    by_gpu = rank_of(market(), RATES).decision.by_gpu
+    by_gpu = rank_of(market(), RATES).by_gpu
     assert [choice.offer.gpu_key for choice in by_gpu] == [RTX5090, H100, L4]
     h100 = by_gpu[1]
     (hyper,) = h100.also_at
@@ -77,45 +60,25 @@ def test_one_choice_a_gpu_says_where_else_it_is_offered():
 
 
 def test_a_cloud_names_its_regions_and_its_quota():
-    only_h100 = rank_of(market()[:2], RATES).decision.choice
+    only_h100 = rank_of(market()[:2], RATES).first
     assert only_h100.regions == ("us", "eu")
     assert only_h100.needs_quota is None
-    assert rank_of(market()[3:4], RATES).decision.choice.needs_quota
+    assert rank_of(market()[3:4], RATES).first.needs_quota
 
 
 def test_cut_rows_leave_the_decision_whole():
     whole, cut = (rank_of(market(), RATES, limit=limit) for limit in (None, 1))
     assert len(cut.rows) == 1
-    assert cut.decision == whole.decision
-
-
-def test_it_is_sure_by_draws_and_says_what_choosing_now_costs():
-    """Without intervals and with prices of today the best is the best for sure and costs nothing to choose."""
-    offers = [offer(H100, 2.0, price_date=TODAY.isoformat()), offer(L4, 0.3, price_date=TODAY.isoformat())]
-    sure = rank_of(offers, RATES, samples=1e9, startup_minutes=0).decision
-    assert (sure.sureness.p_best, sure.sureness.p_near_best, sure.sureness.regret_usd) == (1, 1, 0)
-    unsure = rank_of(offers, RATES, samples=1e9, startup_minutes=0, width=1.5).decision
-    assert 0.5 < unsure.sureness.p_best < unsure.sureness.p_near_best < 1
-    assert unsure.sureness.regret_usd > 0
-    by_value = rank_of(offers, RATES, width=1.5, sort="throughput").decision
-    assert by_value.sureness.regret_usd is None
+    assert (cut.answers, cut.by_gpu) == (whole.answers, whole.by_gpu)
 
 
 def test_inference_that_is_predicted_is_flagged_where_it_decides():
     rates = {H100: estimate(H100, 3000.0, basis="measured"), A100: 1700.0}
     offers = [offer(H100, 2.0), offer(A100, 1.2)]
-    assert "inference" in rank_of(offers, rates, task="infer", samples=1e9).decision.unfitted
-    assert rank_of(offers[:1], rates, task="infer", samples=1e9).decision.unfitted is None
-    assert rank_of(offers, rates, samples=1e9).decision.unfitted is None
-
-
-def test_what_would_change_it():
-    """H100 1500 and A100 1700/1.7 = 1000 images/s a dollar: as good at 3.00 USD. By time at 1,700 images/s."""
-    offers = [offer(H100, 2.0, price_date=TODAY.isoformat()), offer(A100, 1.7, price_date=TODAY.isoformat())]
-    price = rank_of(offers, RATES, samples=1e9, startup_minutes=0).decision.change
-    assert (price.kind, price.value, price.threshold) == ("price", 2.0, pytest.approx(3.0))
-    speed = rank_of(offers, RATES, samples=1e9, startup_minutes=0, sort="time").decision.change
-    assert (speed.kind, speed.value, speed.threshold) == ("throughput", 3000, pytest.approx(1700))
+    few = "Speeds of inference are predicted from few"
+    assert few in said(rank_of(offers, rates, task="infer", samples=1e9))
+    assert few not in said(rank_of(offers[:1], rates, task="infer", samples=1e9))
+    assert few not in said(rank_of(offers, rates, samples=1e9))
 
 
 def of_photographs(offers, answers, owned=None, **options):
@@ -135,12 +98,12 @@ def test_memory_margin_and_feeding_stand_beside_each_choice():
     """20 GiB at the upper end of 78.8 usable on an H100; 3,000 photographs/s take 20 vCPUs at 150/s each."""
     needs = estimate(H100, 3000.0, device_bytes=Interval(18 * GIB, None, 20 * GIB))
     ranking = of_photographs(market()[:1], {H100: needs})
-    choice = ranking.decision.choice
+    choice = ranking.first
     assert choice.memory_margin_bytes == pytest.approx((0.985 * 80 - 20) * GIB, abs=1)
     assert choice.feed_images_per_s == 3000
     assert choice.feed_vcpus == pytest.approx(3000 / IMAGES_PER_VCPU_S)
     assert choice.can_feed
-    assert any("3,000 photographs/s" in note and "it has 26." in note for note in ranking.notes)
+    assert any("3,000 photographs/s" in note and "it has 26," in note for note in ranking.said("note"))
 
 
 def hungry():
@@ -160,8 +123,8 @@ def test_an_offer_that_cannot_feed_its_gpus_says_so_in_its_row_and_before_it_is_
     (bound,) = (finding for finding in ten.findings if finding.kind is FindingKind.FEED_BOUND)
     assert (ten.offer.instance, bound.value, bound.limit) == ("ten", pytest.approx(20), 10)
     assert not any(f.kind is FindingKind.FEED_BOUND for row in others for f in row.findings)
-    assert "Caution: its 10 vCPUs" in ranking.verdict
-    assert "vCPUs feed 50 %" in ranking.verdict
+    (caution,) = [each for each in ranking.said("caution") if "decoding" in each]
+    assert caution == "Image decoding limits 1x H100 SXM5 80GB: it has 10 of 20 vCPUs (assumed)."
 
 
 def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():
@@ -242,27 +205,6 @@ def test_a_deadline_and_a_budget_hold_at_the_speed_that_the_vcpus_feed():
     assert "its 10 vCPUs" in reason
 
 
-def test_the_runner_up_says_what_of_its_speed_its_vcpus_feed():
-    """1,000 photographs/s take 6.67 vCPUs: the six of the A100 feed 90 %; the H100 has enough."""
-    asked = [offer(H100, 2.0, vcpus=26), offer(A100, 2.0, vcpus=6)]
-    ranking = of_photographs(asked, {H100: estimate(H100, 3000.0), A100: estimate(A100, 1000.0)})
-    assert "Caution" not in said(ranking)
-    line = next(fact for fact in card_of(ranking).facts if fact.term == "Runner-up")
-    assert line.detail.endswith("its 6 vCPUs feed 90 %")
-    assert any("1,000 photographs/s" in note and "has 6: too few" in note for note in ranking.notes)
-
-
-def test_the_fastest_says_what_of_its_speed_its_vcpus_feed():
-    """Two H100 take 36 vCPUs at nine tenths of twice 3,000/s: 27 feed three quarters of that."""
-    offers = [offer(H100, 2.0, instance="one", vcpus=26), offer(H100, 8.0, gpu_count=2, vcpus=27)]
-    asked = {"samples": 1e8, "hour_worth_usd": 0}
-    ranking = of_photographs(offers, {H100: estimate(H100, 3000.0)}, **asked)
-    assert "Fastest: 2x H100" in said(ranking)
-    assert "27 vCPUs feed 75 %" in said(ranking)
-    enough = [offers[0], msgspec.structs.replace(offers[1], vcpus=36)]
-    assert "vCPUs feed" not in said(of_photographs(enough, {H100: estimate(H100, 3000.0)}, **asked))
-
-
 def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():
     """Half of the work is done again: 3,000/s at work are 2,000 that count. Ten vCPUs feed 1,500 of 3,000, so
     that 1,000/s are left, and 5.4 million photographs take an hour and a half."""
@@ -270,7 +212,7 @@ def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():
     answers = {H100: estimate(H100, 3000.0)}
     asked = {"spot": True, "spot_lost": 0.5, "samples": 5.4e6, "startup_minutes": 0}
     ranking = of_photographs([spot], answers, **asked)
-    choice = ranking.decision.choice
+    choice = ranking.first
     assert (choice.row.samples_per_s.value, choice.feed_images_per_s) == (
         pytest.approx(1000),
         pytest.approx(3000),
@@ -282,28 +224,6 @@ def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():
         of_photographs([spot], answers, **asked, deadline_hours=1.49)
 
 
-def test_what_is_rented_rather_than_bought_says_what_its_vcpus_feed():
-    """A card for 30,000 USD never pays against an H100 at 0.20, whose four vCPUs feed a fifth of it."""
-    owned = {offer_of(each): each for each in [machine()]}
-    ranking = of_photographs(
-        [offer(H100, 0.2, vcpus=4), *owned],
-        {H100: estimate(H100, 3000.0)},
-        samples=1e9,
-        owned=owned,
-        rent_or_buy="buy",
-    )
-    assert ranking.decision.rather_rent is not None
-    caution = next(fact.value for fact in card_of(ranking).facts if fact.term == "Caution")
-    assert "vCPUs feed 20 %" in caution
-    assert "4 vCPUs feed 20 %" in said(ranking)
-
-
-def test_a_share_just_below_all_is_not_called_all():
-    """3,000 photographs/s take 20 vCPUs; 19.96 feed 99.8 %."""
-    ranking = of_photographs([offer(H100, 2.0, vcpus=19.96)], {H100: estimate(H100, 3000.0)})
-    assert "vCPUs feed > 99 %" in said(ranking)
-
-
 def test_a_guess_stands_after_all_others_and_is_never_the_fastest():
     """The L4's figure is a guess: three times as fast as the H100, and far cheaper."""
     beyond = (Finding(kind=FindingKind.OUT_OF_DOMAIN, value="CDNA 4"),)
@@ -312,7 +232,6 @@ def test_a_guess_stands_after_all_others_and_is_never_the_fastest():
     for sort in ("cost", "time", "value", "throughput"):
         ranking = rank_of(market, rates, samples=1e8, sort=sort)
         assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (2, A100), (3, L4)]
-        assert "astest: 1x L4" not in said(ranking)
         assert ranking.answers["fastest"].row.offer.gpu_key == H100
     of_guesses = rank_of(market[1:2], rates, samples=1e8)
     assert [(row.rank, row.offer.gpu_key) for row in of_guesses.rows] == [(1, L4)]
@@ -325,13 +244,8 @@ def test_what_a_cheaper_guess_would_undercut_is_chosen_before_it():
     market = [offer(H100, 3.0), offer(L4, 0.9, provider="guess")]
     ranking = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: guess}, samples=1e8)
     assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (2, L4)]
-    decision = ranking.decision
-    assert decision.choice.row.cost_usd.value > decision.runner_up.row.cost_usd.value
-    assert decision.best_cloud == decision.choice
-    assert decision.sureness.p_best == ranking.rows[0].p_best
-    assert decision.change is None, "nothing has to change for the runner-up to cost less"
-    assert "covers: 1x H100" in ranking.verdict
-    assert card_of(ranking).headline.startswith("Rent 1x H100")
+    assert ranking.rows[0].cost_usd.value > ranking.rows[1].cost_usd.value
+    assert headline(ranking).startswith("Cheapest · Sensible · Fastest: 1x H100")
     sure = estimate(L4, 1000.0, 4.0)
     plain_order = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: sure, A100: 1700.0}, samples=1e8)
     assert plain_order.rows[0].offer.gpu_key == L4
@@ -365,45 +279,20 @@ def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
         drawer=log_normal,
         for_sale=machines,
     )
-    own = ranking.decision.best_to_own
+    own = ranking.best_to_own
     assert (own.source, own.offer.gpu_key, own.row.rank, own.row.p_best) == ("own", RTX5090, None, None)
     assert own.condition == "used"
     assert own.purchase_usd == pytest.approx(4795 + 1000), "the card and a host"
     assert all(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
 
 
-def test_the_document_of_a_decision_reads_back():
-    decision = rank_of(market(), RATES, samples=1e8).decision
-    assert msgspec.json.decode(msgspec.json.encode(decision), type=Decision) == decision
-
-
-def test_where_nothing_is_named_there_is_a_line_for_each_kind_of_work():
-    classic, image, *language = rank(limit=1).decision.lines
-    assert (classic.name, image.name) == ("classic", "image")
-    assert image.job.words == "90 epochs of ImageNet"
-    alone = rank("resnet50", limit=1, draws=1).decision.choice
-    assert image.choice == without_chances(
-        msgspec.structs.replace(alone, row=without_chances(alone.row, tie=False))
-    )
-    assert image.choice.feed_vcpus == pytest.approx(image.choice.feed_images_per_s / IMAGES_PER_VCPU_S)
-    assert all(line.name == "language" and line.job.words == "10 million tokens" for line in language)
-    assert rank("cnn", limit=1).decision.lines == ()
-    assert rank(limit=1, samples=1e6).decision.lines == ()
-    assert rank(limit=1, relative=True).decision.lines == ()
-
-
-def without_chances(record, **changes):
-    chances = [name for name in record.__struct_fields__ if name.startswith("p_")]
-    return msgspec.structs.replace(record, **dict.fromkeys(chances), **changes)
-
-
 def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
     """The choice, its chances and the number of offers stay those of all; of a single GPU every offer stands."""
     every = rank_of(market(), RATES, samples=1e8)
     few = rank_of(market(), RATES, samples=1e8, one_a_gpu=True)
-    assert [row.offer.gpu_key for row in few.rows] == [each.offer.gpu_key for each in every.decision.by_gpu]
+    assert [row.offer.gpu_key for row in few.rows] == [each.offer.gpu_key for each in every.by_gpu]
     assert all(row in every.rows for row in few.rows)
-    assert few.decision == every.decision
+    assert (few.answers, few.by_gpu) == (every.answers, every.by_gpu)
     assert (few.offer_count, len(few.rows), len(every.rows)) == (5, 3, 5)
     assert len(rank_of(market(), RATES, samples=1e8, one_a_gpu=True, limit=1).rows) == 1
     assert len(rank_of(market(), RATES, samples=1e8, one_a_gpu=True, gpus=("h100",)).rows) == 3
@@ -412,31 +301,23 @@ def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
 def test_where_owning_is_cheaper_than_the_choice_a_line_says_why_it_is_not_chosen():
     """The default job on the shipped prices: the hour of work of a card to buy assumes half of all hours for 3 years."""
     ranking = rank("vgg16", limit=1, draws=50)
-    own, choice = ranking.decision.best_to_own, ranking.decision.choice
-    said = [note for note in ranking.notes if note.startswith("Owning ")]
-    assert bool(said) == (own.row.cost_usd.value < choice.row.cost_usd.value)
+    own, choice = ranking.best_to_own, ranking.first
+    found = [each for each in ranking.said("answer") if each.startswith("Owning ")]
+    assert bool(found) == (own.row.cost_usd.value < choice.row.cost_usd.value)
     dear = rank("vgg16", limit=1, draws=50, utilization="0.01-0.02", resale="0")
-    assert dear.decision.best_to_own.row.cost_usd.value > dear.decision.choice.row.cost_usd.value
-    assert not any(note.startswith("Owning ") for note in dear.notes)
-
-
-def test_all_that_owning_can_assume_is_a_note_that_is_not_cut():
-    decision = rank("vgg16", limit=1, draws=1).decision
-    own = msgspec.structs.replace(decision.best_to_own, assumed=(*EVERYTHING, *sorted(OF_A_HOST)))
-    notes = on_the_choice(RankRequest(), msgspec.structs.replace(decision, best_to_own=own))
-    (note,) = (each for each in notes if each.startswith("Best to own assumes "))
-    assert plain(note, MOST_OF_A_NOTE) == note
+    assert dear.best_to_own.row.cost_usd.value > dear.first.row.cost_usd.value
+    assert not any(each.startswith("Owning ") for each in dear.said("answer"))
 
 
 def test_a_note_on_the_price_stands_with_each_winner():
     noted = [msgspec.structs.replace(each, note=f"note of {each.provider}") for each in market()]
-    decision = rank_of(noted, RATES).decision
-    assert decision.best_cloud.price_note == "note of aws"
-    assert decision.best_marketplace.price_note == "note of host"
-    own = rank("vgg16", limit=1, draws=50).decision.best_to_own
+    noted_of = {each.offer.provider: each.price_note for each in rank_of(noted, RATES).by_gpu}
+    assert noted_of["aws"] == "note of aws"
+    assert noted_of["host"] == "note of host"
+    own = rank("vgg16", limit=1, draws=50).best_to_own
     assert own.price_note, "where the price of a card was read"
 
 
 def test_hardware_that_costs_more_than_the_budget_does_not_stand_beside_the_choice():
-    assert rank("vgg16", limit=1, draws=1, budget_usd=500).decision.best_to_own is None
-    assert rank("vgg16", limit=1, draws=1, budget_usd=5000).decision.best_to_own.purchase_usd <= 5000
+    assert rank("vgg16", limit=1, draws=1, budget_usd=500).best_to_own is None
+    assert rank("vgg16", limit=1, draws=1, budget_usd=5000).best_to_own.purchase_usd <= 5000

@@ -19,10 +19,10 @@ from gpubench.offers.sources import Quote
 from gpubench.recommend.owning import offer_of
 from gpubench.recommend.request import Range
 from gpubench.report.page import render
-from gpubench.sections import verdict
-from gpubench.sections.data import gather, of_ranking
+from gpubench.sections.answer import screen
+from gpubench.sections.data import gather
 
-from .builders import H100, L4, offer, rank_of
+from .builders import H100, L4, offer, rank_of, said
 from .test_owning import machine, weigh
 from .test_rank_cli import gpubench  # noqa: F401 - the fixture
 
@@ -55,7 +55,7 @@ def test_it_is_left_out_with_its_reason_and_the_option():
     (left_out,) = ranking.excluded
     assert (left_out.provider, left_out.instance) == ("feed", "too-good")
     assert "other providers" in left_out.reason
-    (note,) = [note for note in ranking.notes if "accept-outliers" in note]
+    (note,) = [note for note in ranking.said("note") if "accept-outliers" in note]
     assert "feed too-good" in note
     assert "\n" not in note
 
@@ -63,7 +63,7 @@ def test_it_is_left_out_with_its_reason_and_the_option():
 def test_the_option_ranks_it_and_the_note_goes():
     ranking = rank_of([*HONEST, CENT], RATES, width=1.2, accept_outliers=True)
     assert ranking.rows[0].offer.provider == "feed"
-    assert not any("accept-outliers" in note for note in ranking.notes)
+    assert not any("accept-outliers" in note for note in ranking.said("note"))
 
 
 def test_a_price_far_above_all_others_is_left_out_too_but_is_not_worth_a_line():
@@ -73,25 +73,25 @@ def test_a_price_far_above_all_others_is_left_out_too_but_is_not_worth_a_line():
     (left_out,) = ranking.excluded
     assert left_out.instance == "gold"
     assert "accept-outliers" in left_out.reason
-    assert not any("accept-outliers" in note for note in ranking.notes)
+    assert not any("accept-outliers" in note for note in ranking.said("note"))
     assert len(rank_of([*others, dear], RATES, accept_outliers=True).rows) == 5
 
 
 def test_old_prices_are_said_once_with_the_command_that_reads_new_ones():
     old = [offer(H100, 3.0 + n / 10, provider="aws", instance=f"i{n}", price_date="2026") for n in range(3)]
     fresh = offer(L4, 0.8, price_date="2026-11-19")
-    (note,) = [note for note in rank_of([*old, fresh], RATES).notes if "offers refresh" in note]
-    assert note.startswith("The median age of 4 ranked prices is 323 days; 3 are over 30 days old")
-    assert not any("offers refresh" in note for note in rank_of([fresh], RATES).notes)
+    (note,) = [note for note in rank_of([*old, fresh], RATES).said("note") if "offers refresh" in note]
+    assert note == "3 of them are over 30 days old; `gpubench offers refresh` reads today's of aws."
+    assert not any("offers refresh" in note for note in rank_of([fresh], RATES).said("note"))
 
 
 def test_asking_for_commitments_where_there_are_none_is_said_in_one_line():
     prices = [offer(H100, 3.0), offer(L4, 0.8)]
-    (note,) = [note for note in rank_of(prices, RATES, commit="1y").notes if "--commit" in note]
-    assert "adds none" in note
-    assert not any("--commit" in note for note in rank_of(prices, RATES).notes)
+    none = "No price left to rank is a commitment"
+    assert none in said(rank_of(prices, RATES, commit="1y"))
+    assert none not in said(rank_of(prices, RATES))
     held = offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1, provider="b")
-    assert not any("--commit" in note for note in rank_of([*prices, held], RATES, commit="1y").notes)
+    assert none not in said(rank_of([*prices, held], RATES, commit="1y"))
 
 
 def test_a_part_of_the_world_is_every_region_in_it():
@@ -107,10 +107,10 @@ def test_a_part_of_the_world_is_every_region_in_it():
 
 def test_what_another_filter_drops_is_not_spoken_of():
     ranking = rank_of([*HONEST, CENT], RATES, gpus=("l4",))
-    assert not any("accept-outliers" in note for note in ranking.notes)
+    assert not any("accept-outliers" in note for note in ranking.said("note"))
     spot = offer(H100, 0.001, provider="feed", pricing=Pricing.SPOT)
-    assert not any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES).notes)
-    assert any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES, spot=True).notes)
+    assert not any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES).said("note"))
+    assert any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES, spot=True).said("note"))
 
 
 def test_the_standard_is_the_whole_market_whatever_is_asked_for():
@@ -139,7 +139,7 @@ def test_an_own_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_
     )
     ranking = rank(workload="vgg16", offers=table)
     assert ranking.rows[0].offer.provider == "mine"
-    (note,) = [note for note in ranking.notes if "mine pod" in note]
+    (note,) = [each for each in ranking.said("caution") if "mine pod" in each]
     assert "other providers" in note
     assert "accept-outliers" not in note
 
@@ -151,14 +151,13 @@ def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_
         "mine,one,B200,1,2026-11-14,0.01,a quote\n"
     )
     ranking = rank("resnet50", offers=table, as_of="2026-11-20", draws=50)
-    choice = ranking.decision.choice
+    choice = ranking.first
     assert choice.offer.provider == "mine"
     assert re.fullmatch(r"0\.00\d+ times what \d+ others \w+", choice.price_doubt)
     assert choice.price_note == ranking.rows[0].offer.note == f"price {choice.price_doubt}; a quote"
-    caution = f"Caution: B200 180GB at {choice.price_doubt}"
-    assert caution in ranking.verdict
-    card = {fact.term: fact.value for fact in verdict.SECTION.render(of_ranking(ranking)).brief[-1].rows}
-    assert choice.price_doubt in card["Caution"]
+    caution = f"Check before you pay: B200 180GB at {choice.price_doubt}."
+    assert caution in ranking.said("caution")
+    assert any(caution in getattr(part, "text", "") for part in screen(ranking))
     admitted = rank_of([*HONEST, CENT], RATES, width=1.2, accept_outliers=True)
     assert "others ask" in admitted.rows[0].offer.note
     assert ranking.rows[1].offer.note is None or "others ask" not in ranking.rows[1].offer.note
@@ -172,7 +171,7 @@ def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: 
     assert left_out["example"].startswith("feed ")
     assert "$0.0100" in left_out["example"]
     shown = gpubench("vgg16", "--table", "--results", str(fed), COLUMNS="400").stdout
-    assert "feed" not in shown.partition("\n")[0]
+    assert "feed" not in shown.partition("───")[0]
     (line,) = [line for line in shown.splitlines() if "accept-outliers" in line]
     assert "feed b200.1" in line
     with settings(accept_outliers=True):
@@ -183,7 +182,7 @@ def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: 
 def test_the_page_says_it_in_one_line(fed):
     data = gather(fed)
     text = render(data, "md")
-    (line,) = [line for line in text.splitlines() if "accept" in line and "left out" in line]
+    (line,) = [line for line in text.splitlines() if "accept" in line and "Left out" in line]
     assert "b200.1" in line
     page = render(data, "html")
     assert "accept-outliers" in page

@@ -73,7 +73,7 @@ def test_no_row_of_a_ranking_is_of_width_zero(names, asked):
     found = rank(names, **asked, draws=50, as_of="2026-11-20")
     assert found.rows
     for row in found.rows:
-        is_the_unit = found.decision.job is not None and row.offer.gpu_key == found.reference_gpu_key
+        is_the_unit = found.job is not None and row.offer.gpu_key == found.reference_gpu_key
         for field in ("samples_per_s", "hours", "cost_usd"):
             value, low, high = msgspec.structs.astuple(getattr(row, field))
             if low is None or (field != "samples_per_s" and is_the_unit and len(found.cases) > 1):

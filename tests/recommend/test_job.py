@@ -29,7 +29,7 @@ def test_without_a_job_it_is_what_one_a100_does_in_a_day():
     assert first.hours.value == pytest.approx(12 + 1 / 6)
     assert first.cost_usd.value == pytest.approx(24.333, abs=1e-3)
     assert reference.hours.value == pytest.approx(24 + 1 / 6)
-    job = ranking.decision.job
+    job = ranking.job
     assert (job.words, job.is_default, job.reference_gpu_key) == (
         "24 h of one A100 SXM4 80GB",
         True,
@@ -48,13 +48,13 @@ def test_a_default_job_is_a_number_of_samples_whose_hours_are_as_unsure_as_the_s
 
 def test_relative_units_are_for_the_asking():
     ranking = of_default([offer(H100, 2.0)], relative=True)
-    assert ranking.decision.job is None
+    assert ranking.job is None
     assert (ranking.sorted_by, ranking.rows[0].hours.value) == ("value", None)
 
 
 def test_without_a_figure_of_the_reference_it_is_relative():
     ranking = of_default([offer(H100, 2.0)], {H100: 3000.0})
-    assert ranking.decision.job is None
+    assert ranking.job is None
     assert ranking.sorted_by == "value"
 
 
@@ -85,7 +85,7 @@ def test_workloads_that_have_a_job_of_their_own():
 def test_resnet50_is_90_epochs_of_imagenet_on_the_shipped_tables():
     ranking = rank("resnet50", gpu="h100", provider="lambda", limit=1)
     row = ranking.rows[0]
-    assert ranking.decision.job.words == "90 epochs of ImageNet"
+    assert ranking.job.words == "90 epochs of ImageNet"
     assert row.hours.value == pytest.approx(115_305_030 / row.samples_per_s.value / 3600 + 1 / 6)
 
 

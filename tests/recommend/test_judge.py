@@ -14,6 +14,7 @@ from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.candidates import LINK_SIGMA
 from gpubench.recommend.contradictions import check
+from gpubench.recommend.lines import headline
 from gpubench.recommend.rank import document
 from gpubench.recommend.request import RankRequest
 from gpubench.stats import Z90
@@ -33,7 +34,6 @@ from .builders import (
     rank_of,
     said,
 )
-from .cards import most_words
 
 
 def test_value_is_throughput_times_an_hour_over_the_price():
@@ -294,7 +294,7 @@ def test_spot_knows_how_much_work_it_may_lose():
     ]
     ranking = rank_of(offers, {H100: 3000.0}, spot=True)
     assert [row.spot_break_even for row in ranking.rows] == [pytest.approx(0.38), None, None]
-    assert " 38 %" in ranking.verdict
+    assert " 38 %" in said(ranking)
 
 
 def test_storage_egress_and_tax_are_on_the_bill():
@@ -316,9 +316,8 @@ def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
 def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
     bound = Finding(kind=FindingKind.HOST_BOUND, value=0.8, limit=0.7)
     offers = [offer(H100, 1.0, vcpus=4)]
-    verdict = rank_of(offers, {H100: estimate(H100, 900, findings=(bound,))}).verdict
+    verdict = said(rank_of(offers, {H100: estimate(H100, 900, findings=(bound,))}))
     assert "this batch size" in verdict
-    assert "its 4 vCPUs suffice" in verdict
 
 
 def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
@@ -329,7 +328,7 @@ def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
         T4: estimate(T4, 100, host_cpu="Other"),
     }
     ranking = rank_of([offer(H100, 1.0), offer(L4, 1.0)], rates)
-    (note,) = [note for note in ranking.notes if "Host-bound" in note]
+    (note,) = [note for note in ranking.said("note") if "that host set the pace" in note]
     assert "AMD EPYC 9354" in note
     assert "H100" in note
     assert not {"\x1b", "L4", "Other"} & {*note, *note.split()}
@@ -372,7 +371,7 @@ def test_several_workloads_are_shown_as_multiples_of_the_reference():
     assert ranking.throughput_of(ranking.rows[0]).value == pytest.approx(2)
     assert ranking.value_of(ranking.rows[0]).value == pytest.approx(1)
     assert ranking.value_unit == "A100 SXM4 80GB hours per dollar"
-    assert "1.0 A100 SXM4 80GB hours per dollar" in ranking.verdict
+    assert "1.00 A100 SXM4 80GB hours per dollar" in headline(ranking)
     alone = rank_of([offer(H100, 2.0)], {H100: 400.0, A100: 200.0})
     assert not alone.by_reference
     assert alone.value_unit == "images per dollar"
@@ -381,8 +380,8 @@ def test_several_workloads_are_shown_as_multiples_of_the_reference():
 def test_an_unstated_form_factor_ranks_as_the_slowest_and_says_so():
     unstated = "nvidia-h100-unstated-80gb"
     ranking = rank_of([offer(unstated)], {unstated: 1700.0})
-    assert any("slowest" in note for note in ranking.notes)
-    assert "form factor unstated" in ranking.verdict
+    assert any("slowest" in note for note in ranking.said("note"))
+    assert "form factor unstated" in headline(ranking)
 
 
 def test_what_cannot_run_these_workloads_says_why():
@@ -395,7 +394,7 @@ def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
     offers = [offer(H100, 3.0), offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1)]
     ranking = rank_of(offers, {H100: 3000.0}, commit="1y")
     assert [row.offer.pricing for row in ranking.rows] == [Pricing.RESERVED, Pricing.ON_DEMAND]
-    assert any(" 2.0 times as much" in note for note in ranking.notes)
+    assert any(" 2.0 times as much" in note for note in ranking.said("note"))
 
 
 def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
@@ -466,73 +465,39 @@ def test_what_is_cheapest_and_what_is_fastest_does_not_depend_on_the_order():
     assert 0.1 < chances[0][RTX5090][0] < 0.9
 
 
-def test_the_verdict_names_the_best_the_fastest_and_the_cheapest():
-    offers = [offer(H100, 3.0), offer(L4, 0.4), offer(T4, 0.35)]
-    verdict = said(rank_of(offers, {H100: 3000.0, L4: 500.0, T4: 100.0}))
-    assert "1x L4 at acme" in verdict
-    assert "Fastest: 1x H100" in verdict
-    assert "hour: 1x T4" in verdict
-
-
-def test_the_verdict_says_a_tie():
+def test_a_tie_is_marked():
     offers = [offer(H100, 3.0), offer(RTX5090, 1.0), offer(L4, 0.35)]
     ranking = rank_of(offers, {H100: 3000.0, RTX5090: 1010.0, L4: 345.0}, width=1.5)
     assert [row.rank for row in ranking.rows] == [1, 1, 1]
     assert all(row.tie for row in ranking.rows)
-    assert "Statistically tied with " in ranking.verdict
-    assert ranking.decision.sureness.p_best < 0.5
-
-
-def test_a_verdict_has_at_most_sixty_words_and_loses_none():
-    """What does not fit stands first among the notes; the answer and how sure it is always fit."""
-    extrapolated = Finding(kind=FindingKind.OUT_OF_DOMAIN, value="Ampere")
-    speeds = {H100: 3000.0, RTX5090: 1010.0, A100: 1500.0, L4: 345.0}
-    rates = {key: estimate(key, speed, 1.5, findings=(extrapolated,)) for key, speed in speeds.items()}
-    offers = [
-        offer(H100, 3.0, kind="marketplace", provider="a-long-name-of-a-provider"),
-        offer(H100, 1.5, pricing=Pricing.SPOT, vcpus=8),
-        offer(RTX5090, 1.0),
-        offer(L4, 0.35),
-    ]
-    for options in ({"samples": 1e9}, {"relative": False}, {}, {"samples": 1e12, "spot": True}):
-        ranking = rank_of(offers, rates, draws=2000, **options)
-        words = [word for word in ranking.verdict.split() if any(map(str.isalnum, word))]
-        assert len(words) <= most_words(ranking)
-        assert "How sure: " in ranking.verdict
-        assert "expected regret" in ranking.verdict
-    assert "extrapolated" in said(ranking)
+    assert ranking.rows[0].p_best < 0.5
 
 
 def test_what_speaks_against_the_price_of_the_choice_reaches_its_row_and_the_notes():
     hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (2.0, 3.0, 4.5)]
     first = msgspec.structs.replace(hosts[0], note="cheapest of two verified hosts")
     ranking = rank_of([first, *hosts[1:]], {H100: 3000.0}, samples=1e8)
-    assert "(one host's ask)" in ranking.verdict
-    assert "the median of 3 hosts' asks is $3.00" in said(ranking)
-    assert any(note.endswith(f" acme: {first.note}.") for note in ranking.notes)
+    assert "the median of 3 asks is $3.00" in said(ranking)
+    assert any(note.endswith(f": {first.note}.") for note in ranking.said("note"))
     assert ranking.rows[0].offer.note == first.note
-    assert not any("host" in note for note in rank_of([offer(H100)], {H100: 3000.0}).notes)
+    assert not any("host" in note for note in rank_of([offer(H100)], {H100: 3000.0}).said("note"))
 
 
 def notes_on_a_price_of(provider, price_date):
     first = offer(H100, 2.0, price_date=price_date, provider=provider)
     other = offer(A100, 1.2, price_date="2026-11-19", provider="verda")
     ranking = rank_of([first, other], {H100: 3000.0, A100: 1500.0}, samples=1e9, width=1.02)
-    return [note for note in ranking.notes[: ranking.decisive_notes] if "days old" in note]
+    return [each for each in ranking.said("note") if "over 30 days old" in each or "own pages" in each]
 
 
 def test_an_old_price_is_to_be_read_again_before_it_is_paid():
     (note,) = notes_on_a_price_of("verda", "2024-11-20")
-    assert note.startswith(
-        "The median age of 2 ranked prices is 366 days; 1 is over 30 days old, the oldest of 2024"
-    )
-    assert "gpubench offers refresh reads today's of verda" in note
+    assert note == "1 of them are over 30 days old; `gpubench offers refresh` reads today's of verda."
 
 
 def test_an_old_price_that_no_source_reads_names_no_command():
     (note,) = notes_on_a_price_of("lium", "2024-11-20")
-    assert "that provider's own page" in note
-    assert "gpubench offers refresh" not in note
+    assert note == "Those of lium stand on their own pages."
 
 
 @pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])
@@ -548,9 +513,10 @@ def test_a_frame_has_the_same_columns_as_the_json():
 
 def test_hostile_names_reach_no_terminal():
     hostile = offer(H100, instance="x\x1b[2J[/red]\u202e")
-    verdict = rank_of([hostile], {H100: 3000.0}).verdict
-    assert "\x1b" not in verdict
-    assert "\u202e" not in verdict
+    ranking = rank_of([hostile], {H100: 3000.0})
+    shown = f"{said(ranking)} {headline(ranking)}"
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
 
 
 def test_a_row_at_another_batch_is_said_and_shown():
@@ -558,9 +524,9 @@ def test_a_row_at_another_batch_is_said_and_shown():
     other = msgspec.structs.replace(alike, case=msgspec.structs.replace(alike.case, batch_size=32))
     note = "Not every device was measured at the batch asked for: see the column batch."
     offers = [offer(H100, 2.0), offer(L4, 1.0)]
-    assert note in rank_of(offers, {H100: 3000.0, L4: other}).notes
-    assert note not in rank_of(offers, {H100: 3000.0, L4: alike}).notes
-    assert note not in rank_of(offers[:1], {H100: 3000.0, L4: other}).notes
+    assert note in rank_of(offers, {H100: 3000.0, L4: other}).said("note")
+    assert note not in rank_of(offers, {H100: 3000.0, L4: alike}).said("note")
+    assert note not in rank_of(offers[:1], {H100: 3000.0, L4: other}).said("note")
 
 
 def test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances():
@@ -572,11 +538,11 @@ def test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances(
     assert named[0] == even.answers["cheapest"].row.offer.gpu_key
     assert named[2] + rival[2] == pytest.approx(1)
     assert named[2] < 2 * rival[2]
-    assert any(each.text.startswith("Toss-up: cheapest") for each in even.sentences)
+    assert any(each.text.startswith("A toss-up for the cheapest:") for each in even.sentences)
 
     clear = rank_of(offers, {H100: 1000.0, A100: 100.0}, **asked)
     assert {name: each.toss_up for name, each in clear.answers.items()} == dict.fromkeys(clear.answers)
-    assert "Toss-up" not in clear.verdict
+    assert "toss-up" not in said(clear)
 
 
 def test_offers_of_the_same_gpus_add_up_in_a_toss_up():

@@ -32,7 +32,7 @@ def test_what_torch_does_not_run_is_left_out_with_its_reason_however_cheap():
     assert reasons.keys() == {V100, P40, K80}
     assert "no kernels for compute capability 7.0: torch 2.14 cu126 still has them" in reasons[V100]
     assert "torch 2.7 cu118 still" in reasons[K80]
-    assert any("V100" in note and "--gpu" in note for note in found.notes)
+    assert any("V100" in note and "--gpu" in note for note in found.said("note"))
 
 
 def test_one_that_is_named_ranks_and_says_which_build_runs_it():
@@ -43,7 +43,7 @@ def test_one_that_is_named_ranks_and_says_which_build_runs_it():
         "torch 2.14 cu126"
     ]
     assert "(torch 2.14 cu126)" in remarks_of(first)
-    assert any("torch 2.14 cu126" in note for note in found.notes[: found.decisive_notes])
+    assert any("torch 2.14 cu126" in note for note in found.said("caution"))
     (h100,) = (row for row in found.rows if row.offer.gpu_key == H100)
     assert FindingKind.NEEDS_TORCH_BUILD not in {each.kind for each in h100.findings}
 
@@ -81,19 +81,9 @@ def test_an_empty_answer_says_what_would_rank_it():
 )
 def test_no_shipped_offer_is_recommended_that_torch_does_not_run(asked):
     found = rank("resnet50", **asked, draws=50, as_of=date(2026, 11, 20).isoformat())
-    decision = found.decision
-    named = {*keys_of(found)} | {
-        each.offer.gpu_key
-        for each in (
-            decision.choice,
-            decision.runner_up,
-            decision.best_cloud,
-            decision.best_marketplace,
-            decision.best_to_own,
-            *decision.by_gpu,
-        )
-        if each is not None
-    }
+    answers = [each.choice for each in found.answers.values()]
+    beside = (found.cloud, found.best_to_own, *answers, *found.by_gpu)
+    named = {*keys_of(found)} | {each.offer.gpu_key for each in beside if each is not None}
     assert named
     specs = load_specs()
     assert {

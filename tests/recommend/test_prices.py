@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpubench import rank
-from gpubench.models import Asks, PriceCondition, Pricing, SentenceKind
+from gpubench.models import Asks, PriceCondition, Pricing
 from gpubench.offers import snapshot
 from gpubench.offers.dates import price_day
 from gpubench.offers.refresh import refresh
@@ -19,10 +19,10 @@ from gpubench.offers.sources import Quote
 from gpubench.recommend.owning import card_share, offer_of
 from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import Range
-from gpubench.sections.verdict import card_of
+from gpubench.sections.answer import screen
 from gpubench.torch_builds import read_on
 
-from .builders import H100, L4, TODAY, offer, rank_of
+from .builders import H100, L4, TODAY, offer, rank_of, said
 from .test_owning import machine
 
 DRAWS = 20_000
@@ -164,11 +164,11 @@ def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alik
 
 
 def test_the_cost_of_a_used_card_has_the_age_of_its_price_in_it():
-    choice = rank("resnet50", max_purchase_usd=3000, as_of="2026-11-20", draws=50).decision.choice
+    choice = rank("resnet50", max_purchase_usd=3000, as_of="2026-11-20", draws=50).first
     assert choice.condition == "used"
     assert choice.row.usd_per_hour.low < choice.row.usd_per_hour.value < choice.row.usd_per_hour.high
     quoted = rank("resnet50", own=["RTX 3090, 700 USD"], gpu=["RTX 3090"], as_of="2026-11-20", draws=50)
-    own = quoted.decision.best_to_own
+    own = quoted.best_to_own
     usd = own.row.usd_per_hour
     assert usd.low == usd.value == usd.high
 
@@ -191,17 +191,14 @@ def test_the_ends_of_a_cost_hold_what_its_price_has_drifted():
 
 
 def test_an_old_ask_makes_the_choice_less_sure_than_a_fresh_one():
-    def sureness(day):
+    def p_best(day):
         hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (1.9, 2.2, 2.5)]
         cheap = offer(H100, 1.0, kind="marketplace", price_date=day)
         rates = {H100: 3000.0, L4: 500.0}
-        return rank_of([*hosts, cheap, offer(L4, 0.25)], rates, samples=1e8).decision.sureness
+        return rank_of([*hosts, cheap, offer(L4, 0.25)], rates, samples=1e8).rows[0].p_best
 
-    fresh, old = sureness(TODAY.isoformat()), sureness("2026-09-01")
-    assert 0.9 < fresh.p_best < 1
-    assert 0 < fresh.regret_usd < old.regret_usd
-    assert old.p_best < 0.8
-    assert old.regret_usd > 0
+    assert 0.9 < p_best(TODAY.isoformat()) < 1
+    assert p_best("2026-09-01") < 0.8
 
 
 PRICES = max(price_day(each.price_date) for each in embedded_offers().offers)
@@ -227,12 +224,10 @@ def test_a_clock_that_stands_before_what_is_known_is_said_and_makes_no_price_fre
     assert wrong.as_of == last.isoformat()
     ages = [[(row.offer.instance, row.price_age_days) for row in each.rows] for each in (true, wrong)]
     assert ages[0] == ages[1]
-    said = next(each.text for each in wrong.sentences if each.kind is SentenceKind.CAUTION)
-    assert f" {last}, later than this computer's clock says ({day})" in said
-    assert "clock" not in true.verdict
-    words = " ".join(f"{fact.term} {fact.value}" for fact in card_of(wrong).facts)
-    assert words.count("clock") == 1, "on the card, in full or in a word"
-    assert wrong.sentences[0].kind is not SentenceKind.CAUTION, "the first sentence is the answer"
+    (told,) = [each for each in wrong.said("caution") if "clock" in each]
+    assert f" {last}, later than this computer's clock says ({day})" in told
+    assert "clock" not in said(true)
+    assert any("clock" in getattr(part, "text", "") for part in screen(wrong))
 
 
 @pytest.mark.parametrize(("day", "is_said"), [("2036-06-01", True), ("2027-06-01", False)])
@@ -242,13 +237,10 @@ def test_a_clock_years_after_every_price_is_said_once_and_ages_count_from_it(
     monkeypatch.setattr("gpubench.today.now", lambda: datetime.fromisoformat(f"{day}T12:00:00+00:00"))
     found = rank("resnet50", results=tmp_path, draws=200)
     assert found.as_of == day
-    said = [each for each in (found.verdict, *found.notes[: found.decisive_notes]) if "clock" in each]
-    assert len(said) == is_said
-    words = " ".join(f"{fact.term} {fact.value}" for fact in card_of(found).facts)
-    assert words.count("clock") == is_said
-    assert (found.decision.clock is not None) == is_said
+    assert len([each for each in found.said("caution") if "clock" in each]) == is_said
+    assert sum("clock" in getattr(part, "text", "") for part in screen(found)) == is_said
     as_asked = rank("resnet50", results=tmp_path, draws=200, as_of=day)
-    assert as_asked.decision.clock is None, "who names the day knows it"
+    assert "clock" not in said(as_asked), "who names the day knows it"
 
 
 def test_a_table_or_a_price_of_tomorrow_is_one_of_today_elsewhere(tmp_path, monkeypatch):
@@ -256,4 +248,4 @@ def test_a_table_or_a_price_of_tomorrow_is_one_of_today_elsewhere(tmp_path, monk
     monkeypatch.setattr("gpubench.today.now", lambda: noon)
     found = rank("resnet50", results=tmp_path, draws=200)
     assert found.as_of == noon.date().isoformat()
-    assert "clock" not in found.verdict
+    assert "clock" not in said(found)

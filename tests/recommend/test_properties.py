@@ -129,8 +129,8 @@ def test_no_figure_that_the_fit_covers_stands_below_a_guess(market):
     value = [-row.samples_per_usd.value for row in rows]
     for part in (value[:covered], value[covered:]):
         assert part == sorted(part)
-    first, decision = rows[0], rank_of(offers, RATES | GUESSED, **OPTIONS).decision
-    assert (decision.choice.offer.instance, decision.sureness.p_best) == (first.offer.instance, first.p_best)
+    first, again = rows[0], rank_of(offers, RATES | GUESSED, **OPTIONS).first
+    assert (again.offer.instance, again.row.p_best) == (first.offer.instance, first.p_best)
     dearer = [row for row in rows if row.samples_per_usd.value > first.samples_per_usd.value]
     assert all(row.findings and not first.findings for row in dearer)
 

@@ -18,7 +18,7 @@ from gpubench.recommend import trial
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import MOST_SHARING, Runs, gather
 from gpubench.recommend.request import RankRequest
-from gpubench.sections.choices import fits_words
+from gpubench.sections.answer import fits_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.offer_table import offers as offers_table
 from gpubench.specs import load_specs
@@ -122,7 +122,7 @@ def test_a_ranking_that_no_card_needs_fsdp_for_does_not_speak_of_it():
     ranking = ranking_of(offers_of(H200, 1, 8))
     shown = offers_table(ReportData(ranking=ranking, today=TODAY), ranking, ranking.rows, "")
     assert "Memory" not in [column.title for column in shown.columns]
-    assert not any("FSDP" in note for note in ranking.notes)
+    assert not any("FSDP" in note for note in ranking.said("note"))
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
         if scaled is not None:  # what the recipe gains is in the samples, and no gain of further GPUs
             assert row.scaling_efficiency == pytest.approx(scaled.efficiency)
             assert row.scaling_efficiency < 1
-    assert any("selective from 8 GPUs" in note for note in ranking.notes)
+    assert any("selective from 8 GPUs" in note for note in ranking.said("note"))
     (predicted,) = predict(PredictRequest(workload=NAME, gpus=(H200,))).values()
     assert predicted.case == one.estimate.case
     told = ranking_of(offers_of(H200, 1, 8), checkpointing="full")
-    assert not any("selective" in note for note in told.notes)
+    assert not any("selective" in note for note in told.said("note"))
 
 
 def test_what_fits_on_four_by_full_checkpointing_may_not_fit_on_eight_by_selective():
@@ -219,4 +219,4 @@ def test_what_fits_on_four_by_full_checkpointing_may_not_fit_on_eight_by_selecti
 def test_a_card_whose_memory_holds_eager_steps_alone_is_ranked_and_says_so(gpu_count, words):
     """Several of them run eager steps anyway."""
     ranking = ranking_of(offers_of(RTX5090, gpu_count), workloads=("transformer",), batch_size=22)
-    assert fits_words(ranking.decision.choice).startswith(words)
+    assert fits_words(ranking.first).startswith(words)

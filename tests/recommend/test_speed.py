@@ -52,7 +52,7 @@ def test_a_hundred_thousand_offers_are_ranked(offers, rates):
     ranking = rank_of(offers, rates, draws=2000)
     assert len(ranking.rows) == COUNT
     assert abs(sum(row.p_best or 0 for row in ranking.rows) - 1) < 1e-9
-    assert any("first 1,000" in note for note in ranking.notes)
+    assert any("first 1,000" in note for note in ranking.said("note"))
 
 
 def test_the_chance_of_a_fourth_offer_of_a_machine_is_its_own_or_none(monkeypatch):
@@ -69,7 +69,7 @@ def test_the_chance_of_a_fourth_offer_of_a_machine_is_its_own_or_none(monkeypatc
     assert all(0 < each <= 1 for each in known[:3])
     assert known[3:] == [None, None]
     assert rows[T4, "acme"].p_best == 0
-    assert found.decision.choice.p_best_of_gpu == pytest.approx(1)
+    assert found.first.p_best_of_gpu == pytest.approx(1)
 
 
 @pytest.mark.timing

@@ -81,10 +81,9 @@ def test_in_order_of_time_spot_is_the_cheaper_and_does_not_win():
     same = {"instance": "same"}
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, **same), offer(H100, 2.0, **same)]
     asked = {"spot": True, "spot_lost": 0.0, "samples": 1e8}
-    assert "Spot wins there" in said(rank_of(offers, {H100: 3000.0}, **asked))
-    by_time = said(rank_of(offers, {H100: 3000.0}, **asked, sort="time"))
-    assert "the cheaper there" in by_time
-    assert "stays under 100 %" in by_time
+    for sort in ("value", "time"):
+        told = said(rank_of(offers, {H100: 3000.0}, **asked, sort=sort))
+        assert "Spot pays for 1x H100 SXM5 80GB while less than 100 % of the work is lost." in told
 
 
 def test_what_interruptions_cost_is_that_of_the_best_checkpoints():
@@ -105,13 +104,19 @@ def test_interruptions_are_assumed_and_said_unless_their_loss_is_given():
     offers = [offer(H100, 1.0, provider="aws", pricing=Pricing.SPOT), offer(H100, 2.0, provider="aws")]
     found = rank_of(offers, {H100: 3000.0}, spot=True, samples=1e8)
     assert found.rows[0].samples_per_s.value == pytest.approx(3000 / 1.0407, rel=1e-4)
-    (risk,) = found.opening
-    seen = next(note for note in found.notes[: found.decisive_notes] if "taken away" in note)
+    (risk,) = [each for each in found.said("caution") if "is assumed, with a checkpoint" in each]
+    (seen,) = [each for each in found.said("caution") if "taken away" in each]
     assert "in 24 hours is assumed, with a checkpoint every 54 minutes" in risk
     assert "4.1 % of the work" in risk
     assert seen == "At aws 15 to 20 % of these machines were taken away in a month (2026-02-24)."
-    assert rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=0.0, samples=1e8).opening == ()
-    assert rank_of(offers[1:], {H100: 3000.0}, spot=True, samples=1e8).opening == ()
+    given = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=0.0, samples=1e8)
+    on_demand = rank_of(offers[1:], {H100: 3000.0}, spot=True, samples=1e8)
+    assert not [
+        each for found in (given, on_demand) for each in found.said("caution") if "taken away" in each
+    ]
+    assert not [
+        each for found in (given, on_demand) for each in found.said("caution") if "checkpoint" in each
+    ]
 
 
 def test_a_spot_price_of_long_ago_says_little_of_todays():

@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import rank
 from gpubench.labels import gpu_name
-from gpubench.models import Ranking, SentenceKind
+from gpubench.models import Ranking
 from gpubench.offers.importing import import_offers
 
 DAY, AS_OF = "2026-11-18", "2026-11-20"
@@ -76,11 +76,11 @@ def asked_of(tmp_path: Path, rows: list[dict[str, object]], **options: object) -
 
 def uncautioned(ranking: Ranking) -> list[str]:
     """Return the answers that are a bait, and whose GPU no caution of the answer names."""
-    cautions = " ".join(each.text for each in ranking.sentences if each.kind is SentenceKind.CAUTION)
+    cautions = " ".join(each for each in ranking.said("caution") if each.startswith("Check before you pay: "))
     named = {name: answer.row.offer for name, answer in ranking.answers.items()}
-    named["first"] = ranking.decision.choice.offer
+    named["first"] = ranking.first.offer
     baits = {name: offer for name, offer in named.items() if offer.instance.startswith("bait")}
-    return [name for name, offer in baits.items() if f"{gpu_name(offer.gpu_key)} at " not in cautions]
+    return [name for name, offer in baits.items() if gpu_name(offer.gpu_key) not in cautions]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,10 +9,10 @@ import pytest
 import gpubench
 from gpubench.errors import MisuseError
 from gpubench.offers.hardware import PLANNING_VALUE, card_prices, hosts
+from gpubench.recommend.lines import lines, what_of
 from gpubench.recommend.owning import host_for, ownerships
 from gpubench.recommend.rank import document
 from gpubench.recommend.request import RankRequest
-from gpubench.sections.verdict import card_of, headline
 from gpubench.specs import load_specs
 
 from .builders import TODAY
@@ -24,8 +24,8 @@ def spend(usd, *names, **options):
     return gpubench.rank(*names, max_purchase_usd=usd, as_of="2026-11-20", draws=100, **options)
 
 
-def facts(ranking):
-    return {fact.term: fact.words for fact in card_of(ranking).facts}
+def told(ranking):
+    return {line.names: what_of(line.choice) for line in lines(ranking)}
 
 
 def host_of(gpu_key, count, **options):
@@ -48,13 +48,12 @@ def test_the_host_is_the_cheapest_that_holds_the_cards():
 
 def test_a_lab_with_thirty_thousand_dollars_gets_a_set_for_it():
     found = spend(30000, "resnet50")
-    said = facts(found)
-    assert headline(found).startswith("For $30,000: own ")
-    most, best = found.answers["fastest"], found.answers["cheapest"]
+    most, best = found.answers["fastest"].choice, found.answers["cheapest"].choice
     assert most.row.offer.gpu_count >= 4
     assert best.purchase_usd < most.purchase_usd <= 30000
-    assert f"{most.row.offer.gpu_count}x " in said["Most for it"]
-    assert "with a host for $" in said["Best per dollar"]
+    (most_told,) = (what for name, what in told(found).items() if "Most for it" in name)
+    assert most_told.startswith(f"{most.row.offer.gpu_count}x ")
+    assert f"with a host, ${best.purchase_usd:,.0f}" in told(found)["Best per dollar"]
     bought = {(each.gpu_key, each.gpu_count): each for each in found.buy_or_rent}
     for (key, count), each in bought.items():
         spec = load_specs()[key]
@@ -74,21 +73,21 @@ def test_the_most_work_for_the_sum_is_the_fastest_set_and_the_best_per_dollar_th
 def test_a_student_with_five_hundred_dollars_is_told_what_it_buys():
     """With a PC a card, and else so many jobs at the price of the cheapest to rent."""
     found = spend(500, "resnet50")
-    none, with_pc, rent = found.opening
+    none, with_pc, rent = found.said("answer")[:3]
     assert none == "$500 buys no card with a PC; $1,000 for the PC is assumed."
     assert with_pc.startswith("With a PC of your own (`--have pc`), $4")
     jobs = math.floor(500 / found.answers["cheapest"].row.cost_usd.value)
     assert f"does {jobs} of these jobs for the same money." in rent
-    assert headline(found).startswith("Rent ")
-    assert [each["text"] for each in document(found)["sentences"][:3]] == list(found.opening)
+    assert found.first.source != "own"
+    assert none in [each["text"] for each in document(found)["sentences"]]
     at_hand = spend(500, "resnet50", have=["pc"])
-    assert headline(at_hand).startswith("For $500: own ")
-    assert at_hand.opening == ()
+    assert at_hand.first.source == "own"
+    assert none not in at_hand.said("answer")
 
 
 def test_what_buys_nothing_with_a_host_at_hand_is_said_so():
     found = spend(20, "resnet50", have=["pc"])
-    assert found.opening[0] == "$20 buys no card that does this job."
+    assert found.said("answer")[0] == "$20 buys no card that does this job."
     with pytest.raises(MisuseError, match="no offer is left"):
         spend(20, "resnet50", buy=True)
 
@@ -125,7 +124,7 @@ def test_a_module_an_old_price_and_a_planned_one_are_not_bought_unless_the_card_
     assert {each.reason for each in module.excluded if "module" in each.rule} <= {
         "it is a module (SXM5), which no host for cards takes"
     }
-    assert headline(module).startswith("Rent ")
+    assert module.first.source != "own"
 
 
 def test_each_price_stands_once_with_its_statistic_and_no_series_of_a_source_is_shipped():
@@ -139,8 +138,10 @@ def test_each_price_stands_once_with_its_statistic_and_no_series_of_a_source_is_
 
 
 def test_where_nothing_was_named_the_answer_says_how():
-    assert "name your model for a real answer" in gpubench.rank(draws=50).notes[0]
-    assert "name your model" not in gpubench.rank("vgg16", draws=50).notes[0]
+    assert "name your model for a real answer" in gpubench.rank(draws=50).said("caution")[0]
+    assert not [
+        each for each in gpubench.rank("vgg16", draws=50).said("caution") if "name your model" in each
+    ]
 
 
 def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
@@ -154,28 +155,35 @@ def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
         gpubench.rank("resnet50", gpu=["rtx 4090 laptop"])
 
 
+def of_the_fewest(ranking):
+    return next(each for each in ranking.said("answer") if "is the fewest" in each)
+
+
 def test_the_fewest_gpus_that_end_in_time_are_named():
     """One H100 takes 9 h; 8 of them end within 2 h and are the fewest that do."""
     relaxed = gpubench.rank("resnet50", gpu=["h100"], deadline_hours=72, as_of="2026-11-20", draws=50)
-    assert relaxed.opening[0].startswith("1x H100")
+    assert of_the_fewest(relaxed).startswith("1x H100")
     hard = gpubench.rank("resnet50", gpu=["h100"], deadline_hours=2, as_of="2026-11-20", draws=50)
     fewest = min(row.offer.gpu_count for row in hard.rows)
-    assert hard.opening[0].startswith(f"{fewest}x H100")
-    assert "is the fewest that ends within 2.00 h" in hard.opening[0]
-    assert gpubench.rank("resnet50", deadline_hours=72, as_of="2026-11-20", draws=50).opening == ()
+    assert of_the_fewest(hard).startswith(f"{fewest}x H100")
+    assert "is the fewest that ends within 2.00 h" in of_the_fewest(hard)
+    with pytest.raises(StopIteration):
+        of_the_fewest(gpubench.rank("resnet50", deadline_hours=72, as_of="2026-11-20", draws=50))
 
 
 def test_serving_is_told_by_the_million_tokens_and_what_it_is():
-    (text,) = gpubench.rank("llama_8b", as_of="2026-11-20", draws=50).opening
+    served = gpubench.rank("llama_8b", as_of="2026-11-20", draws=50)
+    (text,) = [each for each in served.said("answer") if each.startswith("A million tokens")]
     assert "(prefill)" in text
     assert "(decode)" in text
     assert "one static batch of 8" in text
-    assert gpubench.rank("resnet50", task="infer", as_of="2026-11-20", draws=50).opening == ()
+    images = gpubench.rank("resnet50", task="infer", as_of="2026-11-20", draws=50)
+    assert not [each for each in images.said("answer") if each.startswith("A million tokens")]
 
 
 def test_a_host_of_ones_own_is_answered_with_the_best_card_for_it():
     found = gpubench.rank("resnet50", have=["pc"], as_of="2026-11-20", draws=50)
-    card = found.decision.best_to_own
-    (text,) = [note for note in found.notes[: found.decisive_notes] if note.startswith("In your PC 1x ")]
+    card = found.best_to_own
+    (text,) = [each for each in found.said("answer") if each.startswith("In your PC 1x ")]
     assert f"for ${card.purchase_usd:,.0f} would do the job in" in text
     assert not card.host_usd

@@ -107,7 +107,7 @@ def test_an_own_model_is_never_said_to_fit_without_its_bound(tmp_path):
     (job,) = (fact for fact in card_of(data.ranking).facts if fact.term == "Job")
     bound = r"fits \(needs [\d.]+ to [\d.]+ of [\d.]+ GiB; not traced|fits, [\d.]+ GiB spare, not traced"
     assert re.search(bound, job.detail)
-    assert why in fits_words(data.ranking.decision.choice)
+    assert why in fits_words(data.ranking.first)
 
 
 @pytest.mark.usefixtures("traced_here")

@@ -8,7 +8,7 @@ from gpubench.blocks.block import sort_value
 from gpubench.blocks.parts import Facts, Table
 from gpubench.labels import gpus_of
 from gpubench.models import Pricing
-from gpubench.recommend.decision import beside
+from gpubench.recommend.choice import beside
 from gpubench.units import UNKNOWN
 
 from . import samples

@@ -287,7 +287,7 @@ def test_a_ranking_of_thousands_is_cut_on_the_page_and_whole_elsewhere(monkeypat
     assert "6 offers are ranked" in render(data, "md")
     assert len(json.loads(render(data, "json"))["ranking"]["rows"]) == 6
     few = samples.report_data(ranking=samples.ranking(rows=many[:2], notes=()))
-    assert shortened(few).ranking.notes == ()
+    assert shortened(few).ranking.said("note") == ()
 
 
 def test_a_cut_ranking_keeps_the_best_offer_of_every_gpu(monkeypatch):

@@ -14,7 +14,7 @@ from gpubench.blocks.parts import Bullets, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status
-from gpubench.recommend.decision import best_of_each_gpu
+from gpubench.recommend.choice import best_of_each_gpu
 from gpubench.sections.section import HEADINGS, OTHERS, Section, combine, load_sections, own_sections
 
 from . import samples
@@ -43,7 +43,7 @@ def test_the_answer_comes_first_and_the_verdict_stands_in_full_behind_it():
     headline, facts = first.render(data).parts[:2]
     assert headline.tone == "headline"
     assert facts.rows
-    assert data.ranking.verdict in words_of("evidence", data)
+    assert data.said(ranking) in words_of("evidence", data)
 
 
 def test_an_interval_of_one_launch_is_called_one_within_a_process():

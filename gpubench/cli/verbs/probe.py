@@ -66,13 +66,12 @@ def overview() -> None:
     from gpubench.blocks.parts import Paragraph
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
-    from gpubench.sections.data import of_ranking
-    from gpubench.sections.section import brief
+    from gpubench.sections.answer import screen
 
     ranking = rank(RankRequest(workloads=(POPULAR,), one_a_gpu=True, limit=1))
     show(
         Paragraph(text=f"No GPU is in this machine. To train {POPULAR}, as an example:"),
-        *brief(of_ranking(ranking, 0), "verdict"),
+        *screen(ranking),
         Paragraph(
             text="Ask for yours: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py, "
             "gpubench list; gpubench --help names every verb"

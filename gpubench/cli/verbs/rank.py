@@ -48,6 +48,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
     """
     from gpubench.recommend.rank import brief_document, document, rank
+    from gpubench.sections.answer import screen
 
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
@@ -55,14 +56,11 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     one_a_gpu = request.one_a_gpu or not (as_json or shown.every_offer)
     ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
 
-    def screen() -> list[Part]:
-        return first_screen(ranking, notes_in_full=bool(request.own or request.offers))
-
     answer(
         as_json,
         lambda: document(ranking, request),
         lambda: [
-            *(ranking_parts(ranking, rows, shown) if wants_table else screen()),
+            *(ranking_parts(ranking, rows, shown) if wants_table else screen(ranking)),
             *set_in_a_file(request),
         ],
         (lambda: brief_document(ranking, request)) if shown.brief else None,
@@ -70,7 +68,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     if as_json:
         return
     if sys.stdout.isatty():
-        from gpubench.sections.verdict import headline
+        from gpubench.recommend.lines import headline
 
         say(headline(ranking))  # its first line has left the screen by now
     say(
@@ -88,36 +86,10 @@ def set_in_a_file(request: RankRequest) -> list[Part]:
     return [Paragraph(text=told)] if request.settings else []
 
 
-def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
-    """Return the verdict, and what shows the rest.
-
-    Args:
-        ranking: The answer; its cautions stand in the verdict.
-        notes_in_full: As where a person named machines or a table of their own: what became of them is said.
-    """
-    from gpubench.blocks.parts import Paragraph
-    from gpubench.sections.data import of_ranking
-    from gpubench.sections.section import brief
-    from gpubench.sentences import texts
-    from gpubench.units import count, plain
-
-    gpus = count(len(ranking.decision.by_gpu), "GPU")
-    notes = ranking.notes[: ranking.decisive_notes]
-    rest = (
-        f"{gpus}: --table" if notes_in_full else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
-    )
-    first = [note for note in notes if note.startswith("Set aside of ")]
-    below = [plain(note, 1000) for note in notes if note not in first] if notes_in_full else []
-    first += [] if notes_in_full else [note for note in notes if note == texts()["toy_mix"]]
-    card = brief(of_ranking(ranking, 0), "verdict")
-    before, after = ([Paragraph(text=plain(each, 1000)) for each in said] for said in (first, [*below, rest]))
-    return [*before, *card, *after]
-
-
 def ranking_parts(
     ranking: Ranking, limit: int, shown: ShownRequest = ShownRequest(), *, more_by: str = "--explain"
 ) -> list[Part]:
-    """Return the verdict, so many rows, buying against renting, and what was asked for besides.
+    """Return the answer, so many rows, buying against renting, and what was asked for besides.
 
     Args:
         ranking: With the rows to show among its own.
@@ -129,12 +101,12 @@ def ranking_parts(
     from gpubench.sections.section import brief
     from gpubench.sections.value import beaten_table, excluded_table, factor_table, shown_rows
 
-    hint = None if shown.explain else more_by
+    hint = None if shown.table or shown.explain else more_by
     data = of_ranking(ranking, limit, every_offer=shown.every_offer, more_by=hint)
     rows = shown_rows(data, ranking)
     beside = [factor_table(rows)] if shown.table else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if shown.explain else []
-    return [*brief(data, "verdict", "value", "owning"), *beside, *left_out]
+    return [*brief(data, "answer", "value", "owning"), *beside, *left_out]
 
 
 VERB = Verb(verb, place=120, also_called=("recommend", "best", "buy", "rent", "choose"))

@@ -134,8 +134,8 @@ def run_parts(run: Run) -> list[Part]:
 
 def _close(run: Run, ranking: Ranking | None) -> None:
     """End with the answer and what mixed precision gained: the card's own line has left the screen."""
+    from gpubench.recommend.lines import headline
     from gpubench.sections.amp import closing_sentence
-    from gpubench.sections.verdict import headline
 
     verdict = headline(ranking) if ranking is not None and ranking.rows else None
     sentences = [sentence for sentence in (verdict, closing_sentence(run)) if sentence is not None]

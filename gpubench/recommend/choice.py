@@ -1,36 +1,32 @@
-"""The decision: the choice with all that must be known before it is paid for, its runner-up, the winners."""
+"""Choices: a row with all that must be known before it is paid for, and which rows the answers are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
-from gpubench.arrays import Flags, Indices
+from gpubench.arrays import Indices
 from gpubench.models import (
-    BuyOrRent,
     Choice,
-    Decision,
     Elsewhere,
     GpuSpec,
     Offer,
     PriceCondition,
     Pricing,
     Row,
-    Source,
 )
 from gpubench.profile.allowance import card_of
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
 from gpubench.recommend.chances import CHANCES, chances_of
-from gpubench.recommend.changes import change_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.hosts import unsaid
-from gpubench.recommend.owning import SESSION_HOURS, Ownership, pays
-from gpubench.recommend.rows import best_places, rows_of, runner_up
+from gpubench.recommend.owning import Ownership
+from gpubench.recommend.rows import best_places, owned, rows_of
 from gpubench.recommend.speeds import largest_of
 from gpubench.specs import load_specs
 
@@ -122,90 +118,59 @@ def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhe
         )
 
 
-# --- the decision ----------------------------------------------------------------------------------------
+# --- what the answers are --------------------------------------------------------------------------------
 
 
-def decide(
-    found: Eligible, made: Mapping[int, Row], priced: Candidates, buy_or_rent: Sequence[BuyOrRent]
-) -> Decision:
-    """Return what to pay for.
+def cheapest_of_a_cloud(found: Eligible) -> int | None:
+    """Return the place of the least in dollars that a cloud sells, guesses beyond the fit after all others.
 
-    Args:
-        found: What can do the job.
-        made: Rows by their place, those of ``decisive_places`` among them.
-        priced: The same offers, and all rent that owned hardware is held against.
-        buy_or_rent: How owned hardware compares with renting.
+    None where the cheapest of all is of a cloud, or no cloud sells any.
     """
-    second = runner_up(found)
-    by_gpu = tuple(choice_of(found, made[place], found) for place in best_places(found))
-    first = by_gpu[0]
-    other = None if second is None else choice_of(found, made[second], found)
-    to_rent = _to_rent(found, priced) if found.filtered.owned else []
-    best_of = _best_of_each_source(found)
-
-    def best(source: Source) -> Choice | None:
-        """Return the best of a source, among the rows or beside them."""
-        if source in best_of:
-            return choice_of(found, made[best_of[source]], found)
-        if source == "own":
-            to_own = _best_to_own(found)
-            return None if to_own is None else choice_of(found, to_own, found)
-        return next((each for each in to_rent if each.source == source), None)
-
-    decisive = {each.row.estimate.basis for each in (first, other) if each is not None}
-    is_unfitted = found.request.task == "infer" and "predicted" in decisive
-    return Decision(
-        job=None if found.pool.work is None else found.pool.work.job,
-        choice=first,
-        runner_up=other,
-        sureness=found.chances.sureness,
-        change=change_of(found),
-        rather_rent=_rent_instead(first, to_rent, buy_or_rent),
-        best_cloud=best("cloud"),
-        best_marketplace=best("marketplace"),
-        best_to_own=best("own"),
-        by_gpu=by_gpu,
-        unfitted=_UNFITTED if is_unfitted else None,
+    by_cost = msgspec.structs.replace(found.request, sort="cost")
+    order = objective.order(by_cost, found.pool)
+    of_cloud = np.array(
+        [seller == "cloud" for seller in found.pool.offers.column("seller").cells()], dtype=bool
     )
+    of_cloud &= ~found.pool.is_owned
+    if of_cloud[order[0]] or found.pool.is_owned[order[0]] or not of_cloud.any():
+        return None
+    first = order[int(np.argmax(of_cloud[order]))]
+    return int(np.flatnonzero(found.order == first)[0])
 
 
-def decisive_places(found: Eligible) -> set[int]:
-    """Return the places of the best of each GPU and of each source, and of the runner-up."""
-    second = runner_up(found)
-    places = {*best_places(found), *_best_of_each_source(found).values()}
-    return places if second is None else places | {second}
+def places_of_answers(found: Eligible) -> set[int]:
+    """Return the places of the answers, of the best of each GPU, and of what the buyer has."""
+    cloud = cheapest_of_a_cloud(found)
+    places = {*best_places(found), *found.answers.values(), *owned(found).tolist()}
+    return places if cloud is None else places | {cloud}
 
 
-def _best_of_each_source(found: Eligible) -> dict[Source, int]:
-    """Return the first place of each source that any has."""
-    owned = found.is_owned
-    hosts = ~owned & found.offers.kind.equals("marketplace")
-    of_source: dict[Source, Flags] = {"own": owned, "marketplace": hosts, "cloud": ~owned & ~hosts}
-    return {source: int(np.argmax(of)) for source, of in of_source.items() if of.any()}
-
-
-_UNFITTED = "speeds of inference are predicted from few published measurements"
-"""Of inference hardly any row is published that a fit could rest on."""
-
-
-def _best_to_own(found: Eligible) -> Row | None:
-    """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
+def best_to_own(found: Eligible) -> Choice | None:
+    """Return the best hardware to buy, ranked or not; None where none meets what was asked."""
+    if found.is_owned.any():
+        (row,) = rows_of(found, [int(np.argmax(found.is_owned))])
+        return choice_of(found, row, found)
     pool = found.finder.within_limits(found.finder.runnable(found.filtered.for_sale)[0])[0]
     if not len(pool):
         return None
-    return _first_row(_in_order(found, pool, objective.order(found.request, pool)[:1]))
+    alone = _in_order(found, pool, objective.order(found.request, pool)[:1])
+    return choice_of(found, _first_row(alone), found)
 
 
-def _to_rent(found: Eligible, priced: Candidates) -> list[Choice]:
-    """Return the best rent on demand of a cloud and of a marketplace, the better one first."""
+def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
+    """Return the least in dollars to rent on demand, beside purchases; None where there is none.
+
+    Args:
+        found: What can do the job.
+        priced: The same offers, and all rent that owned hardware is held against.
+    """
     by_the_hour = priced.offers.where(priced.offers.pricing.equals(Pricing.ON_DEMAND))
     pool = found.finder.within_limits(by_the_hour)[0]
-    order = objective.order(found.request, pool)
-    on_marketplace = pool.offers.kind.equals("marketplace")[order]
-    best = sorted(int(np.argmax(of_kind)) for of_kind in (on_marketplace, ~on_marketplace) if of_kind.any())
-    in_front = (np.concatenate((order[at : at + 1], np.delete(order, at))) for at in best)
-    tables = (_in_order(found, pool, each) for each in in_front)
-    return [choice_of(found, _first_row(table), table) for table in tables]
+    if not len(pool):
+        return None
+    order = objective.order(msgspec.structs.replace(found.request, sort="cost"), pool)
+    table = _in_order(found, pool, order)
+    return choice_of(found, _first_row(table), table)
 
 
 def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
@@ -218,49 +183,12 @@ def _first_row(found: Eligible) -> Row:
     return beside(row)
 
 
-def _rent_instead(
-    first: Choice, to_rent: Iterable[Choice], buy_or_rent: Iterable[BuyOrRent]
-) -> Choice | None:
-    """Return the rent that does the work for less than hardware to buy that never pays for itself.
-
-    Less of money for the job; without a job, and of jobs that share a start, for a sample.
-    """
-    weighed = against_rent_by_the_hour(first, buy_or_rent)
-    if first.purchase_usd is None or weighed is None or pays(weighed):
-        return None
-    by_job = (first.row.hours.value or 0.0) >= SESSION_HOURS
-
-    def usd(choice: Choice) -> float:
-        cost_usd = choice.row.cost_usd.value
-        return cost_usd if by_job and cost_usd is not None else choice.row.usd_per_million_samples
-
-    return next((each for each in to_rent if usd(each) < usd(first)), None)
-
-
-def against_rent_by_the_hour(choice: Choice, buy_or_rent: Iterable[BuyOrRent]) -> BuyOrRent | None:
-    """Return how hardware to own compares with rent on demand; None of what is rented itself."""
-    offer = choice.offer
-    one = (offer.instance, offer.gpu_key, offer.gpu_count, Pricing.ON_DEMAND)
-    same = (e for e in buy_or_rent if one == (e.instance, e.gpu_key, e.gpu_count, e.against_pricing))
-    return next(same, None) if choice.source == "own" else None
-
-
 def likely_use(choice: Choice | None, machines: Mapping[Offer, Ownership]) -> float | None:
     """Return the share of hours at work that an hour of hardware to own is priced at; None of all else."""
     if choice is None:
         return None
     machine = machines.get(choice.offer)
     return None if machine is None else machine.utilization.likely
-
-
-def recommended(decision: Decision) -> Choice:
-    """Return what to pay for: the choice, unless that is a purchase that had rather be rented."""
-    return decision.rather_rent or decision.choice
-
-
-def second_best(decision: Decision) -> Choice | None:
-    """Return the runner-up: where a purchase had rather be rented, that purchase."""
-    return decision.choice if decision.rather_rent else decision.runner_up
 
 
 def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:

@@ -1,0 +1,484 @@
+"""What is said of a ranking: its facts, each put into a sentence of the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
+from gpubench.models import (
+    BuyOrRent,
+    Choice,
+    FindingKind,
+    ParallelMode,
+    PriceCondition,
+    Pricing,
+    Ranking,
+    Row,
+)
+from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
+from gpubench.offers.outliers import ADMITTED_BY, name_of
+from gpubench.predict.question import SPEED_UNTOLD
+from gpubench.profile import load_profiles
+from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.chances import IN_DETAIL
+from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
+from gpubench.recommend.eligible import Eligible
+from gpubench.recommend.evidence import CPU_KEY
+from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS
+from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
+from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import rows_of
+from gpubench.recommend.speeds import batches_of
+from gpubench.recommend.tokens import token_costs
+from gpubench.sentences import Told, tell
+from gpubench.specs import load_specs
+from gpubench.torch_builds import newest_release, other_build_for
+from gpubench.units import (
+    count,
+    format_chance,
+    format_duration,
+    format_number,
+    format_percent,
+    format_price,
+    format_usd,
+    listing,
+    plain,
+)
+
+NO_GPU_HOURS = 1.0
+"""A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+
+ALIKE = 0.02
+"""Two jobs whose hours differ by less than this share take as long: an hour between them has no price."""
+
+TITLES = {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"}
+"""The answers, as they are called in a table."""
+
+OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"}
+"""The answers, as they are called in a sentence."""
+
+BASES = {
+    "measured": "measured here",
+    "reference": "measured",
+    "predicted": "predicted",
+    "guess": "guess beyond the fit",
+}
+"""How a throughput is known."""
+
+MOST_MACHINES = 2
+"""Machines to buy that are held against renting in a sentence; the table has them all."""
+
+
+def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
+    """Yield what is said of a ranking.
+
+    Args:
+        found: What can do the job.
+        priced: The same, and all rent that owned hardware is held against.
+        ranking: The answer in figures.
+    """
+    request, pool = found.request, found.pool
+    if not request.workloads and not request.mix:
+        yield tell("toy_mix")
+    yield from _on_the_cpu(found)
+    yield from _between(ranking)
+    yield from _chances(ranking)
+    yield from _fewest_in_time(found)
+    yield from _on_tokens(ranking)
+    yield from _on_doubts(found, ranking)
+    yield from _as_asked(found)
+    yield from _on_owning(found, ranking)
+    yield from _on_the_first(ranking.first)
+    yield from _on_prices(found, priced)
+    yield from _on_figures(found)
+    yield from _left_out(found)
+    if pool.work is not None and request.startup_factor > 1 and set(pool.offers.pricing.present) - {"owned"}:
+        minutes = f"{request.rented_startup_minutes:.3g}"
+        if request.dataset_gb is None:
+            yield tell("startup", minutes=minutes)
+        else:
+            yield tell("startup_data", minutes=minutes, gb=f"{request.dataset_gb:g}")
+
+
+# --- the answers -----------------------------------------------------------------------------------------
+
+
+def duration(hours: float | None) -> str:
+    """Return the time of a job in the unit that suits it."""
+    return format_duration(None if hours is None else hours * SECONDS_PER_HOUR)
+
+
+def _on_the_cpu(found: Eligible) -> Iterator[Told]:
+    """Yield whether the CPU that was measured here is enough, or how long it would take."""
+    request, speeds = found.request, found.pool.speeds
+    if request.job_samples is None or CPU_KEY not in speeds.keys:
+        return
+    row = speeds.keys.index(CPU_KEY)
+    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
+    hours = train_hours(request.job_samples, slow if slow > 0 else likely)
+    enough = hours <= (request.deadline_hours or NO_GPU_HOURS)
+    yield tell("cpu_enough" if enough else "cpu_takes", hours=duration(hours))
+
+
+def _between(ranking: Ranking) -> Iterator[Told]:
+    """Yield what an hour of waiting counts, and what one costs from each answer to the next faster one."""
+    if ranking.hour_worth_usd is None:
+        return
+    if ranking.hour_worth_usd:
+        yield tell("hour_worth", usd=format_usd(ranking.hour_worth_usd))
+    rows = [answer.row for answer in ranking.answers.values()]
+    for name, (slow, fast) in zip(("exchange", "exchange_next"), pairwise(rows), strict=True):
+        usd = (fast.cost_usd.value or 0.0) - (slow.cost_usd.value or 0.0)
+        hours = (slow.hours.value or 0.0) - (fast.hours.value or 0.0)
+        if usd <= 0 or hours <= ALIKE * (slow.hours.value or 0.0):
+            continue
+        rate = format_usd(usd / hours)
+        yield tell(name, more_usd=format_usd(usd), hours=duration(hours), usd_per_hour=rate)
+
+
+def _chances(ranking: Ranking) -> Iterator[Told]:
+    """Yield each answer that is a toss-up, with both chances; nothing where one GPU is left."""
+    if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
+        yield tell("one_gpu_left")
+        return
+    told: set[object] = set()
+    for name, answer in ranking.answers.items():
+        if answer.toss_up is None or (key := (id(answer.row), answer.toss_up)) in told:
+            continue
+        told.add(key)
+        (gpu, p), (other_gpu, other_p) = (
+            (machine_name(k, n), format_chance(c)) for k, n, c in answer.toss_up
+        )
+        yield tell("toss_up", objective=OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
+
+
+def machine_name(gpu_key: str, gpu_count: int) -> str:
+    """Return so many GPUs of a kind, one by its name alone."""
+    return gpu_name(gpu_key) if gpu_count == 1 else f"{gpu_count}x {gpu_name(gpu_key)}"
+
+
+def _fewest_in_time(found: Eligible) -> Iterator[Told]:
+    """Yield how few GPUs end within the deadline, of the cheapest such offer, where a GPU was named."""
+    request = found.request
+    if request.deadline_hours is None or not request.gpus or found.pool.work is None:
+        return
+    (row,) = rows_of(found, [int(np.argmin(found.pool.count[found.order]))])
+    yield tell(
+        "count_needed",
+        gpu=gpus_of(row.offer),
+        provider=plain(row.offer.provider, 40),
+        limit=duration(request.deadline_hours),
+        hours=duration(row.hours.value),
+        slow=duration(row.hours.high or row.hours.value),
+        efficiency=format_percent(row.scaling_efficiency),
+    )
+
+
+def _on_tokens(ranking: Ranking) -> Iterator[Told]:
+    """Yield what a million tokens cost of inference on the first offer."""
+    row = ranking.first.row
+    if row.estimate.case.task == "infer" and (costs := token_costs(row)):
+        told = (f"{cost.by(format_usd)} ({what})" for what, cost in costs.items())
+        yield tell("serve_cost", costs=listing(list(told)), batch=f"{row.estimate.case.batch_size:,}")
+
+
+# --- what to know before paying ----------------------------------------------------------------------------
+
+
+def answered(ranking: Ranking) -> list[Choice]:
+    """Return the choices that the first screen names, each once: the answers, a cloud's, one's own."""
+    every = [answer.choice for answer in ranking.answers.values()]
+    every += [*([ranking.cloud] if ranking.cloud else []), *ranking.owned]
+    return list({each.offer: each for each in every}.values())
+
+
+def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+    """Yield what the answers rest on and should not."""
+    named = answered(ranking)
+    doubted: dict[str, dict[str, None]] = {}
+    for each in named:
+        if each.price_doubt:
+            doubted.setdefault(each.price_doubt, {})[gpu_name(each.offer.gpu_key)] = None
+    for doubt, gpus in doubted.items():
+        yield tell("price_doubt", gpu=listing(gpus), doubt=doubt)
+    for each in named:
+        if each.can_feed is False:
+            yield tell(
+                "feed_limited",
+                vcpus=f"{each.offer.vcpus:g}",
+                gpu=gpus_of(each.offer),
+                needed=format_number(each.feed_vcpus, 2),
+            )
+    for each in named:
+        if each.row.spot_break_even:
+            yield tell("spot_pays", gpu=gpus_of(each.offer), share=format_percent(each.row.spot_break_even))
+    yield from _on_speeds(found, ranking)
+    yield from _on_access(found, named)
+
+
+def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
+    """Yield what stands between a buyer and an answer: a quota, or another build of torch."""
+    if quota := dict.fromkeys(plain(each.offer.provider, 40) for each in named if each.needs_quota):
+        yield tell("quota", providers=listing(quota))
+    builds: dict[str, list[str]] = {}
+    for key in found.pool.offers.gpu_key.present:
+        if (spec := load_specs().get(key)) and (build := other_build_for(spec.compute_capability)):
+            builds.setdefault(str(build), []).append(gpu_name(key))
+    for needed, names in builds.items():
+        yield tell("legacy_build", gpu=listing(names, most=3), build=needed)
+
+
+def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+    """Yield which speeds of the answers are guesses, of few readings, or the host's."""
+    named = [each.row for each in answered(ranking)]
+    beyond = (row for row in named if row.estimate.is_extrapolated)
+    for gpu in dict.fromkeys(gpu_name(row.offer.gpu_key) for row in beyond):
+        yield tell("extrapolated", gpu=gpu)
+    bases = {row.estimate.basis for row in (*named, *(each.row for each in ranking.by_gpu[:2]))}
+    if found.request.task == "infer" and "predicted" in bases:
+        yield tell("few_measurements")
+    for gpu in dict.fromkeys(gpus_of(row.offer) for row in named if _has(row, FindingKind.HOST_BOUND)):
+        yield tell("host_bound", gpu=gpu)
+
+
+def _has(row: Row, kind: FindingKind) -> bool:
+    return any(finding.kind is kind for finding in row.findings)
+
+
+def _as_asked(found: Eligible) -> Iterator[Told]:
+    """Yield what of the question the figures do not answer as it was asked."""
+    request, pool, filtered = found.request, found.pool, found.filtered
+    mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
+    for offer in mine[:MOST_MACHINES]:
+        yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
+    theirs = [each for each in found.excluded if each.among.by_user[each.at]]
+    if request.offers is not None and theirs and not pool.offers.by_user.any():
+        reason = (
+            f"{gpu_name(theirs[0].offer.gpu_key)} at {plain(theirs[0].offer.provider)}: {theirs[0].reason}"
+        )
+        yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
+    if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
+        yield tell("commit_none")
+    if request.batch_size == "max":
+        yield tell("largest_batch")
+        return
+    offered = set(pool.offers.gpu_key.present)  # this CPU is none of them
+    of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
+    if request.max_latency_ms is None and len({batches_of(p) for key, p in of_each if key in offered}) > 1:
+        yield tell("other_batches")
+
+
+# --- having and buying -------------------------------------------------------------------------------------
+
+
+def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+    """Yield what became of each machine that the buyer named, and how buying stands against renting."""
+    request, own = found.request, ranking.best_to_own
+    ranked = set(found.offers)
+    for offer, machine in found.filtered.owned.items():
+        if machine.condition is PriceCondition.QUOTED and offer not in ranked:
+            for each in (each for each in found.excluded if each.offer == offer):
+                yield tell("have_removed", machine=gpus_of(offer), reason=each.reason)
+    if any(map(is_a_host, request.own)) and not request.buys and own is not None:
+        yield tell(
+            "have_pc",
+            gpu=gpus_of(own.offer),
+            condition=CONDITION_WORDS[own.condition],
+            usd=format_price(own.purchase_usd),
+            hours=duration(own.row.hours.value),
+        )
+    rented_usd = ranking.first.row.cost_usd.value
+    if own is not None and ranking.first.source != "own" and rented_usd is not None:
+        own_usd = own.row.cost_usd.value
+        if own_usd is not None and own_usd < rented_usd and own.purchase_usd:
+            yield tell(
+                "own_instead",
+                gpu=gpus_of(own.offer),
+                usd=format_usd(own_usd),
+                share=format_percent(request.utilization.likely),
+                years=f"{request.years:g}",
+                purchase_usd=format_price(own.purchase_usd),
+            )
+    yield from _buying(ranking.buy_or_rent)
+    if own is not None and own.assumed:
+        yield tell("assumed", assumed=listing(assumed_of([own])))
+
+
+def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
+    """Yield how the first machines to buy stand against renting by the hour, what was asked about first."""
+    by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
+    by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
+    names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
+    for each in by_the_hour[:MOST_MACHINES]:
+        yield tell(
+            names[each.verdict],
+            machine=f"{gpus_of(each)} for {format_price(each.purchase_usd)}",
+            rival=f"{each.against} at {format_usd(each.equivalent_usd_per_hour)}/h",
+            payback=payback(each),
+            hours=must_work(each),
+        )
+
+
+# --- notes on the figures ----------------------------------------------------------------------------------
+
+
+def _on_the_first(choice: Choice) -> Iterator[Told]:
+    """Yield what stands beside the price and the host of the first row."""
+    asks, offer, gpu = choice.asks, choice.offer, gpus_of(choice.offer)
+    if asks is not None and asks.ask_count > 1:
+        low, middle, high = map(
+            format_usd, (asks.low_usd_per_hour, asks.median_usd_per_hour, asks.high_usd_per_hour)
+        )
+        yield tell(
+            "asks",
+            gpu=gpu_name(offer.gpu_key),
+            usd=format_usd(choice.row.listed_usd_per_hour / offer.gpu_count),
+            count=str(asks.ask_count),
+            median_usd=middle,
+            range=f"{low} to {high}",
+        )
+    if choice.price_note:
+        yield tell("price_note", gpu=gpu, note=plain(choice.price_note))
+    if choice.host_unsaid:
+        yield tell("host_unsaid", gpu=gpu, facts=listing(choice.host_unsaid))
+    if (
+        choice.feed_images_per_s is not None
+        and choice.feed_vcpus is not None
+        and choice.can_feed is not False
+    ):
+        takes = {
+            "gpu": gpu,
+            "images_per_s": format_number(choice.feed_images_per_s),
+            "needed": format_number(choice.feed_vcpus, 2),
+        }
+        if offer.vcpus is None:
+            yield tell("vcpus_unsaid", **takes)
+        else:
+            yield tell("vcpus", **takes, vcpus=f"{offer.vcpus:g}")
+
+
+def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
+    """Yield how old the prices are, what reads new ones, and what is expected of them."""
+    market = found.filtered.market
+    rented = priced.offers.where(~priced.is_owned)
+    if len(rented):
+        ages = {day: age_days(day, market.today) for day in rented.price_date.present}
+        yield tell("price_age", age_days=str(round(median(ages[day] for day in rented.price_date.cells()))))
+        is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
+        old = Counter(rented.where(is_old).provider.cells())
+        yield from _refreshed(old)
+        cheapest = found.offers[int(np.argmin(found.pool.price[found.order]))]
+        if cheapest.pricing is not Pricing.OWNED:
+            usd = f"{format_usd(float(found.pool.price.min()))}"
+            yield tell("cheaper_hour", usd=usd, gpu=gpus_of(cheapest), provider=plain(cheapest.provider, 40))
+    if priced.prices.sigma.any():
+        yield tell("expected_prices", share=format_percent(market.drift))
+
+
+def _refreshed(old: Counter[str]) -> Iterator[Told]:
+    if not old:
+        return
+    # Only where a price is old: the sources take time to load.
+    from gpubench.offers.sources import refreshed_providers
+
+    read = sorted(refreshed_providers() & old.keys())
+    others = [plain(name, 30) for name, _ in old.most_common() if name not in read]
+    if read:
+        yield tell(
+            "price_refresh",
+            count=f"{old.total():,}",
+            limit_days=str(STALE_AFTER_DAYS),
+            providers=listing(read, most=8),
+        )
+    if others:
+        yield tell("price_pages", providers=listing(others, most=3))
+
+
+def _on_figures(found: Eligible) -> Iterator[Told]:
+    """Yield how the figures of several workloads, of several GPUs, of hosts and of predictions came about."""
+    request, pool = found.request, found.pool
+    if request.mix:
+        yield tell("mixture")
+    elif len(request.workload_names) > 1:
+        yield tell("geometric_mean", workloads=listing(request.workload_names))
+    if len(found) > IN_DETAIL:
+        yield tell("ties_detail", count=f"{IN_DETAIL:,}", total=f"{len(found):,}")
+    yield from _on_sharing(pool)
+    yield from _on_checkpointing(request, pool)
+    yield from _on_estimates(pool)
+    if Pricing.RESERVED in pool.offers.pricing.present:
+        use = request.utilization.likely
+        yield tell("reserved_use", share=format_percent(use), times=format_number(1 / use, 2))
+
+
+def _on_sharing(pool: Candidates) -> Iterator[Told]:
+    for basis in ("measured", "modeled"):
+        ends = sorted({each.efficiency for each in pool.scalings if each.basis == basis})
+        if ends:
+            told = dict.fromkeys(format_number(end, 2) for end in (ends[0], ends[-1]))
+            yield tell("scaling", efficiency=" to ".join(told), basis=basis)
+    if any(each.mode is ParallelMode.FSDP for each in pool.scalings):
+        yield tell("sharded")
+
+
+def _on_estimates(pool: Candidates) -> Iterator[Told]:
+    """Yield which figures a host set, which form factors are open, and what predictions start from."""
+    ranked = set(pool.offers.gpu_key.present)
+    behind: dict[str, list[str]] = {}
+    for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True):
+        if key in ranked and estimate.host_cpu is not None:
+            behind.setdefault(estimate.host_cpu, []).append(gpu_name(key))
+    for cpu, names in behind.items():
+        yield tell("host_cpu", gpu=listing(names), cpu=plain(cpu, 60))
+    if any((spec := load_specs().get(key)) and spec.variants for key in ranked):
+        yield tell("form_factor")
+    if any(each.basis == "predicted" and not each.anchored for each in pool.speeds.estimates):
+        yield tell("not_anchored")
+
+
+def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[Told]:
+    """Yield where the recipe depends on how many GPUs share the job."""
+    if request.checkpointing is not None or not request.one_job_over_all_gpus or not len(pool.offers):
+        return
+    most = max(pool.offers.gpu_count.present)
+    for name in (name for name in request.workload_names if name in load_profiles()):
+        rule = [(fewest, how) for fewest, how in load_profiles()[name].checkpointing_from if fewest <= most]
+        if len(rule) > 1:
+            ways = ", ".join(f"{how} from {count(fewest, 'GPU')} on" for fewest, how in rule)
+            yield tell("checkpointing", model=name, ways=ways)
+
+
+def _left_out(found: Eligible) -> Iterator[Told]:
+    """Yield what a reader might miss: likely mistakes, cards without kernels, free tiers."""
+    request, filtered = found.request, found.filtered
+    low = [each.offer for each in filtered.doubted_as_asked if each.option == FAR_BELOW]
+    if low:
+        yield tell(
+            "left_out_prices", offers=listing([name_of(each) for each in low], most=2), setting=ADMITTED_BY
+        )
+    cards = dict.fromkeys(
+        gpu_name(each.offer.gpu_key) for each in found.excluded if each.option == NO_KERNELS
+    )
+    if cards:
+        yield tell("no_kernels", gpu=listing(cards, most=3), torch=newest_release())
+    untold = {gpu_name(each.offer.gpu_key) for each in found.excluded if SPEED_UNTOLD in each.reason}
+    if untold:
+        yield tell("no_bf16", gpu=listing(sorted(untold)))
+    if request.buys or request.gpus or request.providers:
+        return
+    for offer in filtered.every.where(filtered.every.kind.equals("free")):
+        spec = load_specs().get(offer.gpu_key)
+        if spec is not None and spec.not_ranked_because is None:
+            yield tell(
+                "free_tier",
+                gpu=gpu_name(offer.gpu_key),
+                provider=plain(offer.provider),
+                instance=plain(offer.instance),
+                day=show_price_date(offer.price_date),
+                limits=plain(offer.note or "with limits of its own").rstrip("."),
+            )

@@ -1,0 +1,107 @@
+"""The lines of an answer: each of its rows in words, for every screen and document alike."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpubench.interval import Interval
+from gpubench.labels import card_condition, gpus_of
+from gpubench.models import Answer, Choice, Pricing, Ranking, Row
+from gpubench.recommend.answer import BASES, TITLES, machine_name
+from gpubench.sentences import say
+from gpubench.units import format_chance, format_price, format_usd, plain
+
+_FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}
+_HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
+
+
+class Line(NamedTuple):
+    """A row of the answer.
+
+    Attributes:
+        names: What it is the answer to: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours".
+        chances: Of each answer that it is.
+    """
+
+    names: str
+    choice: Choice
+    chances: str
+
+
+def lines(ranking: Ranking) -> list[Line]:
+    """Return the three answers, two that are one row as one line; a cloud's and one's own beside them."""
+    buys = ranking.max_purchase_usd is not None and ranking.first.source == "own"
+    titles = _FOR_A_SUM if buys else TITLES
+    names: dict[int, list[str]] = {}
+    for name, answer in ranking.answers.items():
+        names.setdefault(id(answer.row), []).append(name)
+    found: list[Line] = []
+    for same in names.values():
+        of = [ranking.answers[name] for name in same]
+        chances = dict.fromkeys(map(_chance, of))
+        found.append(Line(" · ".join(titles[name] for name in same), of[0].choice, " · ".join(chances)))
+    named = {line.choice.offer for line in found}
+    beside = [("Best cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
+    found[1:1] = [
+        Line(name, each, "") for name, each in beside if each is not None and each.offer not in named
+    ]
+    return found
+
+
+def _chance(answer: Answer) -> str:
+    """Return how likely it is the best answer; of a toss-up that of its GPUs, and of the likeliest others."""
+    if answer.toss_up is None:
+        return format_chance(answer.p_best)
+    (_, _, mine), (gpu_key, gpu_count, rival) = answer.toss_up
+    return f"{format_chance(mine)}\n{machine_name(gpu_key, gpu_count)} {format_chance(rival)}"
+
+
+def headline(ranking: Ranking) -> str:
+    """Return the sensible answer in a sentence."""
+    sensible = ranking.answers["sensible"].row
+    return next(_in_words(ranking, line) for line in lines(ranking) if line.choice.row is sensible)
+
+
+def in_words(ranking: Ranking) -> list[str]:
+    """Return each line in a sentence."""
+    return [_in_words(ranking, line) for line in lines(ranking)]
+
+
+def _in_words(ranking: Ranking, line: Line) -> str:
+    row = line.choice.row
+    what = f"{ranking.value_of(row).words()} {plain(ranking.value_unit, 60)}"
+    if row.hours.value is not None:
+        what = f"{hours_text(row)}, {row.cost_usd.by(format_usd)}"
+    who = seller(row).removesuffix("*")
+    return say("headline", title=line.names, gpu=what_of(line.choice), seller=who, what=what)
+
+
+def what_of(choice: Choice) -> str:
+    """Return what to get: "1x L4"; of hardware to buy also its condition and the sum."""
+    if not choice.purchase_usd:
+        return gpus_of(choice.offer)
+    said = card_condition(choice.condition)
+    host = " with a host" if choice.host_usd else ""
+    return f"{gpus_of(choice.offer)}{f', {said}' if said else ''}{host}, {format_price(choice.purchase_usd)}"
+
+
+def seller(row: Row) -> str:
+    """Return who has it, or that it is one's own or to be bought; a star marks a private host."""
+    offer = row.offer
+    if offer.pricing is Pricing.OWNED:
+        return "to buy" if offer.provider == "buy" else "yours"
+    spot = " spot" if offer.pricing is Pricing.SPOT else ""
+    return f"{plain(offer.provider, 40)}{spot}{'*' if offer.kind == 'marketplace' else ''}"
+
+
+def hours_text(row: Row) -> str:
+    """Return the time of the job with its interval, in one unit."""
+    hours = row.hours.value or 0.0
+    of, unit = next((of, unit) for least, of, unit in _HOURS if hours >= least)
+    ends = (None if each is None else each / of for each in (hours, row.hours.low, row.hours.high))
+    return Interval(*ends).text(unit)
+
+
+def basis_text(row: Row) -> str:
+    """Return how its throughput is known."""
+    return BASES["guess" if row.estimate.is_extrapolated else row.estimate.basis]

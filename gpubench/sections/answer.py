@@ -1,0 +1,219 @@
+"""The answer: the three rows of a ranking, what stands beside them, and the sentences on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, Table, number, table, text
+from gpubench.interval import stacked
+from gpubench.labels import CONDITION_WORDS, gpus_of, price_of
+from gpubench.models import Choice, Elsewhere, ParallelMode, Ranking, Row
+from gpubench.models.memory import fits_text
+from gpubench.offers.dates import dated
+from gpubench.recommend.lines import Line, basis_text, hours_text, in_words, lines, seller, what_of
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import in_stock_words, measured_facts, per_s_unit, per_usd_unit
+from gpubench.sentences import say
+from gpubench.units import (
+    capitalized,
+    count,
+    format_number,
+    format_percent,
+    format_price,
+    format_usd,
+    listing,
+    plain,
+)
+
+MOST_WORDS = 120
+"""Of a first screen: as many as are read at a glance."""
+
+
+def title(ranking: Ranking) -> str:
+    """Return model, job and precision, in a sentence."""
+    workloads = dict.fromkeys(case.workload for case in ranking.cases)
+    precisions = dict.fromkeys(case.precision.words for case in ranking.cases)
+    job = ranking.objective if ranking.job is None else ranking.job.words
+    model, precision = plain(" + ".join(workloads), 60), plain(" or ".join(precisions), 60)
+    return say("title", model=model, job=plain(job, 80), precision=precision)
+
+
+def answer_table(ranking: Ranking) -> Table:
+    """Return the answers, one a row: what, from whom, how long, for how much, how that is known."""
+    rows = lines(ranking)
+    figures = [
+        number(capitalized(per_s_unit(ranking)), _of(lambda row: ranking.throughput_of(row).words())),
+        number(capitalized(per_usd_unit(ranking)), _of(lambda row: ranking.value_of(row).words())),
+    ]
+    if any(line.choice.row.hours.value is not None for line in rows):
+        figures = [
+            number("Time", _of(hours_text)),
+            number("Cost", _of(lambda row: row.cost_usd.by(format_usd))),
+        ]
+    return table(
+        "",
+        rows,
+        text("", lambda line: line.names),
+        text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
+        text("Seller", lambda line: seller(line.choice.row)),
+        *figures,
+        number("Chance", lambda line: line.chances),
+    )
+
+
+def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
+    """Set the ends of an interval on a second line, in few words: the answers stand on one screen."""
+    return lambda line: stacked(words(line.choice.row)).replace(" to ", "\N{EN DASH}")
+
+
+def word_count(words: str) -> int:
+    """Return how many words a text has: what stands between spaces, signs and figures too."""
+    return len(words.split())
+
+
+def _beside(ranking: Ranking) -> list[str]:
+    """Return what is said beside the answers themselves, which stand in the table."""
+    shown = set(in_words(ranking))
+    return [each for each in ranking.said("answer", "sureness") if each not in shown]
+
+
+def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
+    """Return the sentences that there is room for beside the table, every caution among them."""
+    cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
+    left = MOST_WORDS - WORDS_OF_THE_REST - sum(map(word_count, [title(ranking), *cells]))
+    cautions = ranking.said("caution")
+    left -= sum(map(word_count, cautions))
+    kept: list[str] = []
+    for each in _beside(ranking):
+        if word_count(each) <= left:
+            kept.append(each)
+            left -= word_count(each)
+    return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
+
+
+WORDS_OF_THE_REST = 11
+"""Of the star's meaning, the rule of the table, and what says how to see more."""
+
+
+def screen(ranking: Ranking) -> list[Part]:
+    """Return the first screen: title, answers, and the sentences that there is room for."""
+    shown = answer_table(ranking)
+    kept, left = _kept(ranking, shown)
+    if any("*" in row[2] for row in shown.rows):
+        kept.append(say("private_host_short"))
+    rest = f"{count(left, 'more remark')}, {count(len(ranking.by_gpu), 'GPU')}: --table"
+    return [
+        Paragraph(text=title(ranking), tone="headline"),
+        shown,
+        Paragraph(text=" ".join(plain(each, 600) for each in kept)),
+        Paragraph(text=rest),
+    ]
+
+
+def remarks(ranking: Ranking) -> list[str]:
+    """Return every sentence but the notes, and what the star means."""
+    said = [plain(each, 600) for each in (*_beside(ranking), *ranking.said("caution"))]
+    hosts = any(seller(line.choice.row).endswith("*") for line in lines(ranking))
+    return [*said, *([say("private_host_short")] if hosts else [])]
+
+
+def _render(data: ReportData) -> Block:
+    ranking = data.ranking
+    if ranking is None or not ranking.rows:
+        why = data.ranking_problem or "no ranking was asked for"
+        told = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
+        measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
+        return Block(title="The answer", parts=(told, *measured), brief=(told,))
+    parts: tuple[Part, ...] = (
+        Paragraph(text=title(ranking), tone="headline"),
+        answer_table(ranking),
+        Bullets(items=tuple(remarks(ranking))),
+    )
+    return Block(title="The answer", parts=parts, brief=parts)
+
+
+SECTION = Section(key="answer", render=_render, place=10)
+
+
+# --- each answer in full -----------------------------------------------------------------------------------
+
+MOST_REGIONS = 4
+"""Regions of an offer that are named."""
+
+MOST_MEMORY_CHARACTERS = 300
+"""Of what is said of memory: why a step was not traced is another's text."""
+
+
+def in_full(ranking: Ranking) -> Facts:
+    """Return each answer with all that must be known before it is paid, and the best to own."""
+    found = {line.names: line.choice for line in lines(ranking)}
+    if ranking.best_to_own is not None and ranking.best_to_own.offer not in {c.offer for c in found.values()}:
+        found["Best to own"] = ranking.best_to_own
+    use = ranking.best_to_own_use
+    return Facts(rows=tuple(Fact(term=name, value=_in_full(each, use)) for name, each in found.items()))
+
+
+def _in_full(choice: Choice, use: float | None) -> str:
+    """One offer: its price with label and age, memory, feed, and what to ask first."""
+    row = choice.row
+    read = dated(plain(choice.offer.price_date, 20), row.price_age_days)
+    label, busy = CONDITION_WORDS[choice.condition], "" if use is None else f", if busy {format_percent(use)}"
+    price = f"{gpus_of(choice.offer)} at {plain(choice.offer.provider, 30)}, {price_of(row)}"
+    asked = "" if row.is_expected_as_listed else f" of {format_usd(row.listed_usd_per_hour)}"
+    if choice.source == "own":
+        paid = [] if choice.purchase_usd is None else [format_price(choice.purchase_usd), label, f"({read})"]
+        price = (
+            " ".join([what_of(choice), *paid[1:]])
+            + f", {format_usd(row.listed_usd_per_hour)} an hour of work{busy}"
+        )
+    else:
+        price += f" ({label}{asked}, {read})"
+    job = [] if row.hours.value is None else [f"{hours_text(row)} and {row.cost_usd.by(format_usd)}"]
+    return "; ".join([price, *job, fits_words(choice), *_to_know(choice)])
+
+
+def fits_words(choice: Choice) -> str:
+    """Return whether the job fits in memory, with the need: "fits (needs 6.1 to 7.8 of 24 GiB)".
+
+    A device without figures of its memory ran the job, and needs none.
+    """
+    row = choice.row
+    if row.fits_memory is None:
+        return "memory not checked"
+    if not row.fits_memory:
+        return "may not fit in memory"
+    fits = fits_text(sharded=row.parallel_mode is ParallelMode.FSDP)
+    return plain(row.estimate.memory_text or fits, MOST_MEMORY_CHARACTERS)
+
+
+def _to_know(choice: Choice) -> Iterator[str]:
+    """Yield what feeding takes, where it is to be had, what others ask, and what a new account lacks."""
+    offer = choice.offer
+    if choice.feed_vcpus is not None:
+        needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
+        few = ": too few" if choice.can_feed is False else ""
+        has = "vCPUs, how many it has is unknown"
+        yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
+    if choice.regions:
+        more = len(choice.regions) - MOST_REGIONS
+        first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]
+        yield f"in {listing(first) if more <= 0 else ', '.join([*first, f'{more} more'])}"
+    if choice.also_at:
+        yield f"also at {listing([elsewhere_words(each, offer.gpu_count) for each in choice.also_at])}"
+    if choice.needs_quota:
+        yield "a new account must ask for a quota"
+    if choice.price_note:
+        yield f"price: {plain(choice.price_note, 120)}"
+    if offer.in_stock is not None:
+        yield in_stock_words(offer)
+
+
+def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
+    """Return another provider of the same GPU, and what the job costs there: "aws 8x $12.00"."""
+    there = each.offer
+    so_many = "" if there.gpu_count == gpu_count else f" {there.gpu_count}x"
+    hourly = f"{format_usd(each.usd_per_hour)}/h"
+    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
+    return f"{plain(there.provider, 30)}{so_many} {cost}"
