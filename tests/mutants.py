@@ -95,11 +95,11 @@ MUTANTS = (
     ),
     # --- how sure the choice is -----------------------------------------------------------------------------
     Mutant(
-        name="a choice at half the value of the best loses 50 %, not 100 %",
-        file="gpubench/recommend/chances.py",
-        old="np.asarray(best / scores - 1)",
-        new="np.asarray(1 - scores / best)",
-        killer="recommend/test_ties.py::test_the_regret_of_a_value_is_that_of_the_cost_of_the_same_work",
+        name="an answer is sure as soon as it is the likelier of two",
+        file="gpubench/recommend/judge.py",
+        old="chances[named] >= TOSS_UP_ODDS * rivals[rival]",
+        new="chances[named] >= rivals[rival]",
+        killer="recommend/test_judge.py::test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances",
     ),
     Mutant(
         name="the chances of all offers to be the best add up to more than 100 %",

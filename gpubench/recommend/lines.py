@@ -20,12 +20,17 @@ class Line(NamedTuple):
 
     Attributes:
         names: What it is the answer to: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours".
-        chances: Of each answer that it is.
+        answers: Those that it is.
     """
 
     names: str
     choice: Choice
-    chances: str
+    answers: tuple[Answer, ...] = ()
+
+    @property
+    def chances(self) -> str:
+        """How likely it is each of them, with the likeliest rival of a toss-up."""
+        return " · ".join(dict.fromkeys(map(_chance, self.answers)))
 
 
 def lines(ranking: Ranking) -> list[Line]:
@@ -38,13 +43,10 @@ def lines(ranking: Ranking) -> list[Line]:
     found: list[Line] = []
     for same in names.values():
         of = [ranking.answers[name] for name in same]
-        chances = dict.fromkeys(map(_chance, of))
-        found.append(Line(" · ".join(titles[name] for name in same), of[0].choice, " · ".join(chances)))
+        found.append(Line(" · ".join(titles[name] for name in same), of[0].choice, tuple(of)))
     named = {line.choice.offer for line in found}
     beside = [("Best cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
-    found[1:1] = [
-        Line(name, each, "") for name, each in beside if each is not None and each.offer not in named
-    ]
+    found[1:1] = [Line(name, each) for name, each in beside if each is not None and each.offer not in named]
     return found
 
 

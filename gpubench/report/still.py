@@ -44,10 +44,10 @@ def still_of(ranking: Ranking, model: str, precision: str) -> Still:
                 _ranged(hours_text(line.choice.row)),
                 _ranged(line.choice.row.cost_usd.by(format_usd)),
                 basis_text(line.choice.row),
-                line.chances,
+                " · ".join(format_chance(each.p_best) for each in line.answers),
             )
             for line in lines(ranking)
-            if line.chances
+            if line.answers
         ),
         rows=tuple(
             _cells(row)

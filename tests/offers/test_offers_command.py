@@ -13,7 +13,7 @@ import pytest
 
 from gpubench import rank
 from gpubench.cli.verbs.offers import list_
-from gpubench.models.decision import Source
+from gpubench.models.choice import Source
 from gpubench.offers import plausible
 from gpubench.offers.importing import import_offers
 from gpubench.offers.request import OffersRequest
@@ -122,9 +122,9 @@ def test_the_table_marks_old_prices_and_says_what_was_set_aside(gpubench, write_
     ("arguments", "said"),
     [
         (("offers", "list", "--gpu", "h100"), "set aside: 4"),
-        (("rank", "resnet50", "--json"), "prices.csv: 4 rows; `gpubench offers list --offers "),
-        (("rank", "resnet50", "--json", "--buy"), "prices.csv: 4 rows; `gpubench offers list --offers "),
-        (("report", "--workload", "resnet50"), "prices.csv: 4 rows; "),
+        (("rank", "resnet50", "--json"), "prices.csv: 4 rows ("),
+        (("rank", "resnet50", "--json", "--buy"), "prices.csv: 4 rows ("),
+        (("report", "--workload", "resnet50"), "prices.csv: 4 rows ("),
     ],
 )
 def test_rows_without_a_usable_provider_are_set_aside_and_the_rest_counts(
@@ -226,17 +226,17 @@ def test_a_table_of_which_no_row_can_be_used_is_a_mistake_and_no_other_price_ans
     ("left_out", "said"),
     [
         ({"gpu_key": "V100 SXM2 32GB", "kind": "cloud"}, "V100 SXM2 32GB at acme: torch .* no kernels"),
-        ({"kind": "historic"}, "T4 at acme: .*, and 1 more price besides"),
+        ({"kind": "historic"}, "T4 at acme: "),
         ({"kind": "free", "on_demand_usd_per_h": "0"}, "T4 at acme: free of charge"),
     ],
 )
 def test_a_table_of_which_no_price_is_ranked_is_told_so(left_out, said, write_table, tmp_path):
     path = write_table(left_out, left_out | {"instance": "big.2"})
     asked = {"results": tmp_path, "offers": path, "draws": 50, "limit": 1}
-    note, *_ = rank("resnet50", **asked).notes
+    note, *_ = rank("resnet50", **asked).said("caution")
     assert re.match(f"No price of prices.csv is ranked: {said}", note)
     used = write_table(left_out, {"instance": "big.2"})
-    assert "No price of" not in " ".join(rank("resnet50", **asked | {"offers": used}).notes)
+    assert "No price of" not in rank("resnet50", **asked | {"offers": used}).verdict
 
 
 def test_a_table_without_rows_is_a_mistake_too(gpubench, write_table):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from datetime import date
 from decimal import Decimal
@@ -111,7 +112,7 @@ def test_a_floor_is_marked_and_said_where_it_decides():
         o.provider for o in floors
     }
     ranking = rank("vgg16", gpu=["h100"], provider=["voltagepark"])
-    assert 'H100 SXM5 80GB at a "starting at" price' in said(ranking)
+    assert 'H100 SXM5 80GB at a "starting at" price' in ranking.verdict
 
 
 def test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike():
@@ -159,13 +160,13 @@ def test_old_prices_are_left_out_with_the_option_that_ranks_them():
 def test_an_old_price_that_nothing_newer_replaces_is_said_in_the_answer():
     """On that day one seller had the card, at a price of which no more than the year is known."""
     ranking = rank("vgg16", gpu=["quadro rtx 6000"], as_of="2026-10-01")
-    said = next(s.text for s in ranking.sentences if s.text.startswith("Caution"))
+    said = next(each for each in ranking.said("caution") if each.startswith("Check before you pay"))
     assert "at a price of 2026, up to 273 days old" in said
 
 
 def test_the_ranking_says_how_old_its_prices_are():
-    (note,) = [note for note in rank("vgg16", as_of="2026-11-28").notes if "median age" in note]
-    assert note.startswith("The median age of ")
+    (told,) = rank("vgg16", as_of="2026-11-28").said("sureness")[:1]
+    assert re.fullmatch(r"Prices are \d+ days old in the median\.", told)
 
 
 def test_what_hosts_ask_over_clouds_is_fitted_on_the_shipped_prices():

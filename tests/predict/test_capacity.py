@@ -151,9 +151,9 @@ def test_a_ranking_names_the_cards_without_bf16_and_their_memory():
     ranking = rank("llama_8b_qlora", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
     reasons = {each.reason for each in ranking.excluded if each.gpu_key == "nvidia-tesla-t4-16gb"}
     assert any(SPEED_UNTOLD in reason and "fits" in reason for reason in reasons)
-    assert any(SPEED_UNTOLD in note and "T4" in note for note in ranking.notes)
+    assert "Not ranked, as it has no BF16 hardware: T4." in ranking.said("note")
     at_amp = rank("bert_base", precision="amp", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
-    assert not any(SPEED_UNTOLD in note for note in at_amp.notes)
+    assert not [note for note in at_amp.said("note") if "BF16" in note]
 
 
 def test_a_batch_of_one_whose_lower_end_fits_may_fit_and_eager_steps_are_named():

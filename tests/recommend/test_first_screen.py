@@ -63,7 +63,7 @@ def test_the_title_names_model_job_and_precision():
 def test_the_three_answers_stand_with_their_figures_and_chances():
     found = rank("resnet50")
     told = lines(found)
-    assert [line.names for line in told if line.chances] == ["Cheapest", "Sensible", "Fastest"]
+    assert [line.names for line in told if line.answers] == ["Cheapest", "Sensible", "Fastest"]
     shown = " ".join(screen("resnet50", columns="200").split())
     for line in told:
         row = line.choice.row

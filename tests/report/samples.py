@@ -13,10 +13,10 @@ from msgspec import structs
 from gpubench.findings import Finding, FindingKind
 from gpubench.interval import Interval
 from gpubench.models import (
+    Answer,
     BuyOrRent,
     Case,
     Choice,
-    Decision,
     DeviceProfile,
     Environment,
     Estimate,
@@ -35,9 +35,7 @@ from gpubench.models import (
     Row,
     Run,
     Sentence,
-    SentenceKind,
     Status,
-    Sureness,
     Switches,
     TaskKind,
     TelemetrySample,
@@ -384,17 +382,10 @@ _OFFERS = (
 )
 
 
-def decision(first: Row) -> Decision:
-    """Return the decision for a row, with nothing beside it."""
-    is_a_host = first.offer.kind == "marketplace"
-    choice = Choice(row=first, condition=PriceCondition.SINGLE_HOST if is_a_host else PriceCondition.LIST)
-    sure = Sureness(p_best=0.5, p_near_best=0.7, regret_usd=None, regret_share=0.05)
-    return Decision(
-        job=None,
-        choice=choice,
-        runner_up=None,
-        sureness=sure,
-    )
+def choice(row: Row) -> Choice:
+    """Return a row as a choice, with nothing known beside it."""
+    is_a_host = row.offer.kind == "marketplace"
+    return Choice(row=row, condition=PriceCondition.SINGLE_HOST if is_a_host else PriceCondition.LIST)
 
 
 def ranking(**changes) -> Ranking:
@@ -411,13 +402,16 @@ def ranking(**changes) -> Ranking:
             ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200-sxm-180gb", reason="spot price only", rule="--spot"),
         ),
         "sentences": (
-            Sentence(kind=SentenceKind.ANSWER, text="The RTX 4090 on vast gives the most VGG16 training for a dollar, in a tie with the RTX 3090 and the RTX 5090."),
-            Sentence(kind=SentenceKind.BESIDE, text="The H200 measured here is 2.3× as dear an image, and 2.8× as fast."),
+            Sentence(kind="answer", text="The RTX 4090 on vast gives the most VGG16 training for a dollar, in a tie with the RTX 3090 and the RTX 5090."),
+            Sentence(kind="answer", text="The H200 measured here is 2.3× as dear an image, and 2.8× as fast."),
+            Sentence(kind="note", text="Predictions start from the H200 measured here."),
         ),
-        "notes": ("Predictions start from the H200 measured here.",),
-        "decision": decision(rows[0]),
+        "job": None,
     }  # fmt: skip
-    return Ranking(**(fields | changes))
+    told = fields | changes
+    first = choice(told["rows"][0] if told["rows"] else rows[0])
+    answers = {name: Answer(choice=first) for name in ("cheapest", "sensible", "fastest")}
+    return Ranking(**({"answers": answers, "by_gpu": (first,)} | told))
 
 
 def buy_or_rent(**changes) -> BuyOrRent:
@@ -503,8 +497,7 @@ def hostile_data() -> ReportData:
     ]
     bad = ranking(
         rows=tuple(estimates),
-        sentences=(Sentence(kind=SentenceKind.ANSWER, text=text),),
-        notes=(text,),
+        sentences=(Sentence(kind="answer", text=text), Sentence(kind="note", text=text)),
         unit=text,
         throughput_unit=text,
         value_unit=text,

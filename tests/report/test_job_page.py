@@ -5,7 +5,7 @@ from __future__ import annotations
 from recommend.builders import A100, H100, L4, RTX5090, T4, offer, rank_of
 
 from gpubench.blocks.block import sort_value
-from gpubench.blocks.parts import Facts, Table
+from gpubench.blocks.parts import Table
 from gpubench.labels import gpus_of
 from gpubench.models import Pricing
 from gpubench.recommend.choice import beside
@@ -30,13 +30,14 @@ def data_of(sort: str):
     return samples.report_data(ranking=rank_of(OFFERS, RATES, width=1.2, sort=sort, **JOB), buy_or_rent=())
 
 
-def test_the_facts_name_the_cheapest_and_the_fastest_job():
+def test_the_answer_names_the_cheapest_and_the_fastest_job():
     data = data_of("value")
-    card = block_of("verdict", data).parts
-    assert gpus_of(data.ranking.rows[0].offer) in card[0].text
-    facts = {f.term: f for p in block_of("evidence", data).parts if isinstance(p, Facts) for f in p.rows}
+    (told,) = (part for part in block_of("answer", data).parts if isinstance(part, Table))
+    what = {name: cells for name, cells, *_ in told.rows}
+    assert any(cells.startswith(gpus_of(data.ranking.rows[0].offer)) for cells in what.values())
     fastest = min(data.ranking.rows, key=lambda row: row.hours.value)
-    assert f"rank {fastest.rank}:" in facts["Fastest offer"].detail
+    (named,) = (cells for name, cells in what.items() if "Fastest" in name)
+    assert named.startswith(gpus_of(fastest.offer))
 
 
 def test_what_stands_beside_the_ranking_has_a_dash_for_its_rank_and_sorts_last():

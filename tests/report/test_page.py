@@ -280,13 +280,13 @@ def test_a_ranking_of_thousands_is_cut_on_the_page_and_whole_elsewhere(monkeypat
     monkeypatch.setattr("gpubench.report.page.MOST_OFFERS", 2)
     rows = samples.ranking().rows
     many = tuple(msgspec.structs.replace(rows[0], pareto=n == 4) for n in range(6))
-    data = samples.report_data(ranking=samples.ranking(rows=many, notes=()))
+    data = samples.report_data(ranking=samples.ranking(rows=many))
     short = shortened(data).ranking
     assert [row.pareto for row in short.rows] == [False, False, True]
-    assert "6 offers are ranked" in short.notes[0]
+    assert "6 offers are ranked" in short.said("note")[-1]
     assert "6 offers are ranked" in render(data, "md")
     assert len(json.loads(render(data, "json"))["ranking"]["rows"]) == 6
-    few = samples.report_data(ranking=samples.ranking(rows=many[:2], notes=()))
+    few = samples.report_data(ranking=samples.ranking(rows=many[:2]))
     assert shortened(few).ranking.said("note") == ()
 
 

@@ -37,13 +37,14 @@ class TestBuiltInSections(SectionContract):
         return next(section for section in load_sections() if section.key == key)
 
 
-def test_the_answer_comes_first_and_the_verdict_stands_in_full_behind_it():
+def test_the_answer_comes_first_and_its_notes_stand_behind_it():
     first = load_sections()[0]
     data = samples.report_data(samples.h200_run())
-    headline, facts = first.render(data).parts[:2]
+    headline, answers = first.render(data).parts[:2]
     assert headline.tone == "headline"
-    assert facts.rows
-    assert data.said(ranking) in words_of("evidence", data)
+    assert answers.rows
+    (note,) = data.ranking.said("note")
+    assert note in words_of("evidence", data)
 
 
 def test_an_interval_of_one_launch_is_called_one_within_a_process():
@@ -53,7 +54,7 @@ def test_an_interval_of_one_launch_is_called_one_within_a_process():
         assert ("of one process" in words_of("evidence", data)) is alone
 
 
-def test_without_runs_the_verdict_says_that_nothing_was_measured_here():
+def test_without_runs_it_is_said_that_nothing_was_measured_here():
     assert "Nothing was measured" in words_of("evidence", samples.report_data())
 
 
@@ -67,7 +68,7 @@ def test_a_ranking_that_cannot_be_made_leaves_its_reason():
     data = samples.report_data(
         samples.h200_run(), ranking=None, ranking_problem="no offer is left: 3 dropped by --region"
     )
-    assert "no offer is" in words_of("verdict", data)
+    assert "no offer is" in words_of("answer", data)
     assert block_of("value", data) is None
 
 
@@ -168,7 +169,7 @@ class _Point(EntryPoint):
 
 _OBJECTS = {
     "good": Section(key="extra", render=lambda data: Block(title="Extra", parts=(Paragraph(text="hello"),))),
-    "taken": Section(key="verdict", render=lambda data: None),
+    "taken": Section(key="answer", render=lambda data: None),
     "no-section": object(),
     "bad-key": Section(key="a b", render=lambda data: None),
 }
