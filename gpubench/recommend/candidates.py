@@ -59,10 +59,19 @@ class UsualJob(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much is to be done: of hours of a reference GPU what that does at its likely speed."""
+    """How much is to be done.
+
+    Attributes:
+        samples: At the likely speeds.
+        drawn: (D,) where it is given in hours of a reference GPU: what that GPU does in
+            them in each draw. None where it is a number of samples, which is certain.
+        reference: Row of the reference GPU among the speeds.
+    """
 
     job: Job
     samples: float
+    drawn: Floats | None = None
+    reference: int | None = None
 
 
 def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
@@ -98,7 +107,8 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
     row = speeds.row_of_one(request.reference_gpu)
     if row is None:
         return None
-    samples = REFERENCE_HOURS * SECONDS_PER_HOUR * float(speeds.samples_per_s[row])
+    seconds = REFERENCE_HOURS * SECONDS_PER_HOUR
+    samples = seconds * float(speeds.samples_per_s[row])
     words = f"{REFERENCE_HOURS:g} h of one {gpu_name(request.reference_gpu)}"
     job = _job(request, words, samples, unit)
     return Work(
@@ -106,6 +116,8 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
             job, reference_gpu_key=request.reference_gpu, reference_hours=REFERENCE_HOURS
         ),
         samples=samples,
+        drawn=seconds * speeds.draws[row],
+        reference=row,
     )
 
 
@@ -151,7 +163,8 @@ class Candidates:
     of the log of the efficiency. ``certain`` is what is left of the log width of a GPU's rate where an offer
     is the very machine that was measured, else 1. ``price`` is what is expected to be paid for the instance
     [USD/h], which ``prices`` is the distribution of. ``machine`` is the row of each in ``scalings``: a GPU
-    and how many. ``work`` is the job, if there is one.
+    and how many. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
+    reference GPU counts: what both err by together is not in them. ``work`` is the job, if there is one.
     """
 
     offers: Offers
@@ -171,6 +184,8 @@ class Candidates:
     rate: Floats
     rate_low: Floats
     rate_high: Floats
+    ratio_low: Floats
+    ratio_high: Floats
     prices: Prices
     work: Work | None = None
 
@@ -240,8 +255,6 @@ def candidates_of(
     prices = prices_of(offers, market)
     is_here = offers.is_owned & offers.provider.equals(QUOTED)
     certain = np.where(is_here, _certain_here(speeds)[gpu], 1.0)
-    down = np.log(speeds.samples_per_s / speeds.low)[gpu] * certain
-    up = np.log(speeds.high / speeds.samples_per_s)[gpu] * certain
     return Candidates(
         offers=offers,
         speeds=speeds,
@@ -257,9 +270,15 @@ def candidates_of(
         spread=half_width / Z90,
         certain=certain,
         vcpu_limit=vcpu_limit,
-        rate=np.minimum(rate, vcpu_limit),
-        rate_low=np.minimum(rate * np.exp(-np.hypot(down, half_width)), vcpu_limit / FEED_FACTOR),
-        rate_high=np.minimum(rate * np.exp(np.hypot(up, half_width)), vcpu_limit * FEED_FACTOR),
+        **_rates(
+            speeds,
+            request.reference_gpu,
+            gpu,
+            rate=rate,
+            half_width=half_width,
+            certain=certain,
+            vcpu_limit=vcpu_limit,
+        ),
         prices=prices,
         work=work,
     )
@@ -288,6 +307,62 @@ def _certain_here(speeds: Speeds) -> Floats:
     of_others = np.zeros(len(width))
     np.divide(ELSEWHERE, width, out=of_others, where=np.array(measured, dtype=bool) & (width > ELSEWHERE))
     return np.asarray(np.sqrt(1 - of_others**2))
+
+
+def _rates(
+    speeds: Speeds,
+    reference_gpu: str,
+    gpu: Indices,
+    *,
+    rate: Floats,
+    half_width: Floats,
+    certain: Floats,
+    vcpu_limit: Floats,
+) -> dict[str, Floats]:
+    """Return rates of instances with the ends of them, and of their ratios to the reference GPU."""
+    down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
+    ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
+    below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
+    ratio_below, ratio_above = (np.hypot(width[gpu], half_width) for width in (ratio_down, ratio_up))
+    return {
+        "rate": np.minimum(rate, vcpu_limit),
+        "rate_low": np.minimum(rate * np.exp(-below), vcpu_limit / FEED_FACTOR),
+        "rate_high": np.minimum(rate * np.exp(above), vcpu_limit * FEED_FACTOR),
+        "ratio_low": np.minimum(
+            rate * np.exp(-ratio_below), vcpu_limit / _both(1 / certain_low, FEED_FACTOR)
+        ),
+        "ratio_high": np.minimum(rate * np.exp(ratio_above), vcpu_limit * _both(certain_high, FEED_FACTOR)),
+    }
+
+
+def _both(*factors: float) -> float:
+    """Return how far two factors that err on their own reach together."""
+    return math.exp(math.hypot(*map(math.log, factors)))
+
+
+_RATIO_ENDS = (0.05, 0.95)
+
+
+def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, float, float]:
+    """Return how far ratios to the reference GPU reach; unknown where that has no figure.
+
+    Returns:
+        down, up: Of the speed of each GPU, in the logarithm; unknown is NaN. Against itself the reference GPU
+            is 1, within what two machines of one kind differ by, whatever else is known of it.
+        low, high: The factors by which a certain rate reaches down and up.
+    """
+    row = speeds.row_of_one(reference_gpu)
+    if row is None:
+        unknown = np.full(len(speeds.keys), np.nan)
+        return unknown, unknown, 1.0, 1.0
+    ratio = np.log(speeds.draws / speeds.draws[row])
+    likely = np.log(speeds.samples_per_s / speeds.samples_per_s[row])
+    low, high = np.quantile(ratio, _RATIO_ENDS, axis=1)
+    is_open = np.isnan(speeds.low) | np.isnan(speeds.low[row])
+    down, up = (np.where(is_open, np.nan, np.maximum(width, 0.0)) for width in (likely - low, high - likely))
+    down[row] = up[row] = ELSEWHERE
+    slow, fast = np.quantile(speeds.draws[row] / speeds.samples_per_s[row], _RATIO_ENDS)
+    return down, up, min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
 
 
 def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:

@@ -200,10 +200,15 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     feed_error = np.exp(_FARTHEST * FEED_SIGMA)
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
+    less = more = 1.0  # the ends of what drawn work makes of a rate: see ``objective.drawn_job_rates``
+    work = pool.work
+    if work is not None and work.drawn is not None:
+        ratios = work.samples / work.drawn
+        less, more = float(ratios.min()), float(ratios.max())
     at_best = merit(
         request,
         pool,
-        np.minimum(fast * instance * error, vcpu_limit * feed_error),
+        np.minimum(fast * instance * error, vcpu_limit * feed_error) * more,
         order,
         price / move,
         startup=1 / farthest_startup(request),
@@ -211,7 +216,7 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     at_worst = merit(
         request,
         pool,
-        np.minimum(slow * instance / error, vcpu_limit / feed_error),
+        np.minimum(slow * instance / error, vcpu_limit / feed_error) * less,
         order,
         price * move,
         startup=farthest_startup(request),

@@ -8,7 +8,6 @@ can judge by another figure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -138,7 +137,7 @@ def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
     kinds = np.stack([column[rows] for column in columns], axis=1)  # all that parts rows but their price
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     machines = rows[first]
-    rate = drawn_rates(request, pool, machines)
+    rate = drawn_job_rates(request, pool, machines)
     startup = startup_factors(request, pool, machines)
     return Drawn(_before_price(request, pool, rate, machines, startup), which.reshape(-1))
 
@@ -168,6 +167,18 @@ def drawn_merits(
         at = None if price is None else price.of(part)
         merits[part] = _at_price(request, pool, of.known[of.which[part]], rows[part], at)
     return merits
+
+
+def drawn_job_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+    """Return the (N, D) rate of these rows at which the likely work takes its time in every joint draw.
+
+    Of a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
+    """
+    rate = drawn_rates(request, pool, rows)
+    work = pool.work
+    if work is not None and work.drawn is not None:
+        rate *= work.samples / work.drawn
+    return rate
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:
@@ -208,16 +219,22 @@ def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice)
     return job_hours, cost(request, pool, job_hours, rows)
 
 
+def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
+    """Return the rates at which a job takes its likely time, its shortest and its longest.
+
+    Of work in hours of a reference GPU only the ratio to that GPU counts: there the job takes those hours.
+    """
+    if pool.work is not None and pool.work.reference is not None:
+        return pool.rate, pool.ratio_high, pool.ratio_low
+    return pool.rate, pool.rate_high, pool.rate_low
+
+
 def hours_with_ends(
     request: RankRequest, pool: Candidates, rows: Indices | slice
 ) -> tuple[Floats, Floats, Floats]:
     """Return the likely hours until the job is done, and the ends that hold nine tenths; unknown is NaN."""
-    likely, fast, slow = _paces(request, pool, rows)
+    likely, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
     return likely, *ends_of(likely, (fast, slow), _hours_by_start(request, pool, rows))
-
-
-def _paces(request: RankRequest, pool: Candidates, rows: Indices | slice) -> Iterator[Floats]:
-    return (hours(request, pool, rate[rows], rows) for rate in (pool.rate, pool.rate_high, pool.rate_low))
 
 
 def _hours_by_start(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
@@ -302,7 +319,7 @@ def total_with_ends(
     Throughput, start and price err on their own, so that their widths add in quadrature, on a log scale. What
     is due whatever the hours cost, as for sending results home, is certain and moves both ends alike.
     """
-    likely_hours, fast, slow = _paces(request, pool, rows)
+    likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
 
     def total(job_hours: Floats, price: Floats | None = None) -> Floats:
         return cost(request, pool, job_hours, rows, price) + waiting_usd(request, job_hours)

@@ -22,10 +22,10 @@ from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, P
 from gpubench.offers.columns import kinds_of
 from gpubench.offers.dates import HOURS_PER_YEAR
 from gpubench.offers.hardware import PLANNING_VALUE, CardPrice, Host, card_prices, hosts, parse_owned
-from gpubench.recommend.candidates import QUOTED, Candidates, drawn_rates
+from gpubench.recommend.candidates import QUOTED, Candidates
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
-from gpubench.recommend.objective import cost, hours, time_and_cost
+from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_percent, format_price
@@ -387,7 +387,8 @@ def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[Rank
     many = 1.0 if work is None else SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
         return request, pool
-    together = replace(pool, work=replace(work, samples=work.samples * many))
+    drawn = None if work.drawn is None else work.drawn * many
+    together = replace(pool, work=replace(work, samples=work.samples * many, drawn=drawn))
     return msgspec.structs.replace(request, egress_usd=request.egress_usd * many), together
 
 
@@ -454,7 +455,7 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
         at_once = 1 if request.shares_work else pool.count[machine]
         return np.asarray(at_once * usd / job_hours[0])
 
-    low, high = np.quantile(rent(drawn_rates(request, pool, pair)), _INTERVAL).tolist()
+    low, high = np.quantile(rent(drawn_job_rates(request, pool, pair)), _INTERVAL).tolist()
     likely = float(rent(pool.rate[pair][:, None])[0])
     return Range(min(low, likely), likely, max(high, likely))
 

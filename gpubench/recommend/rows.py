@@ -203,7 +203,7 @@ def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     rates = pool.rate[rows], pool.rate_low[rows], pool.rate_high[rows]
     row = pool.speeds.row_of_one(request.reference_gpu)
     reference = math.nan if row is None else float(pool.speeds.samples_per_s[row])
-    score = rates[0] / reference, rates[1] / reference, rates[2] / reference
+    score = rates[0] / reference, pool.ratio_low[rows] / reference, pool.ratio_high[rows] / reference
     per_usd = value_with_ends(pool, rows, score)
     job = {}
     if pool.work is not None:

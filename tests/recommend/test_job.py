@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpubench import rank
 from gpubench.errors import MisuseError
@@ -16,6 +20,9 @@ from gpubench.recommend.candidates import usual_job
 from .builders import A100, H100, L4, offer, rank_of
 
 RATES = {H100: 3000.0, L4: 500.0, A100: 1500.0}
+
+APART = math.exp(math.hypot(math.log(1.05), math.log(1.006)))
+"""How far two cards of one kind differ in two hosts."""
 
 
 def of_default(offers, rates=RATES, **options):
@@ -39,11 +46,32 @@ def test_without_a_job_it_is_what_one_a100_does_in_a_day():
     assert ranking.sorted_by == "cost"
 
 
-def test_a_default_job_is_a_number_of_samples_whose_hours_are_as_unsure_as_the_speed():
-    """H100 at 3,000/s, likely 1,500 to 6,000: 12 h, 6 to 24, as of any job."""
-    row = of_default([offer(H100, 2.0)], width=2.0, startup_minutes=0).rows[0]
-    assert (row.hours.low, row.hours.value, row.hours.high) == pytest.approx((6, 12, 24))
-    assert (row.score.low, row.score.high) == pytest.approx((1, 4))
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1.05, 3.0), st.sampled_from([0, 10]))
+def test_the_reference_is_known_against_itself_within_what_machines_differ_by(width, startup):
+    ranking = of_default([offer(A100, 1.5), offer(H100, 2.0)], width=width, startup_minutes=startup)
+    rows = {row.offer.gpu_key: row for row in ranking.rows}
+    own, other = rows[A100], rows[H100]
+    assert (own.score.low, own.score.value, own.score.high) == pytest.approx((1 / APART, 1, APART))
+    assert own.hours.value == pytest.approx(24 + startup / 60)
+    assert own.hours.low == pytest.approx(24 / APART + startup / 60)
+    assert own.hours.high == pytest.approx(24 * APART + startup / 60)
+    assert other.hours.low < other.hours.value < other.hours.high
+    assert own.samples_per_s.low == pytest.approx(1500 / width)
+
+
+def test_what_both_err_by_together_is_not_in_a_ratio():
+    """One error moves all alike: the job takes an H100 half of the hours, for sure."""
+
+    def together(estimates, n, seed):
+        error = np.random.default_rng(seed).standard_normal(n) * 0.3
+        return np.array([each.samples_per_s for each in estimates])[:, None] * np.exp(error)
+
+    ranking = of_default([offer(H100, 2.0)], width=2.0, drawer=together, startup_minutes=10.0)
+    row = ranking.rows[0]
+    assert row.hours.low == pytest.approx(row.hours.value)
+    assert row.hours.high == pytest.approx(row.hours.value)
+    assert row.samples_per_s.low == pytest.approx(1500)
 
 
 def test_relative_units_are_for_the_asking():
