@@ -1,16 +1,17 @@
 """Child processes under a deadline, which end with the process that started them, however it ends.
 
-This is the parent's end; the child's is ``parent``. Short commands of the system are run here too.
+Parent and child send each other JSON lines over two pipes of their own, because a model under test may print;
+whatever comes through them is hostile until decoded. Short commands of the system are run here too.
 
-A killed parent runs no ``finally`` and no handler. So beside each child stands a guard: a process that does
-nothing but wait for the end of a pipe, which the kernel closes when the parent is gone, and then kills the
-child's process group. As it runs no code of the child's, no hang of the child's stops it.
+A killed parent runs no ``finally`` and no handler. So a guard stands beside each child: a process that
+waits for the end of a pipe, which the kernel closes when the parent is gone, and then kills the child's
+process group. It runs none of the child's code, so a hang of the child does not stop it.
 
-A daemon leaves that group on purpose. So each child bears a mark among its variables, which what it starts
-inherits: whatever still bears it when the child has ended is ended too, and named. What clears its variables
-as well is reached by parentage: on Linux the command adopts what its children orphan, and ends it when the
-child has ended. A program that imports gpubench does not, for its orphans may be its own; nor is anybody
-there to do so where the command is killed by SIGKILL.
+A daemon leaves that group on purpose. So each child carries a mark in its environment, which its
+descendants inherit. Whatever still has the mark when the child has ended is ended too, and named. A process
+that clears its environment is reached by parentage: on Linux the command adopts what its children orphan, and
+ends it with the child. A program that imports gpubench does not, since its orphans may be its own. Nobody is
+left to do it where the command is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import contextlib
 import ctypes
 import math
 import os
+import queue
 import selectors
 import shutil
 import signal
@@ -26,39 +28,215 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from gpubench.files import NOT_JSON
 from gpubench.folders import package_path
-from gpubench.parent import CHUNK_BYTES, MARK, Lines, scratch_folder, write_message
 from gpubench.units import MIB, Seconds, format_bytes, format_duration, plain
+
+# --- the child's end -----------------------------------------------------------------------------------
+
+MOST_MESSAGE_BYTES = 16 * MIB
+"""The longest is a launch with its telemetry, some hundreds of kilobytes."""
+CHUNK_BYTES = 64 * 1024
+
+MARK = "GPUBENCH_CHILD"
+"""The variable by which a child, and what it starts, is known."""
+
+_Command = TypeVar("_Command")
+
+
+class Lines:
+    """Cuts what comes through a pipe into lines of bounded size."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a line has come in part."""
+        return bool(self._begun)
+
+    def add(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that are whole with this chunk.
+
+        Raises:
+            ValueError: If one is longer than ``MOST_MESSAGE_BYTES``.
+        """
+        *ends, rest = chunk.split(b"\n")
+        whole = []
+        for end in ends:
+            self._begun += end
+            whole.append(bytes(self._begun))
+            self._begun.clear()
+        self._begun += rest
+        if max(len(self._begun), *map(len, whole), 0) > MOST_MESSAGE_BYTES:
+            raise ValueError(f"sent a message of more than {format_bytes(MOST_MESSAGE_BYTES)}")
+        return whole
+
+
+class ParentChannel:
+    """The way to the parent and back, in a process that a ``ChildProcess`` stands for.
+
+    Attributes:
+        arguments: What the child is told from the start.
+        stop: Set once the parent has sent a message of the kind that says so.
+        farewell: What is left to do when the parent is gone or done.
+    """
+
+    def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
+        """Be bound to the parent, and take the pipes, which no process started from here inherits.
+
+        Args:
+            descriptors: To read from and to write to, in a process that speaks for the one that the parent
+                has started, and is bound to that one already; None in the child itself.
+        """
+        if descriptors is None:
+            *own, parent_pid = map(int, sys.argv[1:4])
+            self.read_fd, self.write_fd = own
+            self.arguments = sys.argv[4:]
+            die_with_parent(parent_pid)
+        else:
+            self.read_fd, self.write_fd = descriptors
+            self.arguments = []
+        self.stop = threading.Event()
+        self.farewell: Callable[[], None] = lambda: None
+        for descriptor in (self.read_fd, self.write_fd):
+            os.set_inheritable(descriptor, False)
+        self._pipes = {fd: _identity(fd) for fd in (self.read_fd, self.write_fd)}
+        self._folder = Path.cwd()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Write one message as one line."""
+        self._require_ours(self.write_fd)
+        write_message(self.write_fd, message)
+
+    def first_line(self) -> bytes:
+        """Wait for the first line, and leave what follows it in the pipe for another process to read.
+
+        Raises:
+            EOFError: If the parent has closed the pipe before.
+        """
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = os.read(self.read_fd, 1)
+            if not byte:
+                raise EOFError
+            line += byte
+        return bytes(line)
+
+    def return_home(self) -> None:
+        """Go back to the folder that this process was started in; a model may have left it."""
+        with contextlib.suppress(OSError):  # it is gone: what is looked for in it will say so
+            os.chdir(self._folder)
+
+    def _require_ours(self, descriptor: int) -> None:
+        """End this process where a model has closed the pipe: its number may by now be another file's."""
+        if _identity(descriptor) != self._pipes[descriptor]:
+            with contextlib.suppress(OSError):
+                os.write(2, b"the model has closed descriptors that are not its own\n")
+            os._exit(1)
+
+    def listen(
+        self, decoder: msgspec.json.Decoder[_Command], stop: type[msgspec.Struct]
+    ) -> queue.SimpleQueue[_Command]:
+        """Read commands in a thread, so that ``stop`` is heard during a round; return where they arrive.
+
+        When the parent's end of the pipe closes, for whatever reason, this process is gone at once.
+        """
+        commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+
+        def read() -> None:
+            lines = Lines()
+            while chunk := os.read(self.read_fd, CHUNK_BYTES):
+                self._require_ours(self.read_fd)
+                for line in lines.add(chunk):
+                    command = decoder.decode(line)
+                    if isinstance(command, stop):
+                        self.stop.set()
+                    else:
+                        commands.put(command)
+            try:
+                self.farewell()
+            finally:
+                os._exit(0)  # nothing else of ours is worth a moment more
+
+        threading.Thread(target=read, name="parent", daemon=True).start()
+        return commands
+
+
+def scratch_folder(mark: str | None = None) -> Path:
+    """Return the path of a folder that a child may make for itself, and that is removed with it.
+
+    Args:
+        mark: Of the child; None in the child itself.
+    """
+    return Path(os.environ.get("TMPDIR", "/tmp"), f"gpubench-{mark or os.environ[MARK]}")  # noqa: S108 - nobody guesses it
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have Linux end this process with its parent, should the guard have been killed too.
+
+    The kernel sends the signal when the thread that started this process ends: who starts a child waits for
+    it in the same thread. A parent that was gone before the kernel was asked is noticed here.
+
+    Args:
+        parent_pid: As the parent gave it.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Tell one open pipe from every other file; None where nothing is open under the number."""
+    try:
+        facts = os.fstat(descriptor)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
+
+
+def write_message(descriptor: int, message: msgspec.Struct) -> None:
+    """Write one message as one line."""
+    line = memoryview(msgspec.json.encode(message) + b"\n")
+    while line:
+        line = line[os.write(descriptor, line) :]
+
 
 if TYPE_CHECKING:
     import psutil
 
+# --- the parent's end ----------------------------------------------------------------------------------
+
 TERMINATE_AFTER_S = 10.0
-"""From SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
+"""Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
 CLOSE_AFTER_S = 2.0
-"""From the end of its pipe to SIGTERM; and from its answer to SIGKILL, for a child that is asked once."""
+"""Time from the end of its pipe to SIGTERM; for a child that is asked once, from its answer to SIGKILL."""
 TAIL_BYTES = 64 * 1024
-"""What is kept of the output of a child; a model that prints without end fills nothing."""
+"""Bytes of a child's output that are kept, so that a model which prints without end fills nothing."""
 MOST_PRINTED_BYTES = 64 * MIB
-"""A process that prints more than this times its printing; it is ended."""
+"""A process that prints more than this is ended: it would time its printing."""
 MOST_ASKED_PRINTED_BYTES = 8 * MIB
 """The same for a child that is asked once, where warnings and progress bars print thousands of bytes."""
 LOOK_UP_EVERY_S = 0.5
-"""A wait for a silent child is broken up: its end may be moved forward, or come while its pipe stays open."""
+"""Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 
 ENDS_ITSELF_S = 0.5
 """The kernel is ending some already, with the process that they were bound to."""
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 """Waits without a descriptor of its own."""
 _SET_CHILD_SUBREAPER = 36
-"""Of prctl(2): orphans among the descendants of this process become its children."""
+"""Option of prctl(2): orphans among the descendants of this process become its children."""
 _SWEEPS = 3
 """A daemon may have started another before it was ended."""
 

@@ -1,4 +1,4 @@
-"""What one choice gains over another: AMP over full precision, several GPUs over one, graph over eager.
+"""Gains of one choice over another: AMP over full precision, several GPUs over one, graph over eager.
 
 An effect is a pair of measurements of the same work and the ratio of their throughputs, with its interval and
 what casts doubt on it. Terminal, page and JSON read the same pairs.
@@ -23,12 +23,12 @@ from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind,
 from gpubench.precisions import Precision
 
 ROTATION = 4
-"""Losses of single steps belong to four batches in turn: only whole rotations are compared."""
+"""Steps use four batches in turn, so only whole rotations of losses are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A measurement together with the run it belongs to: no figure stands without its environment."""
+    """A measurement with the run it belongs to, since no figure stands without its environment."""
 
     run: Run
     measurement: Measurement
@@ -132,7 +132,7 @@ class Effect:
 
     @property
     def curve_steps(self) -> int:
-        """How many steps from the seed both kept the losses of."""
+        """Number of steps from the seed for which both kept the losses."""
         return min(len(_curve(self.of)), len(_curve(self.to)))
 
     @property

@@ -2,9 +2,10 @@
 
 A request is a frozen struct whose fields are ``Annotated[type, Option(...)]``. A type such as ``Positive``
 has limits, and msgspec holds values to them. From the struct come the options of the command line (see
-``gpubench.cli.options``), the refusals, and what a Python function of the same name takes: its conversions,
-its ``inspect.signature``, the "Args" of its docstring and the stub for type checkers. A field without an
-``Option`` is none; one named ``asked`` is told which options were given.
+``gpubench.cli.options``), the refusals, the keys of a file of settings, and what a Python function of the
+same name takes: its conversions, its ``inspect.signature``, the "Args" of its docstring and the stub for type
+checkers. A field without an ``Option`` is none; one named ``asked`` is told which options were given, one
+named ``settings`` what a file set.
 """
 
 from __future__ import annotations
@@ -103,16 +104,16 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def limits(self) -> str:
         """The limits in words: ``above 0``, ``from 0 to below 10``; empty where there are none."""
-        gt, ge, lt, le = self.meta.gt, self.meta.ge, self.meta.lt, self.meta.le
-        least = "at least" if lt is None and le is None else "from"
-        words = {"above": gt, least: ge, "to below": lt, "to": le}
-        return " ".join(f"{word} {limit:.10g}" for word, limit in words.items() if limit is not None)
+        least = "at least" if self.meta.lt is None and self.meta.le is None else "from"
+        words = {"above": self.meta.gt, least: self.meta.ge, "to below": self.meta.lt, "to": self.meta.le}
+        return " ".join(f"{word} {limit:.13g}" for word, limit in words.items() if limit is not None)
 
 
 _KNOWN: Mapping[Any, tuple[str, str, str]] = {
     bool: ("True or False", "bool", ""),
     int: ("a whole number", "int", "N"),
     float: ("a number", "float", "NUMBER"),
+    date: ("a day (YYYY-MM-DD, or a date)", "date | str", "YYYY-MM-DD"),
     str: ("text", "str", "TEXT"),
     Path: ("a path", "str | Path", "PATH"),
     Any: ("a value", "Any", "TEXT"),
@@ -120,9 +121,8 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 """What stands for a type in words, in a signature and in the help, where a switch takes nothing."""
 
 
-def with_help(option: Option, **changes: Any) -> Option:
-    """Return a shared option with the words of one verb."""
-    return msgspec.structs.replace(option, **changes)
+with_help = msgspec.structs.replace
+"""Returns a shared option with the words of one verb."""
 
 
 def spelled(name: str) -> str:
@@ -156,29 +156,35 @@ def options_of(request_type: type[msgspec.Struct]) -> tuple[Option, ...]:
 
 def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
     parts = [bool] if option.sets else _parts_of(info.type)
+    kinds = [part for part in parts if part in (*_KNOWN,)]
     choices = option.choices or tuple(part for part in parts if isinstance(part, str) and not option.read)
-    kinds = [str] if choices else [part for part in parts if part in (*_KNOWN,)]
-    base = Any if option.read or not kinds else kinds[0]
-    many, optional = ... in parts, NoneType in parts
+    base = Any if option.read else next(iter(kinds), str if choices else Any)
     takes, python, metavar = _KNOWN[base]
-    takes, python = option.takes or takes, option.python or python
     if choices and not option.commas:
-        python = f"Literal[{', '.join(map(json.dumps, choices))}]"
+        words = f"Literal[{', '.join(map(json.dumps, choices))}]"
+        python = words if base is str else f"{python} | {words}"
+        takes, metavar = (
+            (takes, metavar) if base is str else (f"{takes} or {choices[0]}", f"{metavar}|{choices[0]}")
+        )
+    takes, python, many = option.takes or takes, option.python or python, ... in parts
     python = f"{python} | Sequence[{python}]" if many else python
-    default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
     return with_help(
         option,
         name=option.name or info.name,
         choices=choices,
         takes=f"{takes}, or a list of such" if many else takes,
-        python=f"{python} | None" if optional else python,
+        python=f"{python} | None" if NoneType in parts else python,
         metavar=option.metavar or ("TEXT,..." if option.commas else metavar),
         field=info.name,
         base=base,
         meta=next((part for part in parts if isinstance(part, msgspec.Meta)), msgspec.Meta()),
         many=many,
-        optional=optional,
-        initial=False if option.sets else default,
+        optional=NoneType in parts,
+        initial=False
+        if option.sets
+        else info.default
+        if info.default_factory is msgspec.NODEFAULT
+        else info.default_factory(),
     )
 
 
@@ -191,10 +197,7 @@ def _parts_of(annotation: Any) -> list[Any]:
 
 
 def request_from(
-    request_type: type[R],
-    given: Mapping[str, Any],
-    call: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    request_type: type[R], given: Mapping[str, Any], call: str | None = None, file: str = ""
 ) -> R:
     """Make a request of what is given by name.
 
@@ -202,66 +205,58 @@ def request_from(
         request_type: The struct.
         given: Values by the option's name or an earlier one. A lone value stands for several.
         call: The Python function that a message names; None is the command line, whose values are text.
-        settings: What a file sets, as ``settings_for`` read it; what is given counts before it.
+        file: Where the settings among these values stand.
 
     Raises:
         WrongArgumentError: If a name is unknown, a type is wrong, or a value that must be given is missing.
         MisuseError: If a text cannot be read, a number is outside of its limits, a choice is unknown, or two
             options set the same field.
     """
-    parameters = options_of(request_type)
-    known = {name: each for each in parameters for name in (each.name, *each.old)}
-    prefix = "" if call is None else f"{call}(): "
-    values: dict[str, Any] = {known[name].field: value for name, value in (settings or {}).items()}
+    options = options_of(request_type)
+    known = {name: each for each in options for name in (each.name, *each.old)}
+    prefix = f"{call}(): " if call else ""
+    values: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, value in given.items():
         if name not in known:
-            of_field = [each.name for each in parameters if each.field == name]
-            near = of_field or get_close_matches(name, [each.name for each in parameters], n=1)
+            of_field = [each.name for each in options if each.field == name]
+            near = of_field or get_close_matches(name, [each.name for each in options], n=1)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
         each = known[name]
-        shown = f"{prefix}{name}" if call else named(each)
-        found = _read(each, value, shown, text=call is None)
+        is_set = each.way == "setting" and bool(file)
+        shown = name if call else f"{file}: {typed(name)}" if is_set else named(each)
+        found = _read(each, value, f"{prefix}{shown}", text=not (call or is_set))
         if each.sets and not found:
             continue
         first = names.setdefault(each.field, name)
         if first != name:
             other = first if call else named(known[first])
-            raise MisuseError(f"{prefix}{other} contradicts {shown.removeprefix(prefix)}: give one of them")
+            raise MisuseError(f"{prefix}{other} contradicts {shown}: give one of them")
         values[each.field] = each.sets or found
-    for each in parameters:
+    for each in options:
         if each.initial is msgspec.NODEFAULT and each.field not in values:
-            missing = f"{prefix}{each.name}" if call else named(each)
-            raise WrongArgumentError(f"{missing} is missing: give {each.takes}")
-    if "asked" in request_type.__struct_fields__:
-        values["asked"] = tuple(known[name].name for name in names.values() if given[name] is not None)
-    if settings and "settings" in request_type.__struct_fields__:
-        values["settings"] = settings_in_words(request_type, settings, given)
-        values["asked"] += tuple(settings)
-    return request_type(**values)
-
-
-def settings_for(request_type: type[msgspec.Struct], values: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """Return the settings of a request that a file has, read.
-
-    Raises:
-        MisuseError: As ``request_from``, naming the file.
-    """
-    return {
-        each.name: _read(each, values[each.name], f"{file}: {typed(each.name)}", text=False)
-        for each in options_of(request_type)
-        if each.way == "setting" and each.name in values
+            raise WrongArgumentError(
+                f"{prefix}{each.name if call else named(each)} is missing: give {each.takes}"
+            )
+    told = {
+        "asked": tuple(known[name].name for name in names.values() if given[name] is not None),
+        "settings": settings_in_words(request_type, given) if file else (),
     }
+    return request_type(
+        **values, **{name: told[name] for name in told if name in request_type.__struct_fields__}
+    )
 
 
-def settings_in_words(
-    request_type: type[msgspec.Struct], settings: Mapping[str, Any], given: Mapping[str, Any] = {}
-) -> tuple[str, ...]:
-    """Return the settings that count beside what was given, as a file states them: ``tax = 0.19``."""
-    of_file = [each for each in options_of(request_type) if each.name in settings and each.name not in given]
-    words = {each.name: settings[each.name] if each.many else [settings[each.name]] for each in of_file}
-    return tuple(f"{typed(each.name)} = {', '.join(map(_word, words[each.name]))}" for each in of_file)
+def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings among what is given, as a file states them: ``tax = 0.19``."""
+    settings = {
+        each.name: given[each.name]
+        for each in options_of(request_type)
+        if each.way == "setting" and each.name in given
+    }
+    lists = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+    return tuple(f"{typed(name)} = {', '.join(map(_word, values))}" for name, values in lists.items())
 
 
 def check_fields(request: R) -> R:
@@ -296,6 +291,8 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
 
     A bool is no number here, and a number no text: who gives one for the other has mistaken the option.
     """
+    if isinstance(value, str) and value in each.choices:
+        return value
     try:
         if each.read is not None:
             return each.read(value, name)
@@ -312,7 +309,9 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
         raise _refusal(each, value, name) from None
     except ValueError:
         raise MisuseError(f"{name} {shown_value(value)} is not {each.takes}") from None
-    if (each.choices and found not in each.choices) or (is_number(found) and not abs(found) <= _LARGEST):
+    if each.choices and isinstance(found, str):
+        raise unknown_choice(name, found, each.choices)
+    if is_number(found) and not abs(found) <= _LARGEST:
         raise _refusal(each, found, name)
     return found
 
@@ -321,12 +320,12 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
 
 
 def _refusal(each: Option, value: Any, name: str) -> MisuseError:
-    if each.choices and isinstance(value, str):
-        return unknown_choice(name, value, each.choices)
     if each.base in {int, float} and is_number(value, Integral if each.base is int else Real):
-        if abs(value) <= _LARGEST:
-            return MisuseError(f"{name} {value:.10g} must be {each.limits}")
-        return MisuseError(f"{name} {shown_value(value)} must be a finite number {each.limits}".rstrip())
+        kind = "" if abs(value) <= _LARGEST else "a finite number "
+        words = f" or {each.choices[0]}" if each.choices else ""
+        return MisuseError(f"{name} {shown_value(value)} must be {kind}{each.limits}".rstrip() + words)
+    if each.base is date and isinstance(value, str):
+        return MisuseError(f"{name} {shown_value(value)} is not {each.takes}")
     kind = type(value).__name__
     return WrongArgumentError(f"{name} must be {each.takes}, not {shown_value(value)} ({kind})")
 
@@ -443,29 +442,15 @@ def _taken(each: Option) -> inspect.Parameter:
     return inspect.Parameter(each.name, kind, default=default, annotation=each.python)
 
 
-def _with_arguments(doc: str, parameters: Iterable[Option]) -> str:
-    """Put the options into a docstring: after its text, before what it returns or raises."""
+def _with_arguments(doc: str, options: Iterable[Option]) -> str:
     import textwrap
 
     fill = functools.partial(textwrap.fill, width=100, initial_indent="    ", subsequent_indent=" " * 8)
-    arguments = "\n".join(fill(f"{each.name}: {help_of(each)}") for each in parameters)
-    before, rest = re.split(r"(?m)(?=^(?:Returns|Raises|Example):|\Z)", doc, maxsplit=1)
-    return f"{before.rstrip()}\n\nArgs:\n{arguments}\n\n{rest}".rstrip() if arguments else doc
+    arguments = "\n".join(fill(f"{each.name}: {help_of(each)}") for each in options)
+    return f"{doc}\n\nArgs:\n{arguments}" if arguments else doc
 
 
 # --- options that several verbs share ----------------------------------------------------------------------
-
-
-def read_day(value: date | str, name: str) -> date | str:
-    """Return a day as it was given; ``today.day_of`` reads it.
-
-    Raises:
-        TypeError: If it is no day and no text.
-    """
-    del name
-    if not isinstance(value, date | str):
-        raise TypeError
-    return value
 
 
 RESULTS = Option(
@@ -473,8 +458,6 @@ RESULTS = Option(
 )
 Results: TypeAlias = Annotated[Path | None, RESULTS]
 
-Day: TypeAlias = date | str
-DAY = Option(read=read_day, takes="a day (YYYY-MM-DD, or a date)", python="date | str", metavar="YYYY-MM-DD")
 CLASSIC = ("cnn", "lstm", "vgg16")
 """Measured and ranked by where no workload is named."""
 WORKLOAD = Option(
@@ -494,37 +477,8 @@ Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a
 
 LARGEST_NUMBER = 2**40
 """More samples than any step holds, and few enough for every figure of them."""
-
-
-def read_batch(value: Any, name: str) -> Any:
-    """Read a batch size: a whole number, or ``max``.
-
-    Raises:
-        MisuseError: If a text is neither, or the number is outside of 1 to ``LARGEST_NUMBER``.
-        TypeError: If it is something else.
-    """
-    if value is None or value == "max":
-        return value
-    if isinstance(value, bool) or not isinstance(value, str | Integral):
-        raise TypeError
-    try:
-        size = int(value)
-    except ValueError:
-        raise MisuseError(f"{name} {plain(str(value))!r} is neither a whole number nor max") from None
-    if size < 1:
-        raise MisuseError(f"{name} {shown_value(size)} must be at least 1, or max")
-    if size > LARGEST_NUMBER:
-        raise MisuseError(f"{name} {shown_value(size)} is more than any step holds")
-    return size
-
-
-BATCH = Option(
-    read=read_batch,
-    takes="a whole number or max",
-    python='int | Literal["max"]',
-    metavar="N|max",
-    default="the workload's main batch",
-)
+Batch: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)] | Literal["max"] | None
+BATCH = Option(default="the workload's main batch")
 
 
 AnyPrecision: TypeAlias = Annotated[
@@ -551,7 +505,7 @@ GPU_COUNT = Option("Exact number of GPUs.")
 MOST_USD_PER_HOUR = Option("Highest price of the instance [USD/h].")
 """0 keeps what is free."""
 GpuBatch: TypeAlias = Annotated[
-    int | Literal["max"] | None,
+    Batch,
     with_help(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
 ]
 

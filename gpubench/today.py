@@ -6,12 +6,9 @@ verb begins and handed down as an argument, never kept.
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, date, datetime
 
 from gpubench.errors import MisuseError
-
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 def now() -> datetime:
@@ -24,26 +21,13 @@ def today() -> date:
     return now().date()
 
 
-def day_of(as_of: date | str | None, option: str = "--as-of") -> date:
+def day_of(as_of: date | None, option: str = "--as-of") -> date:
     """Return the day that was asked for, today where none was.
 
-    Args:
-        as_of: The day, or how it is written.
-        option: By which it was asked for, as errors name it.
-
     Raises:
-        MisuseError: If it is no day, is not written YYYY-MM-DD, or lies in the future.
+        MisuseError: If it lies in the future.
     """
     present = today()
-    if as_of is None:
-        return present
-    text = as_of if isinstance(as_of, str) else as_of.isoformat()
-    try:
-        day = date.fromisoformat(text) if _DAY.fullmatch(text) else None
-    except ValueError:
-        day = None
-    if day is None:
-        raise MisuseError(f"{option} {text[:40]!r} is not a day: write it as YYYY-MM-DD, such as {present}")
-    if day > present:
-        raise MisuseError(f"{option} {day} lies in the future: today is {present} (UTC)")
-    return day
+    if as_of is not None and as_of > present:
+        raise MisuseError(f"{option} {as_of} lies in the future: today is {present} (UTC)")
+    return as_of or present

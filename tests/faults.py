@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from gpubench.errors import ExitCode, exit_codes
+from gpubench.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -128,11 +128,10 @@ FAULTS = (
     fault("A half or broken result file", "Set aside under a free name, and counted; the others are read", "0; 2",
           "record/store::a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read",
           "record/store::a_second_broken_file_of_one_name_replaces_no_earlier_one",
-          "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named",
-          "record/merging::a_damaged_file_is_set_aside_when_its_run_goes_on",
-          "record/merging::a_damaged_file_that_cannot_be_replaced_costs_nothing"),
-    fault("Several writers at once", "A file and a lock for each run; saving only adds", "0",
-          "stress::processes_that_write_one_store_at_once_lose_nothing", "record/merging::a_writer_that_knows_less_takes_nothing_away"),
+          "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named"),
+    fault("Several writers at once", "A file and a lock for each run", "0",
+          "stress::processes_that_write_one_store_at_once_lose_nothing",
+          "record/two_writers::what_another_process_added_meanwhile_is_kept_and_only_the_rest_is_measured"),
     fault("Another writes this run; a stale lock; a file system without locks",
           "Refused before it measures; a dead one's is free; the file decides, and the message names it", "0; 5",
           "record/lock::a_second_process_is_refused_in_one_line_while_the_first_holds_the_run",
@@ -141,8 +140,7 @@ FAULTS = (
           "record/two_writers::a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case"),
     fault("An older or a newer schema", "Read as the current one; upgrade gpubench", "0; 2",
           "record/schema::a_run_of_the_first_schema_reads_with_the_defaults_and_is_written_as_the_current_one",
-          "record/store::a_later_schema_says_upgrade_and_is_not_set_aside",
-          "record/merging::what_cannot_be_read_now_is_not_replaced"),
+          "record/store::a_later_schema_says_upgrade_and_is_not_set_aside"),
     fault("NaN, infinity, huge integers, deep nesting", "Refused", "2",
           "record/store::an_invalid_row_with_nan_is_stored_and_read_back_as_unknown", "record/store::deep_nesting_is_refused",
           "stress::no_reader_breaks_on_what_a_file_may_hold"),
@@ -200,41 +198,29 @@ FAULTS = (
 
 HEAD = f"""# Reliability: what can go wrong, and what gpubench then does
 
-Nothing that is finished is lost: a run is one file, which is replaced whole after each finished launch and is through to the
-disk before the launch is told. Saving a run keeps what is stored of it besides. One process at a time writes a run. Only a
-file whose content is proven bad is set aside, under a name that overwrites nothing.
+Nothing that is finished is lost. A run is one file; after each finished launch it is replaced whole and synced to the disk. One process at a
+time writes a run. Only a file with proven bad content is set aside, under a name that overwrites nothing.
 
-Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type; what is
-written is whole or not there. Every child process goes through another (`gpubench/children.py`): it ends with the command,
-however that ends, with what it has started (the one exception: fault 30), and what it sends is hostile until decoded. Nothing that was read is ever executed. A model of one's own
-is code that its owner trusts: it may not pass off a result by accident, but it runs in the process that measures it. A
-result, of torch or of Keras, must be that of the rounds that were reported on the way to it, in no more time than has passed;
-what reads a model must answer once, for that model, with amounts that can be. Whoever writes into these pipes on purpose, round
-by round, or answers and ends the process, is believed: a figure of a model that is not trusted is worth what the model is.
+Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type. Every child process
+goes through another (`gpubench/children.py`): it ends with the command, with what it has started (fault 30 names the exception). Nothing that
+was read is executed. A model of your own is code that you trust: it cannot pass off a result by accident, but one that writes into
+these pipes on purpose is believed.
 
-An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}.
+An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}. The [others](questions.md) stand beside each fault.
 
-Faults with the exit code and the tests (below `tests/`, `test_` left out) that hold it. Exit codes:
-{exit_codes()}.
+Each fault, what happens, and the exit codes that a command may end with; `tests/faults.py` names the tests that hold it.
 
-| | fault | what happens | exit | tests |
-|---|---|---|---|---|
 """
 
 
 def page() -> str:
     """Return docs/reliability.md."""
-    rows = (
-        f"| {n} | {f.name} | {f.answer} | {f.exit_code} | {', '.join(f'`{t}`' for t in f.tests)} |"
-        for n, f in enumerate(FAULTS, start=1)
-    )
+    rows = (f"{n}. **{f.name}**: {f.answer} ({f.exit_code})" for n, f in enumerate(FAULTS, start=1))
     return HEAD + "\n".join(rows) + "\n" + TAIL
 
 
 TAIL = """
-## Under stress
-`pytest -m stress` kills, collides, fuzzes and fails system calls by the hundred; the suite that runs by default holds a
-short form of each. `tests/stress/README.md` says how many, what is failed and what is not, and what the last full pass found.
+`pytest -m stress` kills, collides, fuzzes and fails system calls by the hundred (`tests/stress/README.md`).
 """
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from gpubench.models import CardClass, Execution, MemoryNeed
 from gpubench.profile.allowance import device_bytes
 from gpubench.profile.memory_figures import FIXED_BYTES, WORKSPACE_BYTES
 from gpubench.units import MIB
-from tools.make_memory_allowance import MemoryReading, fit_allowance, fit_compiled_loss
+from tools.make import MemoryReading, fit_allowance, fit_compiled_loss
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):

@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a sound run of two GPUs breaks the power limit of one and is refused",
-        file="gpubench/record/rules.py",
+        file="gpubench/record/run_file.py",
         old="launch.energy_region_s / gpu_count",
         new="launch.energy_region_s",
         killer="record/test_store.py::test_more_energy_than_the_power_limit_allows_is_refused",
@@ -390,15 +390,15 @@ MUTANTS = (
     Mutant(
         name="the median of a marketplace is no standard for its hosts",
         file="gpubench/offers/outliers.py",
-        old="self._hosts[offer.provider, offer.gpu_key, offer.pricing] = median_of",
-        new="pass",
+        old="hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))",
+        new="hosts = None",
         killer="offers/test_shipped_prices.py::test_an_ask_is_held_to_the_median_that_its_own_marketplace_had",
     ),
     Mutant(
         name="two names in one stranger's file bear each other out",
         file="gpubench/offers/outliers.py",
-        old="is_another_hand = origin == UNTOLD or hand.origin != origin",
-        new="is_another_hand = True",
+        old="is_another_hand = (origin == 0) | (asks.origin != origin)",
+        new="is_another_hand = np.ones(len(paid), dtype=bool)",
         killer="recommend/test_strangers_prices.py::test_no_bait_wins_without_a_caution",
     ),
     Mutant(

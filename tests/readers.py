@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench.cuda_check.store import read_check
+from gpubench.children import Lines
+from gpubench.cuda_check.judge import read_check
 from gpubench.errors import GpuBenchError
 from gpubench.files import BadContentError, decode_json, read_bytes
 from gpubench.folders import data_bytes
@@ -18,7 +19,6 @@ from gpubench.models import Offer, Round
 from gpubench.offers.cleaning import read_own
 from gpubench.offers.importing import read_table
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
-from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration
 from gpubench.record import store
 from tools.published import published_bytes, read_csv

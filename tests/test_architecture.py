@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import os
 import re
 import shutil
@@ -10,8 +12,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def test_no_room_is_reached_from_below_by_its_name():
 
 
 LIBRARIES = {
-    "torch": {"measure", "profile", "probe", "workload", "user_build", "user_loss", "tensors"},
+    "torch": {"measure", "profile", "probe", "workload", "user_model", "user_loss", "tensors"},
     "plotly": {"report"},
     "pynvml": {"probe"},
     "requests": {"offers"},
@@ -142,68 +142,30 @@ def test_a_price_source_is_a_file_and_nothing_else():
     assert len(files) > 5
 
 
-def test_a_verb_is_a_file_and_nothing_else():
-    from gpubench.cli.app import verb_names
+def test_a_verb_is_a_row_of_the_table_and_a_function_that_takes_what_is_asked():
+    from gpubench.cli.table import VERBS
 
     folder = ROOT / "gpubench" / "cli" / "verbs"
-    files = {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
-    assert {name.replace("-", "_") for name in verb_names()} == files
-    assert len(files) > 10
-
-
-A_VERB = '''
-from typing import Annotated
-
-import msgspec
-
-from gpubench.cli.options import Verb
-from gpubench.cli.output import print_json
-from gpubench.options import AtLeastOne, Option
-
-
-class DoubleRequest(msgspec.Struct, frozen=True, kw_only=True):
-    number: Annotated[int, Option("What is doubled.", place=True, bare=True, metavar="NUMBER")]
-    times: Annotated[AtLeastOne, Option("How often.")] = 1
-
-
-def verb(request: DoubleRequest, *, as_json: bool) -> None:
-    """Double a number."""
-    print_json({"doubled": request.number * 2**request.times, "as_json": as_json})
-
-
-VERB = Verb(verb, also_called=("times",))
-'''
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "printed"),
-    [
-        (("--help",), 0, "Double a number."),
-        (("double-it", "--help"), 0, "How often. (at least 1) [default: 1]"),
-        (("double-it", "3", "--times", "2", "--json"), 0, '"doubled": 12'),
-        (("double-it",), 2, "Missing argument 'NUMBER'"),
-        (("double-it", "3", "--times", "0"), 2, "--times 0 must be at least 1"),
-        (("times",), 2, "Did you mean 'double-it'?"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_a_verb_is_added_by_its_file_alone(arguments, code, printed, tmp_path):
-    """It is in the help, is called, and says what is wrong with its options."""
-    (tmp_path / "double_it.py").write_text(A_VERB, encoding="utf-8")
-    program = (
-        f"import sys; sys.argv = ['gpubench', *{arguments!r}]\n"
-        f"from gpubench.cli import verbs; verbs.__path__.append({str(tmp_path)!r})\n"
-        "from gpubench.cli.app import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    assert printed in done.stdout + done.stderr
+    found = {}
+    for path in (path for path in folder.glob("*.py") if path.stem != "__init__"):
+        module = importlib.import_module(f"gpubench.cli.verbs.{path.stem}")
+        for name, function in vars(module).items():
+            own = inspect.isfunction(function) and function.__module__ == module.__name__
+            if (
+                own
+                and "as_json" in (asked := inspect.signature(function).parameters)
+                and not name.startswith("_")
+            ):
+                action = name.removesuffix("_") if name != "verb" else ""
+                requests = [
+                    each.annotation for each in asked.values() if each.kind is each.POSITIONAL_OR_KEYWORD
+                ]
+                found[f"{path.stem.replace('_', '-')} {action}".strip()] = tuple(requests)
+    found.pop("run tell")  # what the tests of a run call
+    assert found == {path: verb.asked for path, verb in VERBS.items() if verb.asked}
+    assert {path.partition(" ")[0] for path in found} >= {
+        path for path, verb in VERBS.items() if not verb.asked
+    }
 
 
 def test_every_option_of_the_command_line_is_declared_in_a_request():

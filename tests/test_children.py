@@ -142,8 +142,9 @@ JOB = """
 import os, pathlib, sys, time
 from gpubench.measure import messages
 from gpubench.measure.budget import QUICK
-from gpubench.measure.child import Child, environment_of
-from gpubench.measure.place import MODULE
+from gpubench.measure.launcher import Child
+from gpubench.measure.environment import environment_of
+from gpubench.measure.messages import MODULE
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
 variables = environment_of(cpu, os.environ, peers=(cpu,))
@@ -207,7 +208,7 @@ import os, pathlib, signal, sys, time
 import psutil
 from gpubench.children import run_child
 code = (
-    "import os, sys, pathlib, time; from gpubench.parent import die_with_parent; die_with_parent(int(sys.argv[3]));"
+    "import os, sys, pathlib, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3]));"
     "pathlib.Path(sys.argv[4]).touch(); time.sleep(600)"
 )
 run_child(("-c", code), [sys.argv[1]], str, time_limit_s=600)
@@ -228,14 +229,14 @@ def test_a_child_whose_guard_was_killed_too_ends_with_its_parent(tmp_path):
 
 
 def test_a_child_whose_parent_was_gone_before_it_was_bound_ends_at_once():
-    code = "from gpubench.parent import die_with_parent; die_with_parent(1); print('goes on')"
+    code = "from gpubench.children import die_with_parent; die_with_parent(1); print('goes on')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
 
 
 def test_a_child_that_a_thread_started_goes_on_while_that_thread_waits_for_it():
     """The kernel's signal comes with the end of the thread that started the child; the others end here."""
-    code = "import os, sys, time; from gpubench.parent import die_with_parent; die_with_parent(int(sys.argv[3])); time.sleep(1)"
+    code = "import os, sys, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3])); time.sleep(1)"
     found = []
 
     def run() -> None:
@@ -320,7 +321,7 @@ def test_an_answer_of_a_megabyte_is_taken_and_a_child_that_hangs_after_it_is_end
 
 def test_no_process_that_a_child_starts_inherits_its_pipes():
     code = (
-        "import subprocess, sys\nfrom gpubench.parent import ParentChannel\nparent = ParentChannel()\n"
+        "import subprocess, sys\nfrom gpubench.children import ParentChannel\nparent = ParentChannel()\n"
         "look = 'import os, sys; print([f for f in map(int, sys.argv[1:]) if os.path.exists(f\"/proc/self/fd/{f}\")])'\n"
         "command = [sys.executable, '-c', look, *sys.argv[1:3]]\n"
         "print(subprocess.run(command, close_fds=False, capture_output=True, text=True).stdout)"
@@ -489,7 +490,7 @@ def process_line(process: psutil.Process) -> list[str]:
         return []
 
 
-CHANNEL = "from gpubench.parent import ParentChannel; import os, sys, time; parent = ParentChannel(); "
+CHANNEL = "from gpubench.children import ParentChannel; import os, sys, time; parent = ParentChannel(); "
 
 
 def test_a_model_that_closes_every_descriptor_ends_its_process_and_writes_into_no_other_file(tmp_path):

@@ -32,7 +32,7 @@ from click.testing import CliRunner
 
 import gpubench
 from gpubench.cli.app import app
-from gpubench.measure.execution import NotPreparedError, prepare
+from gpubench.measure.guards import NotPreparedError, prepare
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
 from gpubench.measure.step import move
@@ -106,7 +106,7 @@ def test_a_new_execution_is_one_member_one_row_and_one_way(tmp_path: Path, has_a
     edits = [
         ("executions.py", '    TF_GRAPH = "tf-graph"\n', MEMBER),
         ("executions.py", "_FACTS = {\n", ROW),
-        ("measure/execution.py", "    Execution.EAGER: eager,\n", WAY),
+        ("measure/guards.py", "    Execution.EAGER: eager,\n", WAY),
     ]
     for name, before, added in edits if has_a_way else edits[:2]:
         text = (copy / name).read_text(encoding="utf-8")

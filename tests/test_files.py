@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpubench import folders
-from gpubench.cuda_check.store import read_check
+from gpubench.cuda_check.judge import read_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file, read_bytes, require_writable, write_file
 from gpubench.offers.cleaning import read_own
@@ -336,7 +336,7 @@ BESIDE = {
     },  # gpuhunt reads a folder; the gate writes into it
     "probe/host.py": {"read_text"},  # /proc and /sys
     "recommend/trial.py": {"read_text"},  # what an installed distribution says of itself
-    "record/lock.py": {"open"},  # the open descriptor is the lock
+    "record/store.py": {"open"},  # the open descriptor is the lock
 }
 _METHODS = frozenset(
     {

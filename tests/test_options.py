@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import get_args
 
@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpubench
-from gpubench.cli.app import app, load_verb, main, verb_names
-from gpubench.cli.verbs.rank import ShownRequest
+from gpubench.cli.app import app, main
+from gpubench.cli.table import VERBS as TABLE
+from gpubench.cli.table import ShownRequest, TryRequest
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.models import SortedBy
@@ -34,18 +35,10 @@ VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
 
 def asked_of_verbs() -> list[type]:
     """What the verbs are asked."""
-    runs = [load_verb(name).run for name in verb_names()]
-    actions = [action for run in runs for action in (run.values() if isinstance(run, Mapping) else (run,))]
-    asked = [
-        each for action in actions for each in inspect.signature(action, eval_str=True).parameters.values()
-    ]
-    return sorted(
-        {each.annotation for each in asked if each.name != "as_json"}, key=lambda kind: kind.__name__
-    )
+    return sorted({kind for verb in TABLE.values() for kind in verb.asked}, key=lambda kind: kind.__name__)
 
 
-TRY = inspect.signature(load_verb("try").run, eval_str=True).parameters["request"].annotation
-NEEDED = {PredictRequest: {"workload": "cnn"}, TRY: {"answer": Path("answer.json")}}
+NEEDED = {PredictRequest: {"workload": "cnn"}, TryRequest: {"answer": Path("answer.json")}}
 MOST_LINE = 300
 
 
@@ -98,7 +91,7 @@ def test_every_field_says_what_it_is_for(request_type: type) -> None:
         assert each.help[-1] in ".)", each.field
         assert each.help[0].isupper(), each.field
         assert "[default" not in each.help, each.field
-        if each.base not in {bool, int, float, str, Path} and each.field != "data":
+        if each.base not in {bool, int, float, str, date, Path} and each.field != "data":
             assert each.read is not None, each.field
         if each.read is not None:
             assert each.takes != "a value", each.field
@@ -281,7 +274,9 @@ def test_a_value_of_any_size_is_shown_in_one_short_line() -> None:
         gpubench.rank(gpu=["a", "b\x1b[2J" * 10**5, object()])
     assert len(str(caught.value)) < MOST_LINE
     for batch in (0, -3, 2**41, 10**5000):
-        with pytest.raises(MisuseError, match=r"batch_size .* (at least 1|than any step)"):
+        with pytest.raises(
+            MisuseError, match=r"batch_size .* must be (a finite number )?from 1 to 1099511627776 or max$"
+        ):
             gpubench.rank(batch_size=batch)
     with pytest.raises(MisuseError) as misuse:
         gpubench.rank(sort="\x1b[2J" + "x" * 10**5)

@@ -39,8 +39,8 @@ import pandas as pd
 
 from gpubench.cli.app import app
 from gpubench.measure import capability, micro, plan, step
-from gpubench.measure.peaks import GEMM_SIZES, peak_flops_per_s
-from gpubench.measure.precision import switches_for
+from gpubench.measure.capability import GEMM_SIZES, peak_flops_per_s
+from gpubench.measure.step import switches_for
 from gpubench.measure.request import RunRequest
 from gpubench.measure.plan import check_request
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind

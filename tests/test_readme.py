@@ -9,6 +9,7 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from golden import pages
 
 from gpubench.errors import exit_codes
 
@@ -101,7 +102,12 @@ def test_the_confirmed_cards_are_those_of_the_page_of_limits():
 
 
 TWO_SCREENS_PX = 1700
-MOST_WORDS, MOST_ROWS = 430, 10
+MOST_WORDS, MOST_ROWS = 480, 10
+
+
+def test_the_first_screen_is_what_the_command_prints():
+    """Renew with ``python tests/golden/pages.py``."""
+    assert pages.readme() == (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_is_short():

@@ -16,6 +16,8 @@ import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.offers.snapshot import Snapshot, SourceOffers, embedded_offers, load_offers, write_snapshot
+from gpubench.options import request_from
+from gpubench.recommend.request import RankRequest
 from gpubench.sections.data import gather
 from gpubench.today import day_of, now, today
 
@@ -61,7 +63,8 @@ def test_the_day_is_that_of_utc():
 
 @pytest.mark.parametrize("given", ["2026-10-04", date(2026, 10, 4)])
 def test_a_day_may_be_asked_for(given):
-    assert day_of(given) == date(2026, 10, 4)
+    asked = request_from(RankRequest, {"as_of": given}, "rank")
+    assert day_of(asked.as_of) == date(2026, 10, 4)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def test_a_day_may_be_asked_for(given):
 )
 def test_what_is_no_day_is_refused(given):
     with pytest.raises(MisuseError, match="YYYY-MM-DD"):
-        day_of(given)
+        request_from(RankRequest, {"as_of": given}, "rank")
 
 
 def test_a_day_to_come_is_refused():

@@ -10,6 +10,7 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +99,17 @@ def encode(calibration: Calibration) -> bytes:
     return table_json(calibration, order="sorted")
 
 
-def write_calibration(results: Path | None, path: Path, date: str | None = None) -> dict[str, Any]:
+def write_calibration(results: Path | None, path: Path, day: date | None = None) -> dict[str, Any]:
     """Calibrate, with the runs of a results folder where one is named, and write it.
 
     Returns:
         What was learned from how much, and why published rows were not used.
 
     Raises:
-        MisuseError: If there is no such folder, or the date is no day of the past.
+        MisuseError: If there is no such folder, or the day is yet to come.
         StorageError: If it cannot be written.
     """
-    calibration = calibrate(_own_runs(results), fitted=day_of(date, "--date").isoformat())
+    calibration = calibrate(_own_runs(results), fitted=day_of(day, "--date").isoformat())
     write_file(path, encode(calibration), hint="choose another file with -o")
     return {
         "path": str(path),
@@ -299,7 +300,9 @@ if __name__ == "__main__":
     parser = ArgumentParser(description="Rebuild the calibration from the published measurements.")
     parser.add_argument("--with", dest="results", type=Path, help="results folder whose GPU runs are added")
     parser.add_argument("-o", "--output", type=Path, default=own_calibration_path(), help="where to write")
-    parser.add_argument("--date", help="date to write into it, YYYY-MM-DD; today by default")
+    parser.add_argument(
+        "--date", type=date.fromisoformat, help="date to write into it, YYYY-MM-DD; today by default"
+    )
     asked = parser.parse_args()
     try:
         print_json(write_calibration(asked.results, asked.output, asked.date))

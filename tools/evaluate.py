@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import binomtest, spearmanr
+from scipy.stats import spearmanr
 
 from gpubench.arrays import Flags, Floats
 from gpubench.cli.output import answer
@@ -30,7 +30,6 @@ from gpubench.specs import load_specs
 from gpubench.stats import Z90
 from tools.fit import (
     COMMON_SHARE,
-    COVERAGE,
     HOLD_OUTS,
     LEVEL,
     RATIO,
@@ -212,9 +211,6 @@ def _fitted(aim: Aim, task: TaskKind) -> Fit:
 
 # --- what held-out predictions are worth -------------------------------------------------------------------
 
-FEWEST_VOTES = 4
-"""An architecture or harness with fewer targets is too small for a test of its coverage."""
-TEST_LEVEL = 0.01
 FEWEST_CANDIDATES = 4
 _SEED, _DRAWS = 20261120, 400
 
@@ -236,7 +232,6 @@ def report(outcome: Outcome) -> dict[str, Any]:
             for name, flags in _slices(outcome).items()
             if flags.any()
         },
-        "rejected": rejected(outcome),
     }
 
 
@@ -251,35 +246,6 @@ def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
         "bias": _mean(error, weight),
         **_widths(error, width, weight),
     }
-
-
-def votes(outcome: Outcome, kind: str) -> Mapping[str, list[float]]:
-    """By architecture or harness, the share covered of each target GPU in each harness: one vote each."""
-    table, y, weight = outcome.table, outcome.pairs.y, outcome.pairs.weight
-    inside = weight * (np.abs(outcome.log_error) <= outcome.half_width)
-    keep = np.isfinite(outcome.half_width) & outcome.bound
-    voter = [getattr(table, kind)[y][keep], table.harness[y][keep], table.gpu_key[y][keep]]
-    sums = pd.DataFrame({"inside": inside, "all": weight})[keep].groupby(voter).sum()
-    shares = (sums["inside"] / sums["all"]).groupby(level=0)
-    return {str(label): each.tolist() for label, each in shares}
-
-
-def rejected(outcome: Outcome) -> dict[str, list[str]]:
-    """Architectures and harnesses whose coverage is not that of a 90 % interval, by Holm's procedure at 1 %.
-
-    A two-sided binomial test with targets as n, for each that has ``FEWEST_VOTES`` or more.
-    """
-    found = {}
-    for kind in ("architecture", "harness"):
-        tested = sorted(
-            (binomtest(round(sum(shares)), len(shares), COVERAGE).pvalue, label)
-            for label, shares in votes(outcome, kind).items()
-            if len(shares) >= FEWEST_VOTES
-        )
-        held = (p > TEST_LEVEL / (len(tested) - i) for i, (p, _) in enumerate(tested))
-        count = next((i for i, is_held in enumerate(held) if is_held), len(tested))
-        found[kind] = [label for _, label in tested[:count]]
-    return found
 
 
 def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:

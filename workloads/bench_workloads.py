@@ -19,10 +19,8 @@ from gpubench.session.session import Prepared
 def test_workload(benchmark: Any, gpubench_case: PlannedCase, gpubench_prepared: Prepared) -> None:
     """Time the step of one case."""
     from gpubench.measure.capability import NotHereError
-    from gpubench.measure.execution import prepare
-    from gpubench.measure.hardware import open_hardware
-    from gpubench.measure.precision import switches_for
-    from gpubench.measure.step import built, move, seed_all
+    from gpubench.measure.guards import prepare
+    from gpubench.measure.step import built, move, open_hardware, seed_all, switches_for
 
     benchmark.group = gpubench_case.case.workload  # before it times: it keeps the group of that moment
     case, seed = gpubench_case.case, gpubench_prepared.plan.seed

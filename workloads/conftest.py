@@ -11,12 +11,11 @@ import msgspec
 import pytest
 
 from gpubench.errors import GpuBenchError
-from gpubench.measure.child import environment_of
-from gpubench.measure.environment import environment
+from gpubench.measure.environment import environment, environment_of
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.options import CLASSIC
-from gpubench.probe.identity import storable
+from gpubench.probe.backend import storable
 from gpubench.profile import run_names
 from gpubench.session.session import Prepared, prepare
 

@@ -1,7 +1,6 @@
-"""The command line: its verbs, and how it starts and ends.
+"""The command line: how it is found what a line asks for, and how it starts and ends.
 
-Each verb is a file of ``gpubench.cli.verbs``; it and its room are imported, and its options laid out, when it
-is called or its help is asked for.
+A verb is laid out where it is called or its help is asked for, and its file is imported when it is called.
 """
 
 from __future__ import annotations
@@ -11,26 +10,21 @@ import errno
 import gc
 import signal
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import Any, NoReturn
+from typing import Any
 
 import click
-from click.exceptions import NoArgsIsHelpError
 
 from gpubench import __version__
 from gpubench.blocks.terminal import heed_columns
-from gpubench.cli import verbs
-from gpubench.cli.last_words import last_words
-from gpubench.cli.options import Actions, Verb, command_of
+from gpubench.cli.last_words import fail, fail_unexpectedly
+from gpubench.cli.options import command_of
 from gpubench.cli.output import leave_quietly, make_safe
+from gpubench.cli.table import VERBS
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
 from gpubench.options import unknown_choice
-from gpubench.units import listing, plain
+from gpubench.units import listing
 
-MESSAGE_LIMIT = 2000
 HELP_WIDTH = 120
 """Most columns of a help text."""
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -39,39 +33,29 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def verb_names() -> tuple[str, ...]:
-    """The verbs by name, without importing any: the files of ``gpubench.cli.verbs``."""
-    return tuple(found.name.replace("_", "-") for found in iter_modules(verbs.__path__))
-
-
-def load_verb(name: str) -> Verb:
-    """Import the file of a verb."""
-    verb: Verb = import_module(f"{verbs.__name__}.{name.replace('-', '_')}").VERB
-    return verb
-
-
 class Verbs(click.Group):
-    """The group of all verbs; each is laid out where it is called or its help is asked for."""
+    """The verbs, or the actions of one."""
+
+    path = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the verbs in the order of the help, which each states."""
+        """Name them in the order of the table."""
         del ctx
-        return sorted(verb_names(), key=lambda name: load_verb(name).place)
+        return [name.rpartition(" ")[2] for name in VERBS if name.rpartition(" ")[0] == self.path]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return a verb by name."""
+        """Return one by name."""
         del ctx
-        known = verb_names()
-        return command_of(name, load_verb(name), lambda: map(load_verb, known)) if name in known else None
-
-    def main(self, *args: Any, **given: Any) -> Any:
-        """Run the command line; its help heeds the width as its tables do."""
-        heed_columns()
-        return super().main(*args, **given)
+        path = f"{self.path} {name}".strip()
+        if path not in VERBS or VERBS[path].asked:
+            return command_of(path) if path in VERBS else None
+        actions = Verbs(name, help=VERBS[path].help, no_args_is_help=False)
+        actions.path = path
+        return actions
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Take a model that is named first for a question of ``rank``: ``gpubench resnet50 --spot``."""
-        if args[0] not in verb_names() and _is_a_model(args[0]):
+        if not self.path and args[0] not in VERBS and _is_a_model(args[0]):
             args = ["rank", *args]
         return super().resolve_command(ctx, args)
 
@@ -142,6 +126,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C; a run that measures has its own
+    heed_columns()
     try:
         status = app(prog_name="gpubench", standalone_mode=False) or 0
         sys.stdout.flush()
@@ -150,63 +135,46 @@ def main() -> None:
         leave_quietly(sys.stdout, sys.stderr)
         sys.exit(ExitCode.NO)
     except GpuBenchError as error:
-        _fail(str(error), error.exit_code)
+        fail(str(error), error.exit_code)
     except click.UsageError as error:
-        _fail(_misuse(error), error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", ExitCode.INTERRUPTED)
+        fail(_misuse(error), error.exit_code)
     except OSError as error:
         if error.filename is not None:
-            _fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
+            fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
         if error.errno not in _NO_ROOM:
-            _fail_unexpectedly(error)
+            fail_unexpectedly(error)
         leave_quietly(sys.stdout)  # files of ours are named, a stream has no name
-        _fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
-    except Exception as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
-        if is_interrupt(error):
-            _fail("interrupted", ExitCode.INTERRUPTED)
-        _fail_unexpectedly(error)
-
-
-def _fail_unexpectedly(error: Exception) -> NoReturn:
-    _fail(last_words(error), ExitCode.INTERNAL)
+        fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
+        if isinstance(error, click.Abort) or is_interrupt(error):
+            fail("interrupted", ExitCode.INTERRUPTED)
+        fail_unexpectedly(error)
 
 
 def _misuse(error: click.UsageError) -> str:
     """What the parser holds against the line, the verb that may have been meant, and whose help says more."""
-    names: list[str] = []
-    context = error.ctx
-    while context is not None and context.parent is not None:
-        names.insert(0, context.info_name or "")
-        context = context.parent
-    if error.ctx is None and sys.argv[1:2] and sys.argv[1] in verb_names():
-        names = sys.argv[1:2]  # an option without its value is found before there is a context
-    path = " ".join(["gpubench", *names])
-    option = getattr(error, "option_name", None)
-    word = getattr(error, "command_name", None)
+    # An option without its value is found before there is a context.
+    path = (
+        error.ctx.command_path
+        if error.ctx
+        else " ".join(["gpubench", *(n for n in sys.argv[1:2] if n in VERBS)])
+    )
+    verb = path.removeprefix("gpubench").strip()
+    option, word = getattr(error, "option_name", None), getattr(error, "command_name", None)
     for gone in csv.DictReader(package_text("data/gone.csv").splitlines()):
-        if option and (gone["verb"], gone["option"]) == (" ".join(names), option):
+        if option and (gone["verb"], gone["option"]) == (verb, option):
             return f"{path} has no {option} any more: {gone['instead']}"
-        if word and (gone["verb"], gone["option"]) == (" ".join([*names, word]), ""):
+        if word and (gone["verb"], gone["option"]) == (f"{verb} {word}".strip(), ""):
             return f"{path} {word} is no more: {gone['instead']}"
-    words = error.format_message()
-    also: Sequence[str] = ()
-    if isinstance(error, NoArgsIsHelpError) and isinstance(error.ctx.command, Actions):
-        print(words)
-        words = f"add one of {listing(error.ctx.command.commands)}"
-    elif word and not names and "Did you mean" not in words:
+    words, also = error.format_message(), []
+    if words == "Missing command.":
+        words = (
+            f"add one of {listing(name.rpartition(' ')[2] for name in VERBS if name.startswith(f'{verb} '))}"
+        )
+    elif word and not verb and "Did you mean" not in words:
         from gpubench.discovery import models_like
 
-        also = [name for name in verb_names() if word.lower() in load_verb(name).also_called]
-        also = also or models_like(word.lower())  # a model may be named first
+        also = [name for name, each in VERBS.items() if word.lower() in each.also_called]
+        also = also or list(models_like(word.lower()))  # a model may be named first
     meant = f" Did you mean '{also[0]}'?" if also else ""
     return f"{words}{meant} (see {path} --help)"
-
-
-def _fail(message: str, exit_code: int) -> NoReturn:
-    # A message may quote a file name or a driver's words: no escape of theirs reaches the terminal.
-    try:
-        print(f"gpubench: {plain(' '.join(message.split()), MESSAGE_LIMIT)}", file=sys.stderr)
-    except OSError:  # a log on a full disk: the exit code says it still
-        leave_quietly(sys.stderr)
-    sys.exit(exit_code)

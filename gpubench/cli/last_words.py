@@ -1,4 +1,4 @@
-"""What is said of an error that nobody expected: one line, and where a log with the traceback is.
+"""What ends the command line other than by its answer: one line, and a log where nobody expected it.
 
 It may come while modules are loaded, or where no file can be opened any more: nothing here needs one.
 """
@@ -6,19 +6,35 @@ It may come while modules are loaded, or where no file can be opened any more: n
 from __future__ import annotations
 
 import os
+import sys
+from typing import NoReturn
+
+from gpubench.errors import ExitCode
+
+MESSAGE_LIMIT = 2000
 
 
-def last_words(error: BaseException) -> str:
-    """Return the line; call while the error is being handled."""
+def fail(message: str, exit_code: int) -> NoReturn:
+    """Print a line on stderr and exit; no escape in the words of others reaches a terminal."""
+    line = "".join(c if c.isprintable() else "" for c in " ".join(message.split()))
+    short = line if len(line) <= MESSAGE_LIMIT else f"{line[: MESSAGE_LIMIT - 1]}…"
+    try:
+        print("gpubench:", short, file=sys.stderr, flush=True)
+    except OSError:  # a log on a full disk: the exit code says it still
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    sys.exit(exit_code)
+
+
+def fail_unexpectedly(error: BaseException) -> NoReturn:
+    """Say what nobody expected, and where a log with its traceback is; call while it is being handled."""
     try:
         report = f"please report it with {_log()}"
     except Exception as why:  # noqa: BLE001 - a full disk, no folder for it, no descriptor left to load a module
         report = f"please report it; no log could be written: {getattr(why, 'strerror', None) or why}"
-    return f"internal error: {type(error).__name__}: {error}; {report}"
+    fail(f"internal error: {type(error).__name__}: {error}; {report}", ExitCode.INTERNAL)
 
 
 def _log() -> str:
-    """Write the traceback of the error in hand to a file of its own, and return its path."""
     import traceback
     from pathlib import Path
     from tempfile import gettempdir

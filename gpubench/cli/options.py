@@ -1,57 +1,40 @@
-"""A verb, and its options on the command line, made of its requests: laid out, read, completed."""
+"""A verb on the command line, made of its row in the table: options, settings, and what a shell completes."""
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 import msgspec
 
 from gpubench.cli.output import say
+from gpubench.cli.table import VERBS
 from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.options import RECIPE as RECIPE_PANEL
 from gpubench.options import (
     Option,
     help_of,
     options_of,
     request_from,
-    settings_for,
     settings_in_words,
     spelled,
     typed,
     unknown_name,
 )
-from gpubench.settings import FILES, Settings, read_settings
 from gpubench.units import listing, plain
 
-Action: TypeAlias = Callable[..., int | None]
 RECIPE = "recipe"
-
-
-class Verb(msgspec.Struct, frozen=True):
-    """A verb of the command line.
-
-    Attributes:
-        run: Takes its requests in order and ``as_json``, and returns its exit code, None for 0; or several
-            such actions by name.
-        help: Of several actions; else it is what ``run`` says of itself.
-        place: Where it stands in the help, the smallest first.
-        also_called: What it is called elsewhere.
-        only: The options to offer by name, each with its panel in the help; empty offers all of its requests.
-    """
-
-    run: Action | Mapping[str, Action]
-    help: str = ""
-    place: int = 1000
-    also_called: tuple[str, ...] = ()
-    only: Mapping[str, str | None] = {}
+FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
+"""Where settings stand, the first before the second, and in which table of it."""
+_SEAM, _HYPHEN = "|\0 ", "\u2011"
+"""Where a list of choices may be broken as its lines are laid out; what stands for a hyphen meanwhile."""
 
 
 class Command(click.Command):
@@ -60,148 +43,69 @@ class Command(click.Command):
     panels: Mapping[str | None, str | None] = {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by panel, those without one first."""
+        """Write the options by panel, those without one first; no word and no choice is broken."""
         by_panel: dict[str, list[tuple[str, str]]] = {"Options": []}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
-                by_panel.setdefault(self.panels.get(each.name) or "Options", []).append(record)
+                words = record[1].replace("|", _SEAM).replace("-", _HYPHEN)
+                by_panel.setdefault(self.panels.get(each.name) or "Options", []).append((record[0], words))
+        start = len(formatter.buffer)
         for panel, records in by_panel.items():
             with formatter.section(panel):
-                _write(formatter, records)
+                formatter.write_dl(records)
+        lines = (each.replace(_SEAM, "|").replace("\0", "") for each in formatter.buffer[start:])
+        formatter.buffer[start:] = [each.replace(_HYPHEN, "-") for each in lines]
 
 
-_SEAM = "|\0 "
-"""Where a list of choices may be broken while its lines are laid out: behind a bar, never within a choice."""
-_WIDEST_TERM = 30
-
-
-def _write(formatter: click.HelpFormatter, records: Sequence[tuple[str, str]]) -> None:
-    """Write options beside what they mean; no word and no choice is broken."""
-    widths = [len(term) for term, _ in records]
-    beside = min(max(widths, default=0), _WIDEST_TERM) + 2
-    room = max(formatter.width - formatter.current_indent - beside, 20)
-    for term, words in records:
-        text = words.replace("|", _SEAM)
-        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-        lines = [line.replace(_SEAM, "|").replace("\0", "") for line in lines]
-        if len(term) > beside - 2:
-            lines.insert(0, "")
-        for head, line in zip([term, *[""] * len(lines)], lines, strict=False):
-            formatter.write(f"{'':{formatter.current_indent}}{head:{beside}}{line}".rstrip() + "\n")
-
-
-class Actions(click.Group):
-    """The actions of a verb; its help names them in the order of the verb."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the actions."""
-        del ctx
-        return list(self.commands)
-
-
-def command_of(name: str, verb: Verb, every: Callable[[], Iterable[Verb]] = tuple) -> click.Command:
-    """Return the command of a verb, or the group of its actions.
-
-    Args:
-        name: What is typed.
-        verb: The verb.
-        every: Imports every verb: asked where a file sets what this one does not heed.
-    """
-    if isinstance(verb.run, Mapping):
-        actions = [_command(action, run, verb.only, every) for action, run in verb.run.items()]
-        return Actions(name, actions, help=verb.help, short_help=verb.help, no_args_is_help=True)
-    return _command(name, verb.run, verb.only, every)
-
-
-def _requests_of(action: Action) -> list[type[msgspec.Struct]]:
-    asked = inspect.signature(action, eval_str=True).parameters.values()
-    return [each.annotation for each in asked if each.name != "as_json"]
-
-
-def _command(
-    name: str, action: Action, only: Mapping[str, str | None], every: Callable[[], Iterable[Verb]]
-) -> Command:
-    """Return a command with an option for each field of the requests of an action, and ``--json``."""
-    offered = {
-        request: [
-            each
-            for each in options_of(request)
-            if each.way in {"option", "recipe"} and (not only or each.name in only)
-        ]
-        for request in _requests_of(action)
-    }
+def command_of(path: str) -> Command:
+    """Return the command of a verb or an action: an option for each field of its requests, and ``--json``."""
+    verb = VERBS[path]
+    offered = [
+        each
+        for each in chain(*map(options_of, verb.asked))
+        if each.way in {"option", RECIPE} and (not verb.only or each.name in verb.only)
+    ]
 
     def called(as_json: bool, **given: Any) -> None:
-        known = _settings_of_folder(offered, every)
-        settings = {request: settings_for(request, known.values, known.file) for request in offered}
-        requests = [
-            request_from(request, _given_of(options, given), settings=settings[request])
-            for request, options in offered.items()
-        ]
-        code = action(*requests, as_json=as_json)
-        for request, values in settings.items():
-            if values and "settings" not in request.__struct_fields__:
-                say(f"set in {known.file}: {listing(settings_in_words(request, values))}")
+        ways = {"option": _given_of(offered, given), "setting": {}}
+        ways[RECIPE] = _recipe_of(given.get(f"name_{RECIPE}") or (), offered)
+        file, ways["setting"] = _settings_of(verb.asked)
+        requests = []
+        for kind in verb.asked:
+            named = {each.name: ways.get(each.way, {}) for each in options_of(kind)}
+            values = {name: found[name] for name, found in named.items() if name in found}
+            requests.append(request_from(kind, values, file=file))
+        file_name, _, action = path.replace("-", "_").partition(" ")
+        module = import_module(f"gpubench.cli.verbs.{file_name}")
+        code = getattr(module, f"{action}_" if action else "verb")(*requests, as_json=as_json)
+        told = list(chain(*(settings_in_words(kind, ways["setting"]) for kind in verb.asked)))
+        if told:
+            say(f"set in {file}: {listing(told)}")
         if code:
             click.get_current_context().exit(code)
 
-    options = [each for of_one in offered.values() for each in of_one]
-    laid_out = [made for each in options for made in _laid_out(each)]
-    as_json = click.Option(["as_json", "--json"], is_flag=True, help="Print one JSON document on stdout.")
-    about = inspect.getdoc(action) or ""
+    settings = [typed(each.name) for each in chain(*map(options_of, verb.asked)) if each.way == "setting"]
     command = Command(
-        name,
-        params=[*laid_out, *_recipe_option(options), as_json],
+        path.rpartition(" ")[2],
+        params=[*chain(*map(_laid_out, offered)), *_recipe_option(offered), _AS_JSON],
         callback=called,
-        help=about,
-        short_help=about.partition("\n\n")[0],
-        epilog=_settings_told(offered),
+        help=verb.help,
+        short_help=verb.help.partition("\n\n")[0],
+        epilog=f"Settings, in {' or '.join(FILES)} of the folder you are in: {', '.join(settings)}."
+        if settings
+        else None,
     )
-    command.panels = {f"name_{each.name}": only.get(each.name, each.panel) for each in options}
-    command.panels[f"name_{RECIPE}"] = RECIPE_PANEL
+    command.panels = {f"name_{each.name}": verb.only.get(each.name, each.panel) for each in offered}
+    command.panels |= {f"name_{RECIPE}": RECIPE_PANEL}
     return command
 
 
-def _settings_told(requests: Iterable[type[msgspec.Struct]]) -> str | None:
-    """Return what a help text says of the settings that a verb heeds."""
-    names = [
-        typed(each.name) for request in requests for each in options_of(request) if each.way == "setting"
-    ]
-    files = " or ".join(FILES)
-    return f"Settings, in {files} of the folder you are in: {', '.join(names)}." if names else None
+_AS_JSON = click.Option(["as_json", "--json"], is_flag=True, help="Print one JSON document on stdout.")
 
 
-def requests_of(verb: Verb) -> list[type[msgspec.Struct]]:
-    """Return what a verb, or any action of it, is asked."""
-    actions = verb.run.values() if isinstance(verb.run, Mapping) else [verb.run]
-    return list(chain(*map(_requests_of, actions)))
-
-
-def _settings_of_folder(
-    requests: Iterable[type[msgspec.Struct]], every: Callable[[], Iterable[Verb]]
-) -> Settings:
-    """Return the settings of the working folder, where one of these requests heeds any.
-
-    Raises:
-        MisuseError: If a file is no TOML, or sets what no verb heeds.
-    """
-    heeded = _settings_of(requests)
-    known = read_settings(Path()) if heeded else Settings()
-    if not known.values.keys() <= heeded:
-        heeded |= _settings_of(chain(*map(requests_of, every())))
-        for name in sorted(known.values.keys() - heeded):
-            raise unknown_name(f"setting in {known.file}", name, get_close_matches(name, heeded))
-    return known
-
-
-def _settings_of(requests: Iterable[type[msgspec.Struct]]) -> set[str]:
-    return {each.name for request in requests for each in options_of(request) if each.way == "setting"}
-
-
-def _recipe_option(options: Iterable[Option]) -> list[click.Option]:
-    """Return ``--recipe`` where there are keys of it."""
-    keys = [f"{typed(each.name)}: {help_of(each)}" for each in options if each.way == RECIPE]
-    about = "\n\n".join(
+def _recipe_option(offered: Iterable[Option]) -> list[click.Option]:
+    keys = [f"{typed(each.name)}: {help_of(each)}" for each in offered if each.way == RECIPE]
+    about = " ".join(
         ["How the workload is trained or run, where it is not as the workload itself says.", *keys]
     )
     return [
@@ -216,7 +120,6 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
         return
     must_be = each.initial is msgspec.NODEFAULT
     by_place = each.bare or (each.place and (each.many or must_be))
-    complete = _completing(each)
     if by_place:
         yield click.Argument(
             [f"place_{each.name}"],
@@ -224,7 +127,7 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
             nargs=-1 if each.many else 1,
             required=each.bare and must_be,
             metavar=each.metavar if each.bare else f"[{each.name.upper()}]{'...' if each.many else ''}",
-            shell_complete=complete,
+            shell_complete=_completing(each),
         )
     if not each.bare:
         yield click.Option(
@@ -233,70 +136,101 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
             is_flag=each.base is bool or None,
             multiple=each.many,
             metavar=each.metavar or None,
-            shell_complete=complete,
+            shell_complete=_completing(each),
         )
 
 
 def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given of a request, by option; what was given by place joins what it stands for."""
-    found = _recipe_of(
-        given.get(f"name_{RECIPE}") or (), [each.name for each in offered if each.way == RECIPE]
-    )
+    """Return what was given by option; what was given by place joins what it stands for."""
+    found: dict[str, Any] = {}
     for each in offered:
-        by_name, by_place = given.get(f"name_{each.name}"), given.get(f"place_{each.name}")
-        if by_place and by_name and not each.many:
-            twice = f"{plain(by_place)} and {plain(by_name)}"
+        places = [given.get(f"place_{each.name}"), given.get(f"name_{each.name}")]
+        values = [value for value in places if value not in {None, False, ()}]
+        if len(values) > 1 and not each.many:
+            twice = " and ".join(map(plain, values))
             raise MisuseError(f"{spelled(each.name)} is given twice: {twice}")
-        value = (
-            [*(by_place or ()), *(by_name or ())] if each.many else by_name if by_place is None else by_place
-        )
-        if value not in (None, False, []):
-            found[each.name] = value
+        if values:
+            found[each.name] = list(chain(*values)) if each.many else values[0]
     return found
 
 
-def _recipe_of(words: Iterable[str], keys: Sequence[str]) -> dict[str, Any]:
+def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str]:
     """Read ``weight-type=bfloat16,loss-chunks=8``, once or several times over."""
-    found: dict[str, Any] = {}
-    for part in chain(*(each.split(",") for each in words)) if keys else ():
-        key, _, value = part.partition("=")
-        name = key.strip().replace("-", "_")
-        if name not in keys or not value.strip():
-            known = listing(map(typed, keys))
-            raise MisuseError(f"--recipe {plain(part)!r} is not KEY=VALUE, with a key of {known}")
+    keys = [typed(each.name) for each in offered if each.way == RECIPE]
+    found: dict[str, str] = {}
+    for part in chain(*(each.split(",") for each in words)):
+        key, value = (each.strip() for each in f"{part}=".split("=")[:2])
+        if key.replace("_", "-") not in keys or not value:
+            raise MisuseError(f"--recipe {plain(part)!r} is not KEY=VALUE, with a key of {listing(keys)}")
+        name = key.replace("-", "_")
         if name in found:
             raise MisuseError(f"--recipe gives {plain(key)} twice")
-        found[name] = value.strip()
+        found[name] = value
     return found
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, Any]]:
+    """Return the file of settings of the working folder, and what it sets; none where a verb heeds none.
+
+    Raises:
+        MisuseError: If a file is no TOML, or sets what no verb heeds.
+    """
+    if not any(each.way == "setting" for each in chain(*map(options_of, asked))):
+        return "", {}
+    file, values = read_settings(Path())
+    every = chain(*(verb.asked for verb in VERBS.values())) if values else ()
+    heeded = {each.name for each in chain(*map(options_of, every)) if each.way == "setting"}
+    for name in sorted(values.keys() - heeded):
+        raise unknown_name(f"setting in {file}", name, get_close_matches(name, heeded))
+    return file, values
+
+
+def read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the name of the file of settings in a folder, and what it sets; no file above it counts.
+
+    Raises:
+        MisuseError: If a file is no TOML, or its settings are no table.
+    """
+    import tomllib
+
+    for name, keys in FILES.items():
+        if not (folder / name).is_file():
+            continue
+        try:
+            table: Any = tomllib.loads(read_bytes(folder / name, TABLE_BYTES, follow_links=True).decode())
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise MisuseError(f"{name} is no TOML: {plain(str(error), 200)}") from None
+        for key in keys:
+            table = table.get(key, {}) if isinstance(table, dict) else None
+        if not isinstance(table, dict):
+            raise MisuseError(f"{name}: {'.'.join(keys)} is no table of settings")
+        if table or not keys:
+            return name, {key.replace("-", "_"): value for key, value in table.items()}
+    return "", {}
 
 
 # --- completed by the shell -------------------------------------------------------------------------------
 
 
 def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
-    """Return what completes a value of an option; it looks for names only where a shell asks."""
+    """Return what completes a value of an option; it looks for names only where a shell asks.
+
+    A shell takes a space as the end of a name: outside of quotes a hyphen stands for it, as in names of GPUs.
+    """
     names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
+    if names is None:
+        return None
 
     def completions(ctx: Any, parameter: Any, incomplete: str) -> Sequence[str]:
         del ctx, parameter
-        typed = dict.fromkeys(_as_typed(name, incomplete) for name in (names() if names else ()))
-        return [name for name in typed if name.lower().startswith(incomplete.lower())]
+        found = [name if " " in incomplete else name.replace(" ", "-") for name in names()]
+        found = [name.lower() for name in found] if incomplete == incomplete.lower() else found
+        return [name for name in dict.fromkeys(found) if name.lower().startswith(incomplete.lower())]
 
-    return completions if names else None
-
-
-def _as_typed(choice: str, incomplete: str) -> str:
-    """Return a name as it goes on from what was typed: a shell takes a space as the end of a name.
-
-    Within quotes a space stays; elsewhere it is a hyphen, which names a GPU as well.
-
-    >>> _as_typed("RTX 4090", "rt"), _as_typed("RTX 4090", "RTX 4")
-    ('rtx-4090', 'RTX 4090')
-    """
-    if " " in incomplete:
-        return choice
-    choice = choice.replace(" ", "-")
-    return choice.lower() if incomplete == incomplete.lower() else choice
+    return completions
 
 
 def _workloads() -> Iterable[str]:
@@ -307,20 +241,13 @@ def _workloads() -> Iterable[str]:
 
 
 def _gpus() -> Iterable[str]:
-    """Return each GPU by its key, and by its short name where that names it."""
+    """Return what GPUs are called: several together, "H100", or each, by its short name and its key."""
     from gpubench.specs import find_spec, load_specs
 
-    short = (spec.short_name for spec in load_specs().values() if "(" not in spec.short_name)
-    return [*sorted(load_specs()), *sorted(name for name in short if find_spec(name.replace(" ", "-")))]
-
-
-def _gpus_and_families() -> Iterable[str]:
-    """Return also what several GPUs are called together: "H100"."""
-    from gpubench.specs import load_specs
-
-    first = Counter(spec.short_name.split()[0] for spec in load_specs().values())
-    families = (name for name, cards in first.items() if cards > 1 and any(map(str.isdigit, name)))
-    return [*sorted(families), *_gpus()]
+    short = [spec.short_name for spec in load_specs().values() if "(" not in spec.short_name]
+    families = Counter(name.split()[0] for name in short if any(map(str.isdigit, name.split()[0])))
+    named = (name for name in short if find_spec(name.replace(" ", "-")))
+    return sorted({*(name for name, cards in families.items() if cards > 1), *named, *load_specs()})
 
 
 def _providers() -> Iterable[str]:
@@ -331,7 +258,7 @@ def _providers() -> Iterable[str]:
 
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "workload": _workloads,
-    "gpu": _gpus_and_families,
+    "gpu": _gpus,
     "provider": _providers,
 }
 """What finds the names that an option takes."""

@@ -13,14 +13,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeGuard
+from typing import Any, TextIO
 
 import msgspec
 
 from gpubench.blocks.parts import Part, printable
 from gpubench.blocks.terminal import show
 from gpubench.errors import MisuseError
-from gpubench.options import Option
 
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
@@ -29,12 +28,6 @@ INDENTED_BYTES = 1_000_000
 
 _PLAIN = {"—": "-", "–": "-", "…": "...", "°": "", "±": "+/-", "×": "x", "µ": "u", "→": "->"}
 _HANDLER = "gpubench-plain"
-
-
-class BriefRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a document is printed."""
-
-    brief: Annotated[bool, Option("With --json: what a script acts on, in 8 kB.", "Output")] = False
 
 
 def answer(
@@ -56,10 +49,8 @@ def answer(
     """
     if brief is not None and not as_json:
         raise MisuseError("--brief shortens what --json prints: give both")
-    if brief is not None:
-        print_json(brief(), compact=True)
-    elif as_json:
-        print_json(document())
+    if as_json:
+        print_json(brief() if brief else document(), compact=brief is not None)
     else:
         show(*parts())
 
@@ -69,13 +60,10 @@ def print_json(document: Any, *, compact: bool = False) -> None:
     encoded = _encoder.encode(document)
     if not compact and len(encoded) <= INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
-    stream = sys.stdout
-    if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "utf-8":
-        stream.flush()
-        stream.buffer.writelines((encoded, b"\n"))  # as text, that of 100,000 rows would lie there thrice
-        return
-    text = encoded.decode() + "\n"
-    stream.write(escaped(text) if lacks_unicode(stream) else text)
+    if _is_utf8(sys.stdout):
+        _write_bytes(encoded)  # as text, that of 100,000 rows would lie there thrice
+    else:
+        print(re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found.group())[1:-1], encoded.decode()))
 
 
 def say_meanings(gpus: Iterable[str]) -> None:
@@ -93,12 +81,15 @@ def say(message: str) -> None:
 
 def print_path(path: str | Path) -> None:
     """Write the path of a file to stdout: to a program as it is, to a terminal without the escapes in it."""
-    stream = sys.stdout
-    if stream.isatty() or not isinstance(stream, io.TextIOWrapper):
+    if sys.stdout.isatty():
         print(printable(str(path)))
-        return
-    stream.flush()
-    stream.buffer.write(os.fsencode(path) + b"\n")  # a name need not be of the stream's encoding, nor of any
+    else:
+        _write_bytes(os.fsencode(path))  # a name need not be of the stream's encoding, nor of any
+
+
+def _write_bytes(line: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.writelines((line, b"\n"))
 
 
 # --- streams as they come ----------------------------------------------------------------------------------
@@ -109,31 +100,18 @@ def make_safe() -> None:
 
     A stream that was closed before the start (`>&-`) is None to Python: what goes there goes nowhere.
     """
-    if sys.stdout is None:
-        sys.stdout = open_sink()
-    if sys.stderr is None:
-        sys.stderr = open_sink()
+    sys.stdout, sys.stderr = (
+        stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+        for stream in (sys.stdout, sys.stderr)
+    )
     codecs.register_error(_HANDLER, _replace)
     for stream in (sys.stdout, sys.stderr):
-        if lacks_unicode(stream):
+        if isinstance(stream, io.TextIOWrapper) and not _is_utf8(stream):
             stream.reconfigure(errors=_HANDLER)
 
 
-def lacks_unicode(stream: TextIO) -> TypeGuard[io.TextIOWrapper]:
-    """Whether a stream is of an encoding that does not take every character."""
-    if not isinstance(stream, io.TextIOWrapper):
-        return False
-    return not codecs.lookup(stream.encoding).name.startswith("utf")
-
-
-def escaped(document: str) -> str:
-    """A JSON document in ASCII alone; the same data."""
-    return re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found.group())[1:-1], document)
-
-
-def open_sink() -> io.TextIOWrapper:
-    """A stream that takes everything and keeps nothing."""
-    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - open for as long as the process
+def _is_utf8(stream: TextIO) -> bool:
+    return codecs.lookup(stream.encoding or "utf-8").name == "utf-8"
 
 
 def leave_quietly(*streams: TextIO) -> None:

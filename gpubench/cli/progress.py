@@ -5,120 +5,89 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from gpubench import units
 from gpubench.measure import messages
-from gpubench.measure.quality_goals import SEEDS
+from gpubench.measure.plan import SEEDS
 from gpubench.models import Measurement, Status
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
+
+@contextmanager
+def watch() -> Iterator[messages.OnEvent]:
+    """Give what takes the events of a run; ``TERM=dumb`` and pipes get plain lines."""
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        yield say_event
+        return
+    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-REFRESH_PER_S = 8.0
+    shown = Shown()
 
+    def note(event: messages.Event) -> None:
+        shown.note(event)
+        if (text := line_of(event)) is not None:
+            live.console.print(Text(text))
 
-def watch() -> AbstractContextManager[Callable[[messages.Event], None]]:
-    """Return the progress that fits stderr; ``TERM=dumb`` and pipes get plain lines."""
-    living = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return LiveProgress() if living else nullcontext(say_event)
+    def line() -> Text:
+        return Text(shown.line(), style="cyan", no_wrap=True, overflow="ellipsis")
+
+    console = Console(stderr=True, highlight=False)
+    with Live(console=console, refresh_per_second=8.0, transient=True, get_renderable=line) as live:
+        yield note
 
 
 def say_event(event: messages.Event) -> None:
     """Say what has happened, if it is worth a line: one a finished case, none in between."""
-    text = line_of(event)
-    if text is not None:
+    if (text := line_of(event)) is not None:
         print(text, file=sys.stderr, flush=True)
 
 
-class LiveProgress:
-    """A line on the case at hand: its phase, its rounds, how sure the figure is so far, and the device."""
+class Shown:
+    """The case at hand: how sure its figure is so far, the device, its phase. The time comes first.
+
+    What a narrow terminal has no room for is cut off at the end.
+    """
 
     def __init__(self) -> None:
-        self._place = ""
-        self._phase = ""
+        self._last: dict[type, Any] = {}
         self._rounds = 0
-        self._width: float | None = None
-        self._rate: float | None = None
-        self._power_w: float | None = None
-        self._temperature_c: float | None = None
-        self._batch, self._unit = 0, ""
-        self._most_s = 0.0
         self._began_s = time.monotonic()
-        self._live: Live | None = None
 
-    def __enter__(self) -> Self:
-        """Take the last line of the terminal."""
-        from rich.console import Console
-        from rich.live import Live
+    def note(self, event: messages.Event) -> None:
+        """Keep the last event of each kind; a new case or phase has no rounds yet."""
+        self._last[type(event)] = event
+        self._rounds += isinstance(event, messages.RoundEnded)
+        if isinstance(event, messages.CaseBegan | messages.PhaseBegan):
+            self._rounds = 0
+        if isinstance(event, messages.CaseBegan):
+            self._last.pop(messages.RoundEnded, None)
 
-        self._live = Live(
-            console=Console(stderr=True, highlight=False),
-            refresh_per_second=REFRESH_PER_S,
-            transient=True,
-            get_renderable=self._line,
-        )
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the line back."""
-        if self._live is not None:
-            self._live.__exit__(kind, value, trace)
-
-    def __call__(self, event: messages.Event) -> None:
-        """Change the line, and print above it what is worth keeping."""
-        match event:
-            case messages.RunPlanned():
-                self._most_s, self._began_s = event.most_s, time.monotonic()
-            case messages.CaseBegan():
-                self._place = f"{event.number}/{event.total} {units.plain(event.case.label)}"
-                self._phase, self._rounds, self._width, self._rate = "start", 0, None, None
-                self._power_w = self._temperature_c = None
-                self._batch = event.case.batch_size * event.case.gpu_count
-                self._unit = units.per_second(event.case.sample_unit)
-            case messages.PhaseBegan():
-                self._phase, self._rounds = event.name, 0
-            case messages.RoundEnded():
-                self._rounds += 1
-                self._width = event.half_width
-                self._power_w, self._temperature_c = event.power_w, event.temperature_c
-                self._rate = (
-                    event.round.steps * self._batch / event.round.wall_s if event.round.wall_s else None
-                )
-        text = line_of(event)
-        if text is not None and self._live is not None:
-            from rich.text import Text
-
-            self._live.console.print(Text(text))
-
-    def _line(self) -> Text:
-        from rich.text import Text
-
-        width = None if self._live is None else self._live.console.width
-        return Text(_fitting(self._pieces(), width), style="cyan", no_wrap=True, overflow="ellipsis")
-
-    def _pieces(self) -> list[tuple[int, str]]:
-        """What the line says, from left to right, each with its place among what a narrow terminal drops."""
-        rate = width = ""
-        if self._rounds and self._rate is not None:
-            rate = f"{units.format_number(self._rate)} {self._unit}"
-            width = "" if self._width is None else f" ±{units.format_percent(self._width)}"
-        return [
-            (0, self._place),
-            (2 if rate else 0, self._phase),
-            (1, f"round {self._rounds}" if self._rounds else ""),
-            (0, rate + width),
-            (4, "" if self._power_w is None else f"{self._power_w:.0f} W"),
-            (3, "" if self._temperature_c is None else f"{self._temperature_c:.0f} °C"),
-            (0, _elapsed(time.monotonic() - self._began_s, self._most_s)),
-        ]
+    def line(self) -> str:
+        """Return what is shown now."""
+        kinds = (messages.RunPlanned, messages.CaseBegan, messages.PhaseBegan, messages.RoundEnded)
+        planned, began, phase, done = (self._last.get(kind) for kind in kinds)
+        elapsed_s = time.monotonic() - self._began_s
+        pieces = [_elapsed(elapsed_s, planned.most_s if planned else 0.0)]
+        if began:
+            pieces.append(f"{began.number}/{began.total} {units.plain(began.case.label)}")
+        if began and done and self._rounds and done.round.wall_s:
+            rate = done.round.steps * began.case.batch_size * began.case.gpu_count / done.round.wall_s
+            width = "" if done.half_width is None else f" ±{units.format_percent(done.half_width)}"
+            pieces.append(f"{units.format_number(rate)} {units.per_second(began.case.sample_unit)}{width}")
+        if done and done.power_w is not None:
+            pieces.append(f"{done.power_w:.0f} W")
+        if done and done.temperature_c is not None:
+            pieces.append(f"{done.temperature_c:.0f} °C")
+        if phase:
+            pieces.append(f"{phase.name}, round {self._rounds}" if self._rounds else phase.name)
+        return "  ".join(pieces)
 
 
 def _elapsed(elapsed_s: float, most_s: float) -> str:
@@ -127,24 +96,8 @@ def _elapsed(elapsed_s: float, most_s: float) -> str:
     >>> _elapsed(95.4, 500.0), _elapsed(612.0, 500.0)
     ('1:35 of at most 8:20', '10:12')
     """
-    elapsed = f"{elapsed_s // 60:.0f}:{elapsed_s % 60 // 1:02.0f}"
-    return (
-        elapsed if elapsed_s > most_s else f"{elapsed} of at most {most_s // 60:.0f}:{most_s % 60 // 1:02.0f}"
-    )
-
-
-def _fitting(pieces: list[tuple[int, str]], width: int | None) -> str:
-    """Join pieces to a line, without those that a narrow terminal has no room for, the lowest above 0 first.
-
-    >>> _fitting([(0, "case"), (2, "timed"), (1, "round 3"), (0, "9 images/s")], 24)
-    'case  timed  9 images/s'
-    """
-    said = [(place, text) for place, text in pieces if text]
-    for drop in sorted(place for place, _ in said if place):
-        if width is None or len("  ".join(text for _, text in said)) <= width:
-            break
-        said = [(place, text) for place, text in said if place != drop]
-    return "  ".join(text for _, text in said)
+    taken, most = (f"{each // 60:.0f}:{each % 60 // 1:02.0f}" for each in (elapsed_s, most_s))
+    return taken if elapsed_s > most_s else f"{taken} of at most {most}"
 
 
 def line_of(event: messages.Event) -> str | None:

@@ -1,30 +1,38 @@
-"""What the readings of a check mean: pure functions of its file, so that new rules can judge an old one.
+"""The file of a check, and what its readings mean: pure functions, so that new rules can judge an old file.
 
-Nothing is held against a reference card: each rule holds two readings of one card against each other. A
-ratio fails only where its whole interval lies outside the limits; where it lies neither inside nor outside it
-is undecided, which is no failure and no confirmation.
+Whatever goes into a file is scrubbed, and whatever comes is hostile. Nothing is held against a reference
+card: each rule holds two readings of one card against each other. A ratio fails only where its whole interval
+lies outside the limits; where it lies neither inside nor outside it is undecided, which is no failure and no
+confirmation.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from gpubench import stats
+from gpubench.errors import MisuseError
 from gpubench.executions import REFUSED_IN_CAPTURE
+from gpubench.files import read_json, write_file
 from gpubench.interval import Interval
 from gpubench.measure.checks import IEEE_ERROR
-from gpubench.measure.telemetry import power_integral
+from gpubench.measure.launch import power_integral
+from gpubench.measure.privacy import scrub
 from gpubench.models import (
+    CHECK_VERSION,
     Blocks,
     CaseRow,
     Cause,
     CudaCheck,
+    DeviceProfile,
     Execution,
     FindingKind,
     Identity,
@@ -35,7 +43,89 @@ from gpubench.models import (
     Status,
 )
 from gpubench.precisions import RECURRENT
-from gpubench.units import format_bytes, format_duration, format_number, format_percent, plain
+from gpubench.record.run_file import is_safe_name
+from gpubench.specs import find_spec
+from gpubench.units import MIB, format_bytes, format_duration, format_number, format_percent, plain
+
+MOST_BYTES = 16 * MIB
+"""A whole check is some hundreds of kilobytes."""
+LONGEST_TEXT = 2000
+_OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
+"""Calls of the driver library that tell one card, or one machine, from another of its kind."""
+SAID = frozenset({"reason", "traceback", "unavailable", "left_out", "value", "os"})
+"""Fields of a check that hold words of others; all else is gpubench's own."""
+
+
+def file_name(device: DeviceProfile, torch: str | None) -> str:
+    """Return the name of a check's file.
+
+    >>> file_name(DeviceProfile(backend="cuda", gpu_key="nvidia-tesla-t4-16gb"), "2.13.0+cu130")
+    'cuda-check-nvidia-tesla-t4-16gb-2.13.0-cu130.json'
+    """
+    key = _safe(device.gpu_key or device.name or "")
+    return f"cuda-check-{key}-{_safe(torch or '')}.json"
+
+
+def nameless(device: DeviceProfile) -> DeviceProfile:
+    """Return a profile without what tells this card from another of its kind."""
+    return msgspec.structs.replace(device, uuid=None, device_id=None, pci_bus_id=None, index=None)
+
+
+def nameless_calls(calls: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return the calls of the driver library without the identifiers of cards, and without processes."""
+    return tuple(
+        {**call, "value": len(call["value"])}  # their names and numbers are somebody's own
+        if "RunningProcesses" in call["function"] and isinstance(call["value"], list)
+        else dict(call)
+        for call in calls
+        if not _OF_ONE_CARD.search(call["function"])
+    )
+
+
+def write_check(path: Path, check: CudaCheck) -> None:
+    """Replace the file whole; every text in it is scrubbed once more, whatever it came from.
+
+    Raises:
+        StorageError: If it cannot be written; the old file is then untouched.
+    """
+    write_file(path, encode(check), hint="choose another file with -o")
+
+
+def encode(check: CudaCheck) -> bytes:
+    """Return the bytes of a check's file."""
+    return msgspec.json.format(msgspec.json.encode(scrubbed(msgspec.to_builtins(check))), indent=1) + b"\n"
+
+
+def scrubbed(document: Any, *, said: bool = False) -> Any:
+    """Return a document with every text of others scrubbed, but for the names of the catalog."""
+    if isinstance(document, str):
+        return scrub(document, LONGEST_TEXT) if said and find_spec(document) is None else document
+    if isinstance(document, dict):
+        return {key: scrubbed(part, said=said or key in SAID) for key, part in document.items()}
+    if isinstance(document, list | tuple):
+        return [scrubbed(part, said=said) for part in document]
+    return document
+
+
+def read_check(path: Path) -> CudaCheck:
+    """Read the file of a check, whoever wrote it.
+
+    Raises:
+        MisuseError: If it is missing, too large, of a later gpubench, or no check.
+    """
+    check = read_json(path, CudaCheck, MOST_BYTES, what="a check of gpubench", follow_links=True)
+    if check.kind != "cuda-check" or not 1 <= check.schema_version <= CHECK_VERSION:
+        raise MisuseError(
+            f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "
+            f"cuda-check up to {CHECK_VERSION}"
+        )
+    return check
+
+
+def _safe(text: str) -> str:
+    name = re.sub(r"(?:[^a-z0-9.]|\.{2,})+", "-", text.lower()).strip("-.")[:60].strip("-.")
+    return name if is_safe_name(name) else "unknown"
+
 
 State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
 """``cut off`` gave no answer in its time, for ``left out`` there was none; ``shown`` is not judged."""
@@ -163,13 +253,9 @@ def _named(texts: Sequence[str]) -> str | None:
 
 
 def _of_device(check: CudaCheck) -> Iterator[Verdict]:
-    """Show what the driver told."""
-    shown = partial(Verdict, part="device", state="shown")
-    if check.nvml:
-        refused = sum(call.get("code") != 0 for call in check.nvml)
-        yield shown(what="driver library", found=f"{len(check.nvml)} calls, {refused} refused")
+    """Show what is unusual about the device."""
     for finding in check.findings:
-        yield shown(what=finding.kind, found=f"{finding.value}")
+        yield Verdict(part="device", what=finding.kind, state="shown", found=f"{finding.value}")
 
 
 def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
@@ -313,40 +399,27 @@ def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
     return row.expected_bytes > ROOMY * memory_bytes
 
 
-def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the cases of a part; of the compiled, which are few, each one not tried or not here is named."""
-    compiled = part == "compile"
-    rows = [row for row in check.cases if (row.case.execution is Execution.COMPILE) == compiled]
-    late = [label for label in check.left_out if (Execution.COMPILE in label.split()) == compiled]
-    seen = [(row, fault_of(row, check.device.memory_bytes)) for row in rows]
+def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge the cases; each one that this machine cannot do is named."""
+    seen = [(row, fault_of(row, check.device.memory_bytes)) for row in check.cases]
     excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
-    if rows:
+    if seen:
         faults = [f"{row.case.label}: {plain(fault, LONGEST)}" for row, fault in seen if fault is not None]
-        sound = len(rows) - len(faults) - len(excused)
+        found = f"{len(seen) - len(faults) - len(excused)} of {len(seen)} sound"
         yield _judged(
-            part,
-            f"a few steps of each case{' tried' if late else ''}",
-            found=f"{sound} of {len(rows)} sound" + (f", {len(excused)} not here" if excused else ""),
+            "cases",
+            f"a few steps of each case{' tried' if check.left_out else ''}",
+            found=f"{found}, {len(excused)} not here" if excused else found,
             limit="loss within its precision",
             wrong=_named(faults),
         )
-    errors = [row.graph_error for row in rows if row.graph_error is not None]
-    if errors:
-        what = "largest difference of losses from eager ones"
-        yield Verdict(part=part, what=what, state="shown", found=f"{max(errors):.1e}")
     for row in excused:
         if row.status is Status.UNSUPPORTED:
             why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"
-            yield Verdict(part=part, what="case not here", state="shown", found=row.status, reason=why)
-    if late:
-        reason = _named([*dict.fromkeys(check.left_out[label] for label in late)])
-        yield Verdict(
-            part=part,
-            what="cases not tried",
-            state="left out",
-            found=f"{len(late)} of {len(rows) + len(late)}",
-            reason=f"{', '.join(late)}: {reason}" if compiled else reason,
-        )
+            yield Verdict(part="cases", what="case not here", state="shown", found=row.status, reason=why)
+    if late := check.left_out:
+        found, reason = f"{len(late)} of {len(seen) + len(late)}", _named([*dict.fromkeys(late.values())])
+        yield Verdict(part="cases", what="cases not tried", state="left out", found=found, reason=reason)
 
 
 def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
@@ -371,19 +444,6 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
         found = str(row.status).replace("_", " ")
         yield _judged("faults", what, found=found, limit="out of memory", wrong=wrong)
     yield from _sound("the case after the lack of memory", faults.after_too_large, memory)
-    measured = faults.at_largest
-    ended = any(log.name == "faults" and log.state is PartState.DONE for log in check.parts)
-    if faults.tried and (ended or measured is not None):  # else the part itself says how it ended
-        good = max((batch for batch, fits in faults.tried if fits), default=0)
-        right = measured is not None and measured.status is Status.OK and measured.case.batch_size == good
-        wrong = "it was not measured" if measured is None else f"{measured.status}: {measured.reason}"
-        yield _judged(
-            "faults",
-            f"largest batch in {format_bytes(faults.cap_bytes)}",
-            found=f"{good:,} after {len(faults.tried)} trials",
-            limit="measured at it",
-            wrong=None if right else wrong,
-        )
 
 
 def _sound(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator[Verdict]:
@@ -400,7 +460,6 @@ _RULES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
     "graph": _of_graph,
     "load": _of_load,
     "faults": _of_faults,
-    "compile": partial(_of_rows, "compile"),
-    "cases": partial(_of_rows, "cases"),
+    "cases": _of_cases,
 }
 """What judges each part, by its name."""

@@ -17,25 +17,22 @@ from typing import TypeVar
 import msgspec
 
 from gpubench.children import ChildEndedError, ChildLateError
-from gpubench.cuda_check.store import nameless, nameless_calls, write_check
+from gpubench.cuda_check.judge import nameless, nameless_calls, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.folders import traceback_of
-from gpubench.measure import capability, checks, messages, preflight
-from gpubench.measure.batch_search import largest_that_fits
+from gpubench.measure import capability, messages
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.child import (
+from gpubench.measure.environment import environment, environment_of
+from gpubench.measure.launcher import (
+    PHASE_LIMITS_S,
     STARTED,
     Child,
     Progress,
     answering,
-    environment_of,
     how_it_ended,
     next_report,
 )
-from gpubench.measure.environment import environment
-from gpubench.measure.launcher import PHASE_LIMITS_S
-from gpubench.measure.place import MODULE
-from gpubench.measure.plan import planned_case
+from gpubench.measure.messages import MODULE
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import (
     Case,
@@ -44,7 +41,6 @@ from gpubench.models import (
     DeviceProfile,
     Execution,
     Launch,
-    Measurement,
     PartLog,
     PartState,
     Precision,
@@ -65,11 +61,9 @@ LEAST_PART_S: Seconds = 10.0
 """A part with less time than this is not begun: a process alone takes five seconds to start."""
 OPENING = frozenset({"device", "precision"})
 """Parts in which a device that cannot be used ends the check: nothing else could be done on it."""
-WAITING = "gpubench.measure.waiting_model:WORKLOAD"
+WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
 """Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
-FIRST_GUESS = 0.9
-"""Of the cap: what the first batch of a search may take, by the memory model."""
 SOUND_BATCH = 64
 """Of the cnn that is tried after an injected fault."""
 
@@ -93,8 +87,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
         fours: Runs of four blocks in each comparison.
         block_s: Least length of a block [s].
         load_s, settle_s: Length of the load, and how much of its start is not judged [s].
-        cap_bytes: What a process may take while the largest batch is searched [B].
-        resolution: Relative distance at which that search stops.
+        cap_bytes: What a process may take while memory is made to run out [B].
         budget: Of the trials.
         workloads: Of the cases; empty means all of the classic set.
     """
@@ -104,7 +97,6 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     load_s: Seconds = 12.0
     settle_s: Seconds = 2.0
     cap_bytes: Bytes = GIB
-    resolution: float = 1 / 4
     budget: Budget = msgspec.structs.replace(QUICK, curve_steps=2)
     workloads: tuple[str, ...] = ()
 
@@ -157,7 +149,7 @@ class Work:
 
     def ask(
         self,
-        order: messages.TryBatch | messages.MeasureCase | messages.Prove,
+        order: messages.TryBatch | messages.Prove,
         kind: type[_Answer],
         memory_share: float | None = None,
     ) -> _Answer:
@@ -180,9 +172,9 @@ class Work:
         except (ChildLateError, ChildEndedError) as error:
             late = isinstance(error, ChildLateError) and time.monotonic() >= self.until_s
             self.close()
-            fault = preflight.fault_of(self.device)
+            fault = capability.fault_of(self.device)
             if fault is not None:
-                self.lost = preflight.describe_fault(fault)
+                self.lost = capability.describe_fault(fault)
                 raise PartEndedError(PartState.FAILED, self.lost) from error
             if late:
                 reason = f"cut off during {seen.phase}: its time was over"
@@ -212,7 +204,7 @@ class Work:
         ready = self._next(child, STARTED, seen)
         if isinstance(ready, messages.Refused):
             self.close()
-            self.lost = preflight.why_refused(NoDeviceError(ready.reason), self.device)
+            self.lost = capability.why_refused(NoDeviceError(ready.reason), self.device)
             raise NoDeviceError(self.lost)
         if self.device.memory_bytes is None:
             memory = {"memory_bytes": ready.memory_bytes}
@@ -270,7 +262,7 @@ def proof_case(device: DeviceProfile) -> Case:
 def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterator[Case]:
     """Give every trained workload at every usual precision, the most telling cases first.
 
-    Graphs come before eager rows: a graph's trial does as many eager steps as it replays.
+    Graphs come before eager rows: a graph's trial does as many eager steps as it replays. Few are compiled.
     """
     amp = capability.best_amp(device)
     trained = [
@@ -281,8 +273,13 @@ def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterato
     names = sorted(trained, key=lambda name: name not in CLASSIC)
     first = (amp, Precision.FP32)
     others = tuple(precision for precision in usual_precisions(device) if precision not in first)
-    for execution, precisions in product((Execution.GRAPH, Execution.EAGER), (first, others)):
-        for name, precision in product(names, precisions):
+    for execution, precisions in (
+        (Execution.GRAPH, first),
+        (Execution.COMPILE, (amp,)),
+        (Execution.GRAPH, others),
+        (Execution.EAGER, (*first, *others)),
+    ):
+        for name, precision in product(COMPILED if execution is Execution.COMPILE else names, precisions):
             yield case_of(name, precision, execution)
 
 
@@ -328,7 +325,7 @@ def look_at_device(work: Work) -> None:
     from gpubench.probe.nvidia import dump
 
     work.add(nvml=nameless_calls(dump()))
-    work.add(findings=preflight.preflight(work.device, allow_shared=False))
+    work.add(findings=capability.preflight(work.device, allow_shared=False))
 
 
 def prove_precisions(work: Work) -> None:
@@ -370,18 +367,7 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
 
 
 def try_cases(work: Work) -> None:
-    """Run a few steps of every usual case."""
-    _try_all(work, list(usual_cases(work.device, work.amounts.workloads)))
-
-
-def try_compiled(work: Work) -> None:
-    """Run a few steps of some cases under torch.compile."""
-    amp = capability.best_amp(work.device)
-    _try_all(work, [case_of(name, amp, Execution.COMPILE) for name in COMPILED])
-
-
-def _try_all(work: Work, cases: Sequence[Case]) -> None:
-    """Try each case that there is time for; a process that dies costs the case at hand.
+    """Run a few steps of every usual case that there is time for; a process that dies costs the case at hand.
 
     A case is begun only where one that takes as long as the longest before it would end in time: what is
     cut off all the same is no mere lack of time.
@@ -389,6 +375,7 @@ def _try_all(work: Work, cases: Sequence[Case]) -> None:
     Raises:
         PartEndedError: If a case gave no answer in its time, or the device is lost.
     """
+    cases = list(usual_cases(work.device, work.amounts.workloads))
     longest_s, late = 0.0, "no time left: --full tries it"
     for number, case in enumerate(cases):
         if work.lost is not None:
@@ -424,7 +411,12 @@ def _tried(
         PartEndedError: If the time was over before it answered.
     """
     began_s = time.monotonic()
-    done = _answered(work, messages.TryBatch(reference=reference, case=case), memory_share)
+    try:
+        done = work.ask(messages.TryBatch(reference=reference, case=case), messages.CaseDone, memory_share)
+    except PartEndedError as error:
+        if error.state is PartState.CUT_OFF:
+            raise
+        done = messages.CaseDone(status=Status.FAILED, reason=scrub(str(error)), launch=Launch(index=0))
     launch = done.launch
     return CaseRow(
         case=case,
@@ -442,18 +434,6 @@ def _tried(
         took_s=round(time.monotonic() - began_s, 3),
         findings=launch.findings,
     )
-
-
-def _answered(
-    work: Work, order: messages.TryBatch | messages.MeasureCase, memory_share: float | None
-) -> messages.CaseDone:
-    """Return what became of a case; one whose process died before its time was over has failed."""
-    try:
-        return work.ask(order, messages.CaseDone, memory_share)
-    except PartEndedError as error:
-        if error.state is PartState.CUT_OFF:
-            raise
-        return messages.CaseDone(status=Status.FAILED, reason=scrub(str(error)), launch=Launch(index=0))
 
 
 # --- injected faults -----------------------------------------------------------------------------------
@@ -476,34 +456,7 @@ def inject_faults(work: Work) -> None:
     too_large = largest_within(case_of("cnn", amp), TOO_LARGE * cap + WORKSPACE_BYTES)
     _note(work, too_large=tried(case_of("cnn", amp, batch_size=too_large)))
 
-    def fits(batch: int) -> bool:
-        row = tried(case_of("cnn", amp, batch_size=batch))
-        if row.status not in {Status.OK, Status.OUT_OF_MEMORY}:
-            raise PartEndedError(PartState.FAILED, f"trying batch {batch}: {row.status}: {row.reason}")
-        if work.check.faults.after_too_large is None:
-            _note(work, after_too_large=row)
-        _note(work, tried=(*work.check.faults.tried, (batch, row.status is Status.OK)))
-        return row.status is Status.OK
-
-    guess = largest_within(case_of("cnn", amp), FIRST_GUESS * cap)
-    found = largest_that_fits(fits, guess, resolution=work.amounts.resolution)
-    if not found:
-        raise PartEndedError(PartState.FAILED, "not even a batch of 1 fits under the cap")
-    largest = case_of("cnn", amp, batch_size=found)
-    done = _answered(work, messages.MeasureCase(reference="cnn", case=largest, launch=0), share)
-    planned = planned_case("cnn", load_profiles()["cnn"], largest)
-    measured = Measurement(
-        case=largest,
-        status=done.status,
-        reason=done.reason,
-        batch_choice="largest",
-        launches=(done.launch,),
-        flops_per_sample=planned.flops_per_sample,
-        tokens_per_sample=planned.tokens_per_sample,
-        parameter_count=planned.parameter_count,
-        convolves=planned.convolves,
-    )
-    _note(work, at_largest=checks.judge_measurement(measured, 1))
+    _note(work, after_too_large=tried(case_of("cnn", amp, batch_size=SOUND_BATCH)))
 
 
 def _note(work: Work, **fields: object) -> None:
@@ -519,7 +472,6 @@ STEPS: dict[str, Callable[[Work], None]] = {
     "graph": partial(prove, "graph", Execution.GRAPH),
     "load": partial(prove, "load", Execution.EAGER),
     "faults": inject_faults,
-    "compile": try_compiled,
     "cases": try_cases,
 }
 """What is done in each part, by its name, in their order: what the others rest on comes first."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ import msgspec
 
 from gpubench import precisions
 from gpubench.children import run_child
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.installing import pip_install
 from gpubench.models import (
@@ -26,15 +27,221 @@ from gpubench.models import (
     Cause,
     DeviceProfile,
     Execution,
+    Finding,
+    FindingKind,
     Framework,
+    MicroResult,
     ParallelMode,
     Precision,
+    StartState,
     TaskKind,
     WorkloadProfile,
 )
+from gpubench.probe.backend import DeviceGoneError
+from gpubench.probe.health import BUSY_LIMIT, look_twice
+from gpubench.probe.health import preflight as check_free
+from gpubench.probe.host import on_battery
+from gpubench.probe.torch_view import explain, first_words
 from gpubench.profile.cache import Answer, contradiction
+from gpubench.specs import load_specs
 from gpubench.units import Seconds, plain
 from gpubench.user_model import is_own
+
+# --- the peak of a precision, by datasheet and clock ------------------------------------------------------
+
+
+GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
+    p.facts.format.name: p for p in Precision if p.is_usual
+}
+"""By a matrix product's precision: that of a training step whose products run at it."""
+
+GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
+CPU_GEMM_SIZES = (1024, 2048)
+"""Edges of the square products that are timed, by their precision."""
+
+
+def gemm_precisions(*, in_haste: bool) -> dict[str, Precision]:
+    """Return ``GEMM_PRECISIONS``; in haste without those that no case is measured at unless asked for."""
+    return {name: p for name, p in GEMM_PRECISIONS.items() if p.is_usual or not in_haste}
+
+
+def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
+    """Return the dense peak at the highest clock of this card [FLOP/s]; None without a datasheet."""
+    sheet = _datasheet_flops_per_s(device, precision)
+    return None if sheet is None else sheet * clock_ratio(device)
+
+
+def clock_ratio(device: DeviceProfile) -> float:
+    """Return the highest SM clock of this card over that of its datasheet, at least 1; 1 where unknown.
+
+    Consumer cards boost beyond the clock that the datasheet gives its figures for: an RTX 4090 to 3105 MHz
+    where its datasheet says 2520. That clock is told by the figure for fp32: two operations a core and clock.
+    """
+    spec = load_specs().get(device.gpu_key or "")
+    if spec is None or not (spec.fp32_flops_per_s and spec.cuda_core_count and device.sm_clock_max_hz):
+        return 1.0
+    return max(1.0, device.sm_clock_max_hz * 2 * spec.cuda_core_count / spec.fp32_flops_per_s)
+
+
+def _datasheet_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
+    spec = load_specs().get(device.gpu_key or "")
+    if spec is None:
+        return None
+    peak: float | None = getattr(spec, precision.facts.format.peak)
+    return peak
+
+
+def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
+    """Return the best rate of this device's own matrix products for each training precision [FLOP/s].
+
+    A product that was not computed at the precision of its name is no measure of it.
+    """
+    best: dict[Precision, float] = {}
+    for result in results:
+        sound = all(finding.kind is not FindingKind.TF32_IN_FORCE for finding in result.findings)
+        if sound and result.name == "gemm":
+            for precision in Precision:
+                if precision.facts.format.name == result.precision:
+                    best[precision] = max(best.get(precision, 0.0), result.value)
+    return best
+
+
+def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None, str]]:
+    """Return precision and size of the fastest matrix product, where a precision has several sizes."""
+    products: dict[str | None, list[MicroResult]] = {}
+    for result in results:
+        if result.name == "gemm":
+            products.setdefault(result.precision, []).append(result)
+    several = (found for found in products.values() if len(found) > 1)
+    best = (max(found, key=lambda result: result.value) for found in several)
+    return frozenset((result.precision, result.size) for result in best)
+
+
+def datasheet_peak(device: DeviceProfile, result: MicroResult) -> float | None:
+    """Return the datasheet's figure for what was probed: peak rate or memory bandwidth; None if unknown."""
+    if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
+        return _datasheet_flops_per_s(device, GEMM_PRECISIONS[result.precision])
+    spec = load_specs().get(device.gpu_key or "")
+    if spec is not None and result.name == "device copy":
+        return spec.memory_bandwidth_bytes_per_s
+    if spec is not None and (result.name, result.precision) == ("multiply-add", "fp32"):
+        return spec.fp32_flops_per_s
+    return None
+
+
+def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
+    """Return a micro-benchmark over the datasheet's peak or memory bandwidth; None if unknown."""
+    peak = datasheet_peak(device, result)
+    return result.value / peak if peak else None
+
+
+# --- is the device free, at its own power limit, and still there? -----------------------------------------
+
+
+def preflight(
+    device: DeviceProfile, *, allow_shared: bool, sleep: Callable[[Seconds], None] = time.sleep
+) -> tuple[Finding, ...]:
+    """Return what is unusual about the device; refuse one that is in use.
+
+    Raises:
+        NoDeviceError: If something else computes on the device and ``allow_shared`` is not set.
+    """
+    battery = (Finding(kind=FindingKind.ON_BATTERY),) if on_battery() else ()
+    if device.is_cpu:
+        return battery
+    from gpubench.probe.probe import open_telemetry
+
+    with open_telemetry(device) as readings:
+        return battery + check_free(device, readings, allow_shared=allow_shared, wait=sleep)
+
+
+def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
+    """Look once more when the measuring processes are gone: whoever is on the device now came meanwhile.
+
+    On a device that is gone itself nobody is; the rows say what became of it.
+    """
+    if device.is_cpu:
+        return ()
+    from gpubench.probe.probe import open_telemetry
+
+    try:
+        with open_telemetry(device) as readings:
+            sharing = look_twice(device, readings, wait=sleep)
+    except NoDeviceError:
+        return ()
+    return () if sharing is None else (sharing.finding(),)
+
+
+def start_state(device: DeviceProfile) -> StartState | None:
+    """Return the device as it is before the run; None for a CPU, or where its driver does not tell.
+
+    Power counts as idle power only where nothing else is on the device: its average is over a second.
+    """
+    from gpubench.probe.probe import load_backends
+
+    backend = None if device.is_cpu else load_backends().found.get(device.backend)
+    if backend is None:
+        return None
+    report = backend.devices()
+    places = [(found.index, found.uuid) for found in report.devices]
+    wanted = (device.index, device.uuid)
+    state = report.states[places.index(wanted)] if wanted in places else None
+    if state is None:
+        return None
+    idle = state.utilization is not None and state.utilization <= BUSY_LIMIT and not state.process_count
+    return StartState(
+        temperature_c=state.temperature_c,
+        idle_power_w=state.power_w if idle else None,
+        persistence_mode=state.persistence_mode,
+        pcie_generation=state.pcie_generation_now,
+        pcie_width=state.pcie_width_now,
+    )
+
+
+def fault_of(device: DeviceProfile) -> str | None:
+    """Ask the driver, after a process has died on the device, whether the device itself is gone.
+
+    Returns:
+        ``gpu_lost``, ``reset_required``, ``driver_hung``, ``driver_closed``; None for a device that is whole.
+    """
+    if device.is_cpu:
+        return None
+    from gpubench.probe.probe import open_telemetry
+
+    try:
+        with open_telemetry(device) as readings:
+            return readings.fault  # readings that hang are no fault: a run goes on without telemetry
+    except NoDeviceError as error:
+        return error.fault if isinstance(error, DeviceGoneError) else "gpu_lost"
+
+
+def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
+    """Say why a device could not be opened: as its driver has it, else what torch's words mean, else those.
+
+    Args:
+        error: What the measuring process gave as its reason, or a refusal of gpubench's own, which stays.
+        device: As probed; None where none was chosen yet.
+    """
+    fault = None if device is None else fault_of(device)
+    if fault is not None:
+        return describe_fault(fault)
+    known = explain(str(error), device)
+    return first_words(str(error)) if known is None else known.line()
+
+
+def describe_fault(fault: str) -> str:
+    """Say what the driver reports of a device that has failed, and what to do.
+
+    >>> describe_fault("reset_required")
+    'reset_required: the GPU needs a reset; end its processes and run nvidia-smi -r, else reboot'
+    """
+    texts = {
+        "gpu_lost": "the GPU fell off the bus; reboot, and check its power supply and seating",
+        "reset_required": "the GPU needs a reset; end its processes and run nvidia-smi -r, else reboot",
+        "driver_hung": "the driver has stopped answering; look for Xid lines in the kernel log, and reboot",
+        "driver_closed": "the driver can no longer be opened; see gpubench doctor",
+    }
+    return f"{fault}: {texts.get(fault, 'the driver has given the GPU up; reboot')}"
 
 
 class NotHereError(GpuBenchError):

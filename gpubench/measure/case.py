@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 import weakref
@@ -9,35 +10,46 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch import Tensor
 
-from gpubench.measure import busy, guards
+from gpubench.foreign_code import one_line
+from gpubench.measure import guards
 from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
 from gpubench.measure.capability import why_no_precision
-from gpubench.measure.execution import Advance, NotPreparedError, prepare
-from gpubench.measure.hardware import Hardware
+from gpubench.measure.guards import Advance, NotPreparedError, prepare
 from gpubench.measure.launch import (
     Bench,
     Job,
     LaunchRecorder,
     conduct,
+    energy_of,
     in_time,
     time_job,
     worse,
 )
 from gpubench.measure.loop import Clock, Loop
-from gpubench.measure.messages import CaseDone, MeasureCase, TryBatch
-from gpubench.measure.precision import (
+from gpubench.measure.messages import CaseDone, MeasureCase, QualityDone, TrainToQuality, TryBatch
+from gpubench.measure.plan import EVALUATE_EVERY, GOALS, HELD_OUT, Goal
+from gpubench.measure.step import (
     CONTROL_SCALES,
     Control,
+    Hardware,
+    Work,
+    built,
     control_on,
+    copied,
     errors_on,
+    is_fused,
+    move,
     read_switches,
+    seed_all,
     switches_for,
+    to_the_device,
 )
-from gpubench.measure.step import Work, built, copied, is_fused, move, seed_all, to_the_device
 from gpubench.measure.team import Look, Team, leave_the_word, place_model, share
 from gpubench.models import (
     Case,
@@ -50,8 +62,93 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
+from gpubench.models.run import SeedRun
 from gpubench.units import Seconds, Watts, format_bytes
 from gpubench.workload import Task, uncompiled
+
+# --- training to a stated quality, from one seed ----------------------------------------------------------
+
+
+def train_to_quality(order: TrainToQuality, context: WorkerContext) -> QualityDone:
+    """Train from one seed until the quality is seen, or the steps are over; an exception becomes a reason."""
+    try:
+        with switches_for(order.case.precision):
+            run = _train(order, context)
+    except Exception as error:  # noqa: BLE001 - whatever stops a training is told in its row
+        return QualityDone(reason=one_line(error))
+    finally:
+        context.hardware.release()
+    return QualityDone(reason="stopped on request") if run is None else QualityDone(run=run)
+
+
+def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
+    goal = GOALS[order.case.workload]
+    context.phase("build")
+    task, held_out = _task(order, goal)
+    work = move(task, order.case, context.hardware.device)
+    inputs, targets = (part.to(context.hardware.device) for part in held_out)
+    clock, telemetry = context.clock(), context.telemetry
+    steps, train_s, quality = 0, 0.0, math.nan
+
+    def train() -> None:
+        for index in range(steps, steps + EVALUATE_EVERY):
+            work.step(index)
+
+    began_s, began_j = clock.now_s(), telemetry.energy_j()
+    while steps < goal.most_steps:
+        if context.stopped():
+            return None
+        context.phase("timed")
+        train_s += clock.time(train)
+        steps += EVALUATE_EVERY
+        quality = _quality(work, goal, inputs, targets)
+        if goal.is_met_by(quality):
+            break
+    edges = (began_j, telemetry.energy_j())
+    energy = energy_of(clock.now_s() - began_s, edges, (), context.power_limit_w())
+    return SeedRun(
+        seed=order.seed,
+        reached=goal.is_met_by(quality),
+        steps=steps,
+        train_s=train_s,
+        quality=quality if math.isfinite(quality) else None,
+        energy_j=energy.joules,
+    )
+
+
+def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor]]:
+    """Return the workload's own model on the data of its goal in the seed's order, and what is held out.
+
+    Images of 8 x 8 are enlarged threefold and framed to 28 x 28, from 0 to 1; tokens are whole numbers.
+    """
+    task = built(order.case.workload, order.case, order.seed)
+    inputs, targets = map(torch.from_numpy, goal.samples())
+    if inputs.dim() == 2:
+        samples = inputs.long()
+    else:
+        enlarged = (inputs.float() / 16).repeat_interleave(3, 1).repeat_interleave(3, 2)
+        samples = torch.nn.functional.pad(enlarged, (2, 2, 2, 2))[:, None]
+    labels = targets.long()
+    held_out = torch.arange(len(samples)) % HELD_OUT == 0
+    kept = torch.nonzero(~held_out).flatten()
+    order_of = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
+    parts = (part for part in order_of.split(goal.batch_size) if len(part) == goal.batch_size)
+    batches = tuple((samples[part], labels[part]) for part in parts)
+    optimizer = partial(torch.optim.Adam, lr=goal.learning_rate)
+    return dataclasses.replace(task, batches=batches, optimizer=optimizer), (
+        samples[held_out],
+        labels[held_out],
+    )
+
+
+def _quality(work: Work, goal: Goal, inputs: Tensor, targets: Tensor) -> float:
+    """Accuracy or loss on the held-out samples, at the precision of the training."""
+    with torch.no_grad(), work.autocast():
+        outputs: Any = work.model(inputs)
+        if goal.metric == "accuracy":
+            return float((outputs.argmax(-1) == targets).float().mean())
+        return float(work.loss(outputs, targets))
+
 
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
@@ -203,7 +300,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
         prove_again=lambda: _prove_again(seen, work, context),
         has_moved=lambda: guards.has_moved(work.model, before) if before else None,
         look_again=(lambda loop: _look_again(loop, work, context, seen)) if alone else None,
-        reserve_s=busy.latency_time_s if _wants_latency(work, context) else lambda *_: 0.0,
+        reserve_s=guards.latency_time_s if _wants_latency(work, context) else lambda *_: 0.0,
         tokens_at_s=work.tokens_at_s,
     )
 
@@ -332,16 +429,16 @@ def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchReco
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")
-        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(LATENCY_MOST_S, loop.left_s()))
+        seen.latency_s = guards.latencies(loop.advance, loop.clock, min(LATENCY_MOST_S, loop.left_s()))
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
-    enough = busy.PASSES * seen.series.steps_per_round * step_s
-    if context.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
+    enough = guards.PASSES * seen.series.steps_per_round * step_s
+    if context.stopped() or loop.left_s() < enough + guards.LEAST_LEFT_S:
         return
     hurried = context.budget.in_haste and work.case.execution is not Execution.EAGER
     if not context.hardware.is_cuda or hurried or seen.index:
         return
     context.phase("second look")
-    seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
-    seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
-    seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
+    seen.event_s = guards.event_times(loop.advance, seen.series.steps_per_round)
+    seen.host_issue_s = guards.host_issue_times(loop.advance, loop.clock)
+    seen.gpu_busy = guards.busy_share(loop.advance, loop.clock)

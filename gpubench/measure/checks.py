@@ -17,8 +17,8 @@ import msgspec
 from gpubench import stats
 from gpubench.effects import ratio
 from gpubench.installing import pip_install
-from gpubench.measure.peaks import clock_ratio, datasheet_share
-from gpubench.measure.stopping import StopRule
+from gpubench.measure.capability import clock_ratio, datasheet_share
+from gpubench.measure.loop import GAP, StopRule
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -34,7 +34,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.models.measurement import LONG_LOOK_S
-from gpubench.probe.preflight import POWER_CAP_LIMIT
+from gpubench.probe.health import POWER_CAP_LIMIT
 
 NOISE = 0.05
 IEEE_ERROR = Precision.FP32.facts.product_error
@@ -45,7 +45,6 @@ LEAST_BUSY = 0.90
 HOST_ISSUE = 0.90
 POWER_SHARE = 0.10
 SLOWDOWN_SHARE = 0.01
-GAP = 2.0
 CHILD_CLOCK_SLACK_S = 1.0
 """What the clocks of child and parent may differ by over the rounds of one case."""
 LEAST_OF_ARRIVALS = 0.8

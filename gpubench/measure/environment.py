@@ -1,22 +1,26 @@
-"""The software and host of a run, without anything that names the machine or its user."""
+"""The variables of a child that measures; software and host of a run, without what names machine or user."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping, Sequence
 
 import psutil
 
 from gpubench import __version__
 from gpubench.children import commit_of_checkout
-from gpubench.executions import COMPILE_SWITCHES
-from gpubench.measure.child import THREAD_VARIABLES
+from gpubench.executions import COMPILE_SWITCHES, Framework
+from gpubench.measure.capability import variables_of
 from gpubench.measure.messages import Ready
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment
 from gpubench.precisions import CPU_MATH_VARIABLES, TF32_VARIABLES
+from gpubench.probe.backend import child_environment
 from gpubench.probe.host import container, cpu_governor, cpu_name, os_name
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""By which torch and its libraries choose their number of threads when they load."""
 VARIABLES = (
     *TF32_VARIABLES,
     *CPU_MATH_VARIABLES,
@@ -86,3 +90,23 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         variables={name: scrub(os.environ[name]) for name in sorted(VARIABLES) if name in os.environ},
         packages=told.packages,
     )
+
+
+def environment_of(
+    device: DeviceProfile,
+    inherited: Mapping[str, str],
+    *,
+    peers: Sequence[DeviceProfile] = (),
+    framework: Framework = Framework.TORCH,
+    threads: int = 0,
+) -> dict[str, str]:
+    """Return the environment of a child: it sees its GPUs alone, and no inherited variable decides on TF32.
+
+    A GPU is named by UUID; where that is all zeros, by its place in PCI order. ``threads`` of a CPU compute;
+    0 leaves their number to the framework.
+    """
+    variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}
+    variables["PYTHONUNBUFFERED"] = "1"
+    if threads:
+        variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+    return variables | child_environment(device, *peers) | variables_of(framework, device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -14,13 +13,10 @@ from typing import Any
 
 import msgspec
 
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.children import die_with_parent
+from gpubench.errors import GpuBenchError
 from gpubench.foreign_code import one_line
 from gpubench.interval import Interval
-from gpubench.models.workload import PHOTOGRAPH_SHAPE
-from gpubench.parent import die_with_parent
-from gpubench.probe.host import usable_threads
-from gpubench.profile import load_profiles
 from gpubench.stats import rate_interval, relative_half_width
 from gpubench.units import Seconds
 from gpubench.workload import need_torch
@@ -33,6 +29,10 @@ BATCH = 16
 """Images that a worker hands over at once, or frames of one clip."""
 DRAWN = 64
 """Different images that are prepared over and over."""
+TENSOR_BYTES = 4 * 3 * 224 * 224
+"""Of one prepared image, as float32."""
+EIGHT_BIT_BYTES = 3 * 500 * 375
+"""Of the whole photograph, for a GPU that crops it."""
 LEAST_ROUNDS = 3
 TIMED_S = 6.0
 
@@ -64,23 +64,18 @@ class PreparationRate(ImageRate, frozen=True, kw_only=True):
     rounds: int
 
 
-def measure_preparation(
-    workers: int | None = None, *, frames: int = 1, timed_s: Seconds = TIMED_S
-) -> PreparationRate:
+def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIMED_S) -> PreparationRate:
     """Time the input pipeline on the CPU: batches are taken as a training loop would.
 
     Args:
-        workers: Processes of the DataLoader; None is one for each CPU this process may use.
+        workers: Processes of the DataLoader.
         frames: Images that are drawn for as one: ``CLIP_FRAMES`` of a video clip, or 1.
         timed_s: How long rounds, of one batch from each worker, are timed [s].
 
     Raises:
-        MisuseError: If there are fewer than one worker, or kornia is missing.
+        MisuseError: If kornia is missing.
         GpuBenchError: If a worker failed, or gave nothing for ``TIME_LIMIT_S``.
     """
-    wanted = (usable_threads() or 1) if workers is None else workers
-    if wanted < 1:
-        raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
     need_torch("the input pipeline", beside=["kornia"])
     from torch.utils.data import DataLoader
 
@@ -93,7 +88,7 @@ def measure_preparation(
         batch_size=samples,
         sampler=cycle(range(len(drawn))),
         collate_fn=partial(_prepared, task.model.eval()),
-        num_workers=wanted,
+        num_workers=workers,
         timeout=TIME_LIMIT_S,
         worker_init_fn=partial(_end_with, os.getpid()),
         multiprocessing_context="fork" if sys.platform == "linux" else None,
@@ -103,50 +98,31 @@ def measure_preparation(
         batches = iter(loader)
         while len(times_s) <= LEAST_ROUNDS or sum(times_s[1:]) < timed_s:
             began_s = time.perf_counter()
-            for _ in range(wanted):  # they finish together
+            for _ in range(workers):  # they finish together
                 next(batches)
             times_s.append(time.perf_counter() - began_s)
     except (RuntimeError, OSError) as error:  # of a worker, as torch words it
         raise GpuBenchError(f"the input pipeline could not be timed: {one_line(error)}") from error
-    per_image_s = [each_s / (wanted * samples * frames) for each_s in times_s[1:]]  # the first one warms up
+    per_image_s = [each_s / (workers * samples * frames) for each_s in times_s[1:]]  # the first one warms up
     rate = rate_interval(1 / fmean(per_image_s), relative_half_width(per_image_s))
     return PreparationRate(
         images_per_s=1 / fmean(per_image_s),
         low=rate.low,
         high=rate.high,
-        workers=wanted,
+        workers=workers,
         frames=frames,
         rounds=len(per_image_s),
     )
 
 
-def _end_with(parent_pid: int, worker: int) -> None:
+def _end_with(parent_pid: int, _worker: int) -> None:
     """Bind a worker to its parent: torch's own look at it begins too late for one that ends meanwhile."""
-    del worker
     die_with_parent(parent_pid)
 
 
 def _prepared(pipeline: Any, drawn: Sequence[Any]) -> Any:
     """Prepare one batch, in a worker: each sample by its own, as a dataset does."""
     import torch
-    from torch.utils.data import default_collate
 
     with torch.inference_mode():
-        samples = [pipeline(each[None])[0] for each in drawn]
-    return default_collate(samples)
-
-
-def tensor_bytes(sample_shape: Sequence[int]) -> int:
-    """Bytes of one prepared sample, as float32."""
-    return 4 * math.prod(sample_shape)
-
-
-def eight_bit_bytes(sample_shape: Sequence[int]) -> int:
-    """Bytes of one sample as 8-bit values, for a device that prepares it.
-
-    Where the pipeline crops, that is the whole photograph and no quarter of the tensor: 562,500 bytes against
-    602,112. An image that is used as it is has a byte for each element.
-    """
-    if tuple(sample_shape) == PHOTOGRAPH_SHAPE:
-        return math.prod(load_profiles()["augment"].sample_shape)
-    return math.prod(sample_shape)
+        return torch.stack([pipeline(each[None])[0] for each in drawn])

@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain, product
 from typing import Any
@@ -25,8 +25,8 @@ from typing import Any
 import keras
 import msgspec
 import numpy as np
-from keras.src.losses.losses import LossFunctionWrapper  # what compile makes of a name or a function
 
+from gpubench.children import ParentChannel
 from gpubench.discovery import keras_models
 from gpubench.errors import MisuseError
 from gpubench.folders import traceback_of
@@ -45,27 +45,22 @@ from gpubench.measure.launch import (
     time_job,
     worse,
 )
-from gpubench.measure.loop import CallLoop
+from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import (
     Case,
-    DeviceProfile,
     Execution,
-    Finding,
     Framework,
     Precision,
     Status,
     Switches,
     WorkloadProfile,
 )
-from gpubench.parent import ParentChannel
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
-from gpubench.probe.identity import check_same_device
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.probe import open_telemetry
 from gpubench.profile.cache import Answer
 from gpubench.units import Seconds
-from gpubench.user_build import DEFAULT_BATCHES, takes_seed
-from gpubench.user_model import import_own, is_own, own_name, version_of
+from gpubench.user_model import DEFAULT_BATCHES, import_own, is_own, own_name, takes_seed, version_of
 from gpubench.workload import BATCH_COUNT, KerasTask
 
 # --- what is built ---------------------------------------------------------------------------------------
@@ -117,61 +112,56 @@ def build_of(reference: str, framework: Framework) -> Build:
 
 
 def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
-    parts = made if isinstance(made, tuple | list) else (made,)
-    model = parts[0] if parts else None
-    if not isinstance(model, keras.Model):
-        raise MisuseError(f"{name}: build returned a {type(model).__name__} where a keras.Model was expected")
-    if len(parts) == 1:
-        return _compiled(name, model, batch_size, seed)
-    if len(parts) not in {4, 5}:
+    if isinstance(made, keras.Model):
+        return _compiled(name, made, batch_size, seed)
+    if not isinstance(made, tuple | list) or len(made) not in {4, 5} or not isinstance(made[0], keras.Model):
         raise MisuseError(
-            f"{name}: build returned {len(parts)} values; it must return a compiled keras.Model, or model, "
-            "inputs, targets, loss"
+            f"{name}: build returned a {type(made).__name__}; it must return a compiled keras.Model, or "
+            "model, inputs, targets, loss"
         )
-    inputs, targets = (np.asarray(part) for part in parts[1:3])
+    inputs, targets = (np.asarray(part) for part in made[1:3])
     if not inputs.ndim or len(inputs) != batch_size:
         raise MisuseError(
             f"{name}: build({batch_size}) gave inputs of shape {inputs.shape}; the first dimension must be "
             "the batch"
         )
     return KerasTask(
-        model=model,
+        model=made[0],
         batches=((inputs, targets),),
-        loss=loss_of(parts[3]),
-        optimizer=keras.optimizers.get(parts[4]) if len(parts) == 5 else keras.optimizers.Adam(1e-4),
+        loss=made[3],
+        optimizer=keras.optimizers.get(made[4]) if len(made) == 5 else keras.optimizers.Adam(1e-4),
     )
 
 
 def _compiled(name: str, model: Any, batch_size: int, seed: int) -> KerasTask:
-    """Draw batches for a compiled model, by the shapes that it tells."""
-    if not getattr(model, "compiled", False) or model.loss is None:
-        raise MisuseError(
-            f"{name}: the model has no loss: call compile(optimizer=..., loss=...), or return model, inputs, "
-            "targets, loss"
-        )
+    """Draw batches for a compiled model, by the shapes that it tells: labels, or one of them in each row."""
     specs: Any = model.inputs or ()
     outputs: Any = model.outputs or ()
-    if len(specs) != 1 or len(outputs) != 1 or None in specs[0].shape[1:]:
+    is_known = len(specs) == len(outputs) == 1 and None not in specs[0].shape[1:]
+    if not is_known or not model.compiled or model.loss is None:
         raise MisuseError(
-            f"{name}: batches are drawn for one input and one output of known shape: return model, inputs, "
-            "targets, loss"
+            f"{name}: batches are drawn for a compiled model of one input and one output of known shape: "
+            "call compile(optimizer=..., loss=...), or return model, inputs, targets, loss"
         )
-    loss = loss_of(model.loss)
     draw = np.random.default_rng(seed)
-    shape, output_shape = (batch_size, *specs[0].shape[1:]), tuple(outputs[0].shape)[1:]
+    shape = (batch_size, *specs[0].shape[1:])
+    *places, classes = outputs[0].shape[1:]
     tables = [each for each in model._flatten_layers() if isinstance(each, keras.layers.Embedding)]  # noqa: SLF001
+    loss = keras.losses.get(model.loss)
+    is_sparse = "sparse" in f"{getattr(loss, 'fn', loss)}".lower()
 
     def batch() -> tuple[Any, Any]:  # tokens of the first embedding where there is one, else N(0, 1)
         if tables:
             inputs: Any = draw.integers(tables[0].input_dim, size=shape, dtype=np.int32)
         else:
             inputs = draw.standard_normal(shape, dtype=np.float32)
-        return inputs, draw_targets(loss, output_shape, batch_size, draw)
+        labels = draw.integers(min(LABELS, classes), size=(batch_size, *places), dtype=np.int32)
+        return inputs, labels if is_sparse else np.eye(classes, dtype=np.float32)[labels]
 
     return KerasTask(
         model=model,
         batches=tuple(batch() for _ in range(BATCH_COUNT)),
-        loss=loss,
+        loss=model.loss,
         optimizer=type(model.optimizer).from_config(model.optimizer.get_config()),
     )
 
@@ -185,11 +175,10 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
         return_home: Goes back to the folder that the reference is a path from: a model may have left it.
 
     Raises:
-        MisuseError: Where it is no such model, or its output does not fit its loss.
+        MisuseError: Where it is no such model, or Keras cannot compute its loss.
     """
     task = build_of(reference, framework)(PROFILED_BATCH, 0)
-    outputs = import_foreign(own_name(reference), lambda: task.model(task.batches[0][0], training=False))
-    check_fit(own_name(reference), task.loss, task.batches[0][1], outputs)
+    import_foreign(own_name(reference), lambda: first_loss(task))
     return_home()
     shape = tuple(int(n) for n in task.batches[0][0].shape[1:])
     is_image = len(shape) == 3
@@ -217,65 +206,6 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
 
 LABELS = 4
 """Targets that are drawn, where the model has as many classes: few enough to be learned."""
-
-
-_SPARSE = keras.losses.sparse_categorical_crossentropy
-_ONE_HOT = (
-    keras.losses.categorical_crossentropy,
-    keras.losses.categorical_focal_crossentropy,
-    keras.losses.categorical_generalized_cross_entropy,
-)
-_OTHER_SHAPES = (_SPARSE, keras.losses.ctc, keras.losses.circle)
-"""Functions of Keras whose targets are of another shape than the output."""
-
-_MISFIT = "the output does not fit the loss"
-
-
-def loss_of(found: Any) -> keras.losses.Loss:
-    """Return a loss by its name, as a function or as an object of Keras."""
-    loss = keras.losses.get(found)
-    if isinstance(loss, keras.losses.Loss):
-        return loss
-    return LossFunctionWrapper(loss, name=getattr(loss, "__name__", "loss"))
-
-
-def draw_targets(
-    loss: keras.losses.Loss, output_shape: Sequence[int], batch_size: int, draw: np.random.Generator
-) -> Any:
-    """Draw targets that fit a loss over outputs of this shape, without the batch."""
-    shape, function = (batch_size, *output_shape), getattr(loss, "fn", None)
-    if function in (_SPARSE, *_ONE_HOT):
-        labels = draw.integers(min(LABELS, shape[-1]), size=shape[:-1], dtype=np.int32)
-        return labels if function is _SPARSE else np.eye(shape[-1], dtype=np.float32)[labels]
-    return draw.integers(2, size=shape).astype(np.float32)
-
-
-def check_fit(name: str, loss: keras.losses.Loss, targets: Any, outputs: Any) -> None:
-    """Refuse a model whose outputs for a batch do not fit its loss and the targets.
-
-    Raises:
-        MisuseError: With both shapes.
-    """
-    if not hasattr(outputs, "shape"):
-        raise MisuseError(
-            f"{name}: a model with one output is measured, and this one returns a {type(outputs).__name__}"
-        )
-    shape, function = tuple(outputs.shape), getattr(loss, "fn", None)
-    given = tuple(targets.shape)
-    shapes = f"an output of shape {shape} and targets of shape {given}"
-    is_of_keras = getattr(function, "__module__", "").startswith("keras.")
-    # A last dimension of 1 is added or taken away by Keras.
-    differ = shape not in {given, (*given, 1)} and given != (*shape, 1)
-    if is_of_keras and function not in _OTHER_SHAPES and differ:
-        raise MisuseError(f"{name}: {_MISFIT}: {loss.name} needs both of one shape, and has {shapes}")
-    try:
-        value = keras.ops.convert_to_numpy(loss(keras.ops.convert_to_tensor(targets), outputs))
-    except Exception as error:  # a loss of the user's own may raise anything; the cause is kept
-        raise MisuseError(f"{name}: {_MISFIT}: {shapes} ({type(error).__name__})") from error
-    if value.ndim:
-        raise MisuseError(
-            f"{name}: the loss is not a single number: its shape is {value.shape}, from {shapes}"
-        )
 
 
 # --- what is measured ------------------------------------------------------------------------------------
@@ -321,7 +251,7 @@ def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches
                 set_to = jax.config.values["jax_default_matmul_precision"]
                 yield _switches(is_on=set_to != "highest")
         case _:
-            from gpubench.measure.precision import switches_for
+            from gpubench.measure.step import switches_for
 
             with switches_for(precision) as found:
                 yield found
@@ -381,17 +311,30 @@ class Steps:
         self.model = task.model
         self.batches = [tuple(map(keras.ops.convert_to_tensor, batch)) for batch in task.batches]
         self._state: tuple[list[Any], ...] = ()
-        import_foreign(name, lambda: self._compile(name, task))
+        self._loss: Any = 0.0
+        import_foreign(name, lambda: self._compile(task))
 
-    def _compile(self, name: str, task: KerasTask) -> None:
+    def _compile(self, task: KerasTask) -> None:
         """Compile and build all that a step creates when it is first taken."""
-        inputs, targets = self.batches[0]
-        outputs = self.model(inputs, training=False)
-        check_fit(name, task.loss, targets, outputs)
         self.model.compile(optimizer=task.optimizer, loss=task.loss, jit_compile=False)
-        self.model._symbolic_build(data_batch=(inputs, targets))  # noqa: SLF001 - what fit does before its first step
+        self.model._symbolic_build(data_batch=self.batches[0])  # noqa: SLF001 - what fit does before its first step
         if not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
+
+    def clock(self) -> Clock:
+        """Return the clock that waits until the backend has done all that was issued."""
+        match self.framework:
+            case Framework.KERAS_TORCH:
+                import torch
+
+                return Clock(synchronize=torch.cuda.synchronize) if torch.cuda.is_available() else Clock()
+            case Framework.KERAS_JAX:
+                import jax
+
+                wait: Callable[[object], None] = jax.block_until_ready
+                return Clock(synchronize=lambda: wait(self._state))
+            case _:
+                return Clock(synchronize=lambda: _host(self._loss))  # behind all kernels of its stream
 
     def _groups(self) -> tuple[Sequence[Any], ...]:
         model = self.model
@@ -439,7 +382,12 @@ class Steps:
                 step = torch.compile(step)
             case _:
                 pass
-        return lambda index: step(self.batches[index % len(self.batches)])["loss"]
+
+        def issue(index: int) -> Any:
+            self._loss = step(self.batches[index % len(self.batches)])["loss"]
+            return self._loss
+
+        return issue
 
     def edge_loss(self, result: Any, _index: int) -> float:
         """Copy a loss to the host, and begin a new mean."""
@@ -467,7 +415,8 @@ class Steps:
 def first_loss(task: KerasTask) -> float:
     """Return the loss of the first samples with dropout off, before any step."""
     inputs, targets = (keras.ops.convert_to_tensor(part[:REFERENCE_SAMPLES]) for part in task.batches[0])
-    return float(_host(task.loss(targets, task.model(inputs, training=False))))
+    losses = keras.losses.get(task.loss)(targets, task.model(inputs, training=False))
+    return float(_host(keras.ops.mean(losses)))
 
 
 def _copy(value: Any) -> Any:
@@ -489,61 +438,22 @@ def on_device(framework: Framework, *, is_cpu: bool) -> Any:
     Raises:
         NotHereError: If the backend sees no GPU where one is to be measured.
     """
-    if not is_cpu:
-        name_of_gpu(framework)
-        return keras.device("gpu:0")
-    # torch calls it "cpu": Keras would copy each variable from there to "cpu:0", without its gradient
-    return keras.device("cpu" if framework is Framework.KERAS_TORCH else "cpu:0")
-
-
-def name_of_gpu(framework: Framework) -> str | None:
-    """Return what a backend calls the GPU that it computes on; None where it has no name for it.
-
-    Raises:
-        NotHereError: If it sees none, with the reason.
-    """
-    facts = KERAS[framework]
-    match framework:
-        case Framework.KERAS_TENSORFLOW:
-            import tensorflow as tf
-
-            if gpus := tf.config.list_physical_devices("GPU"):
-                details: dict[str, str] = tf.config.experimental.get_device_details(gpus[0])
-                return details.get("device_name")
-        case Framework.KERAS_JAX:
-            import jax
-
-            try:
-                device = jax.devices()[0]
-            except RuntimeError as error:  # of a build for GPUs, where the driver is absent or too old
-                raise NotHereError(f"jax cannot open the GPU: {one_line(error)}") from error
-            if device.platform == "gpu":
-                return str(device.device_kind)
-        case _:
+    if is_cpu:
+        # torch calls it "cpu": Keras would copy each variable from there to "cpu:0", without its gradient
+        return keras.device("cpu" if framework is Framework.KERAS_TORCH else "cpu:0")
+    facts, why = KERAS[framework], ""
+    try:
+        if framework is Framework.KERAS_TORCH:
             import torch
 
-            if torch.cuda.is_available():
-                return torch.cuda.get_device_name()
-    raise NotHereError(f"this build of {facts.backend} sees no GPU: {facts.on_cuda}")
-
-
-def check_gpu(profile: DeviceProfile, framework: Framework) -> tuple[Finding, ...]:
-    """Make sure that a backend has opened the GPU that was probed, by what it tells of it.
-
-    Raises:
-        NoDeviceError: If it is another one: telemetry would be of a neighbor.
-    """
-    if profile.is_cpu:
-        return ()
-    try:
-        name = name_of_gpu(framework)
-    except NotHereError:  # each case says it
-        return ()
-    if framework is Framework.KERAS_TORCH:
-        from gpubench.measure.hardware import check_device
-
-        return check_device(profile)
-    return check_same_device(profile, name=name, uuid=None, sm_count=None, pci_bus_id=None)
+            has_gpu = torch.cuda.is_available()
+        else:
+            has_gpu = bool(keras.distribution.list_devices("gpu"))
+    except RuntimeError as error:  # of jax, where the driver is absent or too old
+        has_gpu, why = False, f" ({one_line(error)})"
+    if not has_gpu:
+        raise NotHereError(f"this build of {facts.backend} sees no GPU: {facts.on_cuda}{why}")
+    return keras.device("gpu:0")
 
 
 @dataclass(kw_only=True)
@@ -551,6 +461,11 @@ class KerasBench(Bench):
     """What the child of a Keras backend keeps from case to case."""
 
     framework: Framework
+    steps_clock: Clock = field(default_factory=Clock)
+
+    def clock(self) -> Clock:
+        """Return the clock of the rounds, as the backend of the case at hand waits."""
+        return self.steps_clock
 
     def is_spent(self, status: Status) -> bool:
         """Hand back what Keras keeps of a case; whether this process must not measure another."""
@@ -586,6 +501,7 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
         task = build(case.batch_size, bench.seed)
         steps = Steps(case.workload, task, bench.framework)
         seen.batch_count = len(steps.batches)
+        bench.steps_clock = steps.clock()
     in_time(deadline_s)
     bench.phase("check")
     seen.precision_errors = product_errors()
@@ -599,7 +515,7 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
     in_time(deadline_s)
     return Job(
         loop=partial(
-            CallLoop,
+            Loop,
             advance=_first_steps(case, bench, seen, steps, deadline_s),
             edge_loss=steps.edge_loss,
             batches=len(steps.batches),
@@ -676,7 +592,6 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
     line.send(
         messages.Ready(
             cold_s={"import": time.perf_counter() - began_s},
-            findings=check_gpu(setup.device, setup.framework),
             packages=versions(setup.framework),
         )
     )

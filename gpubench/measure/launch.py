@@ -7,20 +7,26 @@ arithmetic. No framework is imported here, so that a process has the one that it
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Self
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import msgspec
+
+from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
-from gpubench.measure import messages, preflight
+from gpubench.measure import capability, messages
 from gpubench.measure.budget import Budget
 from gpubench.measure.capability import NotHereError
-from gpubench.measure.host_times import HostTimes, Others
 from gpubench.measure.loop import (
     Clock,
     Loop,
@@ -32,11 +38,202 @@ from gpubench.measure.loop import (
     warm_up,
 )
 from gpubench.measure.messages import CaseDone, MeasureCase
-from gpubench.measure.telemetry import Energy, Sampler, energy_of, shifted
-from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
-from gpubench.parent import ParentChannel
+from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches, TelemetrySample
 from gpubench.probe.backend import Readings
-from gpubench.units import Seconds, Watts, format_bytes
+from gpubench.probe.host import read_text
+from gpubench.units import Joules, Seconds, Watts, format_bytes
+
+if TYPE_CHECKING:
+    from gpubench.probe.backend import Readings
+
+
+# --- what others took of the host's processors while rounds were timed ------------------------------------
+
+
+PROC = Path("/proc")
+_IDLE, _IOWAIT, _STEAL = 3, 4, 7
+"""Columns of the first line of ``stat``, by proc(5); guests (8, 9) are part of what comes before."""
+
+
+class Others(NamedTuple):
+    """CPU time of others over that of all the host's threads, 0 to 1; None where it is not known.
+
+    Attributes:
+        load: Of other processes of this host.
+        steal: Of other guests of the machine that this host is a guest of.
+    """
+
+    load: float | None = None
+    steal: float | None = None
+
+
+class HostTimes(NamedTuple):
+    """The CPU times of the host and of this process at one moment, in ticks of the kernel.
+
+    Attributes:
+        host: Since boot, a column for each kind; None where there is no such file (macOS, Windows).
+        own: Of this process and its children that have ended.
+        processes: How many on this host work alike: the others of a job are no strangers.
+    """
+
+    host: tuple[int, ...] | None
+    own: float
+    processes: int = 1
+
+    @classmethod
+    def now(cls, processes: int = 1) -> Self:
+        """Read both."""
+        try:
+            line = (read_text(PROC / "stat") or "").split("\n", 1)[0].split()
+            host = tuple(map(int, line[1:9])) if line[0] == "cpu" and len(line) > _STEAL + 1 else None
+            ticks_per_s = os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError, AttributeError):
+            return cls(None, 0.0, processes)
+        return cls(host, sum(os.times()[:4]) * ticks_per_s, processes)
+
+    def others_since(self) -> Others:
+        """Return what others took from then to now."""
+        after = HostTimes.now()
+        if self.host is None or after.host is None:
+            return Others()
+        spent = [new - old for old, new in zip(self.host, after.host, strict=True)]
+        total = sum(spent)
+        if total <= 0:
+            return Others()
+        busy = total - spent[_IDLE] - spent[_IOWAIT] - spent[_STEAL]
+        own = self.processes * (after.own - self.own)
+        return Others(min(1.0, max(0.0, (busy - own) / total)), max(0.0, spent[_STEAL] / total))
+
+
+# --- telemetry beside a measurement, and energy of a region -----------------------------------------------
+
+
+INTERVAL_S = 0.1
+WARMUP_INTERVAL_S = 1.0
+"""Of the warm-up one sample in this time is kept: it shows how the device heated, and two minutes of it
+at ten a second would take more of the file than the rounds do."""
+GIVE_UP_AFTER_S = 6.0
+"""A little longer than probe waits for a driver call."""
+
+
+class Sampler:
+    """A thread that keeps samples until they are drained; ``now_s`` is the clock of the rounds."""
+
+    def __init__(self, telemetry: Readings, now_s: Callable[[], Seconds]) -> None:
+        self._telemetry = telemetry
+        self._now_s = now_s
+        self._samples: list[TelemetrySample] = []
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="telemetry", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start to sample, unless the device has nothing to tell."""
+        if self._telemetry.source != "none":
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop; a thread that is stuck in the driver is left behind."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(GIVE_UP_AFTER_S)
+
+    def drain(self) -> list[TelemetrySample]:
+        """Take every sample since the last call; times are of the clock of the rounds."""
+        with self._lock:
+            taken, self._samples = self._samples, []
+        return taken
+
+    def _read(self) -> None:
+        next_at = time.monotonic()
+        while not self._over.is_set() and self._telemetry.source != "hung":
+            read = msgspec.structs.asdict(self._telemetry.sample())
+            sample = TelemetrySample(t_s=self._now_s(), **read)
+            with self._lock:
+                self._samples.append(sample)
+            next_at += INTERVAL_S
+            self._over.wait(max(0.0, next_at - time.monotonic()))
+
+
+def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:
+    """Count the times of samples from ``origin_s``; of those before it keep one every second."""
+    kept: list[TelemetrySample] = []
+    for sample in samples:
+        t_s = round(sample.t_s - origin_s, 4)
+        if t_s >= 0 or not kept or t_s - kept[-1].t_s >= WARMUP_INTERVAL_S - INTERVAL_S / 2:
+            kept.append(msgspec.structs.replace(sample, t_s=t_s))
+    return tuple(kept)
+
+
+LEAST_REGION_S = 2.0
+"""The counter steps every 0.1 s: over two seconds each edge costs up to 5 %, over thirty 0.3 %."""
+POWER_TOLERANCE = 1.2
+"""Energy over time may pass the power limit by this factor: the counter steps every 0.1 s."""
+LARGEST_GAP_S = 1.0
+"""Between two power samples; a longer silence leaves the integral unknown."""
+
+
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
+    """Energy of the region, or None, with its source and what was wrong with it."""
+
+    joules: Joules | None = None
+    source: str | None = None
+    finding: Finding | None = None
+
+
+def energy_of(
+    region_s: Seconds,
+    counter_edges: tuple[Joules | None, Joules | None],
+    samples: Sequence[TelemetrySample],
+    power_limit_w: Watts | None,
+) -> Energy:
+    """Return the energy of a timed region.
+
+    Args:
+        region_s: From the first timed round's start to the last one's end [s].
+        counter_edges: The device's energy counter at both ends [J].
+        samples: Telemetry of the region, times counted from its start.
+        power_limit_w: The most that the device may draw [W].
+    """
+    if region_s < LEAST_REGION_S:
+        return Energy()
+    before, after = counter_edges
+    if before is not None and after is not None:
+        joules = after - before
+        if joules <= 0 or _too_much(joules, region_s, power_limit_w):
+            return Energy(
+                finding=Finding(
+                    kind=FindingKind.ENERGY_IMPLAUSIBLE,
+                    value=joules,
+                    limit=None if power_limit_w is None else POWER_TOLERANCE * power_limit_w * region_s,
+                )
+            )
+        return Energy(joules=joules, source="counter")
+    joules_of_samples = power_integral(samples, region_s)
+    if joules_of_samples is None or _too_much(joules_of_samples, region_s, power_limit_w):
+        return Energy()
+    return Energy(joules=joules_of_samples, source="power_integral")
+
+
+def power_integral(samples: Sequence[TelemetrySample], region_s: Seconds) -> Joules | None:
+    """Integrate power over the region by trapezoids; None if the samples do not cover it."""
+    known = [(s.t_s, s.power_w) for s in samples if s.power_w is not None and 0 <= s.t_s <= region_s]
+    if len(known) < 2:
+        return None
+    gaps = [known[0][0], region_s - known[-1][0], *(b[0] - a[0] for a, b in pairwise(known))]
+    if max(gaps) > LARGEST_GAP_S:
+        return None
+    inside = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(known))
+    joules = inside + gaps[0] * known[0][1] + gaps[1] * known[-1][1]
+    return joules if joules > 0 else None
+
+
+def _too_much(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) -> bool:
+    return power_limit_w is not None and joules > POWER_TOLERANCE * power_limit_w * region_s
+
 
 MOST_GAPS = 8192
 """Of the times between tokens that are kept: eight times what a 99th percentile rests on."""
@@ -283,7 +480,7 @@ def conduct(
         trace = traceback_of(error)
     seen.stopped = bench.stopped()
     if lost := bench.telemetry.fault:
-        status, reason, cause = Status.FAILED, preflight.describe_fault(lost), None
+        status, reason, cause = Status.FAILED, capability.describe_fault(lost), None
     return CaseDone(
         status=status,
         reason=reason,

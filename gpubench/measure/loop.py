@@ -7,18 +7,322 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from enum import Enum
+from itertools import pairwise
+from statistics import fmean, linear_regression, median
 from typing import Any, TypeAlias
 
 import msgspec
 
-from gpubench.measure import checks
-from gpubench.measure.budget import Budget
-from gpubench.measure.stopping import DRIFT, Heap, StopRule, Verdict, WarmUp, stop_rule
+from gpubench import stats
+from gpubench.heat import STANDS_C_PER_S
+from gpubench.measure.budget import LEAST_ROUNDS, SLOW_STEPS_S, SPARE_ROUNDS, Budget
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
-from gpubench.units import Seconds
+from gpubench.units import Seconds, format_percent
+
+# --- when warm-up is over, and when enough rounds are in; no clock, no device -----------------------------
+
+
+WINDOWS = 4
+GAP = 2.0
+"""A round of more than so many times the median is marked."""
+TEMPERATURE_SPAN_S = 30.0
+CLOCK_SPREAD = 0.02
+RESTLESS = 0.01
+"""Neighboring rounds that differ by more than this (median) are paced by a host: bound by a GPU they differ
+by 0.04 to 0.3 %, by a host by 3 % and more (H200). Below it, to wait until windows agree costs a minute;
+to end early would leave slow heating unseen (simulated: 5 % of bias at a spread of 1 %)."""
+DRIFT = 0.005
+LEAST_HALF = 20
+LEAST_HALF_AT_END = 10
+"""Rounds in each half before the guard judges: looking at short halves after every round finds drift in
+noise (simulated at correlation 0.9: in 12 % of series, not 7). Shorter ones are judged before stopping."""
+LEAST_HALF_TO_SAY = 5
+"""When the series is over, such short halves still tell of a drift (of correlated noise, 1 to 3 % are taken
+for one): then nothing is left out, only said."""
+DRIFT_ERRORS = 3.0
+"""With 2 standard errors the guard itself spoils the coverage of the interval (simulated)."""
+GIVE_UP_AFTER = 2.0
+"""Shortest timed parts that a series with its target out of reach gets: 40 rounds show how many more it
+takes, and at the spread of a host (5 %, correlation 0.6) bear an interval of some 5 %."""
+OUT_OF_REACH = 2.0
+"""A series that would need this many times its longest timed part is given up: what it would need is known to
+a factor of about 1.5 (one standard error, after 40 rounds at a correlation of 0.6)."""
+
+
+class Verdict(Enum):
+    """What a rule says after a round."""
+
+    GO_ON = "go on"
+    DONE = "done"
+    OUT_OF_TIME = "out of time"
+    OUT_OF_REACH = "out of reach"
+
+
+# --- warm-up -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heap:
+    """What must have settled beside the times: allocator segments and retries, the gradient scale."""
+
+    segments: int | None = None
+    retries: int | None = None
+    scale: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Window:
+    step_s: float
+    rounds_s: tuple[float, ...]
+    clocks_hz: tuple[float, ...]
+    first: Heap
+    last: Heap
+
+
+@dataclass
+class WarmUp:
+    """Warm-up until steady, between the least and the most of the budget.
+
+    Steady: four windows whose medians agree, temperature no longer rising, clock spread small, allocator
+    and gradient scale settled over the last window. Where a host sets the pace, medians agree by luck alone:
+    there it is enough that they do not all rise or all fall. Steps so slow that the most of the budget holds
+    less than the least of them get the time of those; ``limit_s`` is never passed.
+    """
+
+    budget: Budget
+    limit_s: Seconds = math.inf
+    steps: int = 0
+    elapsed_s: Seconds = 0.0
+    windows: list[_Window] = field(default_factory=list)
+    _rounds: list[Round] = field(default_factory=list)
+    _clocks_hz: list[float] = field(default_factory=list)
+    _temperatures: list[tuple[float, float]] = field(default_factory=list)
+    _heap: Heap = field(default_factory=Heap)
+    _heap_at_start: Heap | None = None
+
+    def feed(self, done: Round, samples: Sequence[TelemetrySample] = (), heap: Heap | None = None) -> Verdict:
+        """Take one round, the telemetry since the last one, and the state of allocator and scaler."""
+        self.steps += done.steps
+        self.elapsed_s += done.wall_s
+        self._rounds.append(done)
+        self._clocks_hz += [s.sm_clock_hz for s in samples if s.sm_clock_hz is not None]
+        self._temperatures += [(s.t_s, s.temperature_c) for s in samples if s.temperature_c is not None]
+        self._heap = heap or Heap()
+        if self._heap_at_start is None:
+            self._heap_at_start = self._heap
+        if sum(r.wall_s for r in self._rounds) >= self.budget.window_s:
+            self.windows.append(
+                _Window(
+                    step_s=median(r.step_s for r in self._rounds),
+                    rounds_s=tuple(r.step_s for r in self._rounds),
+                    clocks_hz=tuple(self._clocks_hz),
+                    first=self._heap_at_start,
+                    last=self._heap,
+                )
+            )
+            self._rounds, self._clocks_hz, self._heap_at_start = [], [], self._heap
+        if self.unsettled() is None:
+            return Verdict.DONE
+        return Verdict.OUT_OF_TIME if self.elapsed_s >= self.most_s(done.step_s) else Verdict.GO_ON
+
+    def most_s(self, step_s: Seconds) -> Seconds:
+        """Return how long a warm-up of such steps may take [s]."""
+        slow_s = min((self.budget.warmup_steps + WINDOWS) * step_s, SLOW_STEPS_S)
+        return min(self.limit_s, max(self.budget.warmup_most_s, slow_s))
+
+    def unsettled(self) -> str | None:
+        """Say what keeps the warm-up from being over; None when nothing does."""
+        if self.steps < self.budget.warmup_steps or self.elapsed_s < self.budget.warmup_least_s:
+            return "least time"
+        if len(self.windows) < WINDOWS:
+            return "too few windows"
+        latest = self.windows[-WINDOWS:]
+        if not _agree(latest, self.budget.agreement):
+            return "step time"
+        clocks = [c for w in latest for c in w.clocks_hz]
+        if clocks and max(clocks) - min(clocks) > CLOCK_SPREAD * max(clocks):
+            return "clock"
+        if self.budget.judge_temperature and self.temperature_slope() > STANDS_C_PER_S:
+            return "temperature"
+        before, after = latest[-1].first, latest[-1].last
+        if before.segments != after.segments or before.retries != after.retries:
+            return "allocator"
+        if before.scale is not None and after.scale is not None and after.scale < before.scale:
+            return "gradient scale"
+        return None
+
+    def temperature_slope(self) -> float:
+        """Least-squares slope of the last half minute of temperature [degrees C per s]; 0 if unknown."""
+        if not self._temperatures:
+            return 0.0
+        since_s = self._temperatures[-1][0] - TEMPERATURE_SPAN_S
+        times_s, temperatures = zip(*((t, c) for t, c in self._temperatures if t >= since_s), strict=True)
+        return linear_regression(times_s, temperatures).slope if len({*times_s}) > 1 else 0.0
+
+
+def _agree(windows: Sequence[_Window], agreement: float) -> bool:
+    """Whether the medians agree, or are as level as the noise of their rounds lets one see."""
+    medians = [w.step_s for w in windows]
+    if max(medians) <= min(medians) * (1 + agreement):
+        return True
+    steps = [abs(b - a) for w in windows for a, b in pairwise(w.rounds_s)]
+    restless = bool(steps) and median(steps) > RESTLESS * min(medians)
+    rising = [b > a for a, b in pairwise(medians)]
+    return restless and any(rising) and not all(rising)
+
+
+# --- timed rounds ------------------------------------------------------------------------------------
+
+
+@dataclass
+class StopRule:
+    """Stop when the interval is narrow enough, right under autocorrelation, and nothing drifts.
+
+    Stop as well when the target cannot be reached in the time there is: the interval of a short series is as
+    honest as that of a long one, and what remains is better spent on another process.
+
+    Attributes:
+        target: Relative half-width of the 95 % interval to reach.
+        deadline_s: Longest timed part [s].
+        least_s: Shortest timed part [s], whatever the width.
+        give_up_after_s: Time after which a target out of reach ends the series [s].
+        rounds: Seconds per step of every round so far.
+        walls: Length of each of them [s]; shorter than ``rounds`` where lengths are not known.
+        left_out: How many rounds at the start the drift guard has left out of the estimate.
+    """
+
+    target: float
+    deadline_s: Seconds = math.inf
+    least_s: Seconds = 0.0
+    give_up_after_s: Seconds = math.inf
+    rounds: list[float] = field(default_factory=list)
+    walls: list[Seconds] = field(default_factory=list)
+    elapsed_s: Seconds = 0.0
+    left_out: int = 0
+
+    def feed(self, step_s: float, wall_s: Seconds) -> Verdict:
+        """Take one round, its seconds per step and its length, and judge the series."""
+        self.add(step_s, wall_s)
+        return self.verdict()
+
+    def add(self, step_s: float, wall_s: Seconds) -> None:
+        """Take one round without judging."""
+        self.rounds.append(step_s)
+        self.walls.append(wall_s)
+        self.elapsed_s += wall_s
+
+    def verdict(self) -> Verdict:
+        """Judge the series as it is; a drift leaves its first half out."""
+        late = self.elapsed_s >= self.deadline_s
+        enough = self._enough()
+        if self._drifts(LEAST_HALF_AT_END if late or enough else LEAST_HALF):
+            self.left_out += len(self.accepted) // 2
+            enough = self._enough()
+        if enough:
+            return Verdict.DONE
+        if late:
+            return Verdict.OUT_OF_TIME
+        if self.elapsed_s < self.give_up_after_s or len(self.accepted) < LEAST_ROUNDS:
+            return Verdict.GO_ON
+        needed_s = self.needed_s()
+        out_of_reach = needed_s is not None and needed_s > OUT_OF_REACH * self.deadline_s
+        return Verdict.OUT_OF_REACH if out_of_reach else Verdict.GO_ON
+
+    @property
+    def accepted(self) -> list[float]:
+        """The rounds that count."""
+        return self.rounds[self.left_out :]
+
+    def converged(self) -> bool:
+        """Whether rounds and half-width suffice."""
+        if len(self.accepted) < LEAST_ROUNDS:
+            return False
+        width = self.half_width()
+        return width is not None and width <= self.target
+
+    def unmet(self) -> Finding | None:
+        """Say which of the two does not suffice, with its value; None where both do.
+
+        Where the lengths of the rounds are known, the limit says how long a series it would take.
+        """
+        if self.converged():
+            return None
+        count = len(self.accepted)
+        if count < LEAST_ROUNDS:
+            return _not_converged(f"{count} rounds", f"{LEAST_ROUNDS} rounds")
+        needed_s = self.needed_s()
+        if needed_s is None or needed_s <= self._accepted_s():
+            return _not_converged(self.half_width(), self.target)
+        takes = f"{format_percent(self.target)}, which takes about {_roughly(needed_s)} of rounds"
+        return _not_converged(self.half_width(), takes)
+
+    def half_width(self) -> float | None:
+        """Relative half-width of the 95 % interval so far."""
+        return stats.relative_half_width(self.accepted)
+
+    def needed_s(self) -> Seconds | None:
+        """Return how long a series of such rounds takes to reach the target [s]; None if that is unknown.
+
+        The half-width falls with the square root of the time. Taken from the correlation as it is expected,
+        without the margin of the interval, which would make every short series look hopeless.
+        """
+        values, accepted_s = self.accepted, self._accepted_s()
+        if len(values) < 2 or not accepted_s or self.target <= 0:
+            return None
+        return accepted_s * (stats.long_half_width(values) / self.target) ** 2
+
+    def drift(self) -> float | None:
+        """Return early over late step time, less 1, of a series that is over; None where none is seen.
+
+        Early are the rounds left out; in a series too short to leave any out, its first half.
+        """
+        early, late = self.rounds[: self.left_out], self.accepted
+        if not early:
+            if not self._drifts(LEAST_HALF_TO_SAY):
+                return None
+            half = len(late) // 2
+            early, late = late[:half], late[half:]
+        return fmean(early) / fmean(late) - 1
+
+    def _enough(self) -> bool:
+        return self.elapsed_s >= self.least_s and self.converged()
+
+    def _accepted_s(self) -> Seconds:
+        return sum(self.walls[self.left_out :])
+
+    def _drifts(self, least_half: int) -> bool:
+        values = self.accepted
+        half = len(values) // 2
+        if half < least_half:
+            return False
+        early, late = values[:half], values[half:]
+        difference = abs(fmean(early) - fmean(late))
+        error = math.hypot(stats.standard_error(early), stats.standard_error(late))
+        return difference > DRIFT * fmean(values) and difference > DRIFT_ERRORS * error
+
+
+def stop_rule(budget: Budget, round_s: Seconds = 0.0) -> StopRule:
+    """Return the rule of the timed part of one case whose rounds take so long [s]."""
+    return StopRule(
+        target=budget.target,
+        deadline_s=max(budget.timed_s, min((LEAST_ROUNDS + SPARE_ROUNDS) * round_s, SLOW_STEPS_S)),
+        least_s=budget.timed_least_s,
+        give_up_after_s=GIVE_UP_AFTER * budget.timed_least_s,
+    )
+
+
+def _roughly(time_s: Seconds) -> str:
+    """Format what is known to a factor: 95 s, 28 min, 5 h."""
+    if time_s < 120:
+        return f"{time_s:.0f} s"
+    return f"{time_s / 60:.0f} min" if time_s < 7200 else f"{time_s / 3600:.0f} h"
+
+
+def _not_converged(value: float | str | None, limit: float | str) -> Finding:
+    return Finding(kind=FindingKind.NOT_CONVERGED, value=value, limit=limit)
 
 
 def _nothing_to_wait_for() -> None:
@@ -55,10 +359,6 @@ class Clock:
 
 MOST_STEPS = 100_000
 """A round of the shortest steps stays countable."""
-SHORT_STEPS = 1
-"""Of the call that is taken off a longer one."""
-MOST_CALLS = 8
-"""Pairs of calls of which the longer may take less time, by some other program's doing."""
 WARMUP_SHARE = 0.5
 """Of the time left under a time limit, the warm-up takes at most this much."""
 
@@ -145,57 +445,13 @@ class Loop:
         return result
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
-        """How many steps fill a round."""
-        return steps_for(round_s, step_s, self.batches)
+        """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
+        steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
+        return math.ceil(steps / self.batches) * self.batches if steps >= self.batches else steps
 
     def left_s(self) -> Seconds:
         """Time until the deadline [s]."""
         return self.deadline_s - self.clock.now_s()
-
-
-def steps_for(round_s: Seconds, step_s: Seconds, batches: int) -> int:
-    """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
-    steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
-    return math.ceil(steps / batches) * batches if steps >= batches else steps
-
-
-@dataclass
-class CallLoop(Loop):
-    """The same where nothing waits for the device but the loss: a round is the slope over two step counts.
-
-    Each is one call, from its first step to the loss of its last on the host; one step, and the steps of the
-    round more. What a call costs beside its steps is in both, and drops out.
-    """
-
-    def round(self, steps: int) -> Round:
-        """Time a short and a long call; the round is what the steps between them took.
-
-        A short call that was held up, so that the long one took less, tells nothing: both are made again, the
-        long one of twice the steps, since steps too short to stand out would be drowned each time.
-
-        Raises:
-            OutOfTimeError: Before a step that would begin after the deadline.
-            StoppedError: Before a call, if the parent asked to stop.
-        """
-        for _ in range(MOST_CALLS):
-            short_s, _ = self._call(SHORT_STEPS)
-            long_s, loss = self._call(SHORT_STEPS + steps)
-            if long_s > short_s:
-                self.step_s = (long_s - short_s) / steps
-                return Round(steps=steps, wall_s=long_s - short_s, loss=loss, call_s=short_s)
-            steps = min(2 * steps, MOST_STEPS)
-        raise RuntimeError(
-            f"a longer call took no longer than one of {SHORT_STEPS} step, {MOST_CALLS} times in turn, "
-            "each of twice the steps: nothing of its steps can be said"
-        )
-
-    def _call(self, steps: int) -> tuple[Seconds, float]:
-        if self.stopped():
-            raise StoppedError
-        began_s = self.clock.now_s()
-        result = self.issue(steps)
-        loss = self.edge_loss(result, self.index - 1)
-        return self.clock.now_s() - began_s, loss
 
 
 @dataclass
@@ -278,7 +534,7 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 def _mark(series: Series, rule: StopRule) -> None:
     """Mark rounds that drift leaves out, and those far longer than the others, which count all the same."""
-    gap_s = checks.GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
+    gap_s = GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
     series.timed[:] = [
         msgspec.structs.replace(
             done,

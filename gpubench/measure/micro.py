@@ -19,11 +19,15 @@ from torch import distributed
 from gpubench.foreign_code import lacks_memory
 from gpubench.measure import quantize
 from gpubench.measure.budget import Budget
-from gpubench.measure.capability import why_no_precision
+from gpubench.measure.capability import (
+    CPU_GEMM_SIZES,
+    GEMM_PRECISIONS,
+    GEMM_SIZES,
+    gemm_precisions,
+    why_no_precision,
+)
 from gpubench.measure.checks import IEEE_ERROR
-from gpubench.measure.hardware import Hardware
-from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES, gemm_precisions
-from gpubench.measure.precision import probe_errors, switches_for
+from gpubench.measure.launch import Sampler
 from gpubench.measure.probes import (
     Action,
     Probe,
@@ -37,8 +41,8 @@ from gpubench.measure.probes import (
     one_by_one,
     repeat,
 )
+from gpubench.measure.step import Hardware, probe_errors, switches_for
 from gpubench.measure.team import AllReduce, Team
-from gpubench.measure.telemetry import Sampler
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
 from gpubench.probe.backend import Readings

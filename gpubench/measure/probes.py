@@ -20,8 +20,7 @@ from gpubench.measure.budget import (
     MOST_REPETITION_S,
     Budget,
 )
-from gpubench.measure.loop import Clock
-from gpubench.measure.stopping import StopRule, Verdict
+from gpubench.measure.loop import Clock, StopRule, Verdict
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, TelemetrySample
 from gpubench.units import MIB, Bytes, Seconds, format_bytes
 

@@ -6,21 +6,154 @@ Raw readings only: what they mean is judged by whoever reads them.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
+import torch
+from torch import Tensor, nn
 
 from gpubench.folders import traceback_of
-from gpubench.measure import busy, by_hand
+from gpubench.measure import guards
 from gpubench.measure.case import WorkerContext
-from gpubench.measure.execution import prepare
-from gpubench.measure.launch import failure
+from gpubench.measure.guards import prepare
+from gpubench.measure.launch import Sampler, failure, shifted
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
-from gpubench.measure.precision import switches_for
-from gpubench.measure.step import Work, copied, move
-from gpubench.measure.telemetry import Sampler, shifted
+from gpubench.measure.step import AUTOCAST_TYPES, Hardware, Work, copied, move, switches_for
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, Precision, PrecisionProof, Status
 from gpubench.units import Seconds
+from gpubench.workload import Task, Workload, seeded
+
+# --- the same training step written by hand; it shares no code with the harness ---------------------------
+
+
+def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]:
+    """Return a training step as a tutorial writes it; it takes the number of the step.
+
+    Args:
+        work: Whose weights it trains.
+        in_graph: Whether it is to be captured: autocast must not keep a copy of a weight from outside.
+    """
+    model, optimizer, scaler = work.model, work.optimizer, work.scaler
+    assert optimizer is not None  # only training is written by hand
+    dtype, device = AUTOCAST_TYPES.get(work.case.precision), work.device.type
+
+    def step(index: int) -> None:
+        inputs, targets = work.batches[index % len(work.batches)]
+        optimizer.zero_grad(set_to_none=True)
+        if dtype is None:
+            loss = work.loss(model(inputs), targets)
+        else:
+            with torch.autocast(device, dtype=dtype, cache_enabled=not in_graph):
+                loss = work.loss(model(inputs), targets)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    return step
+
+
+def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> Seconds:
+    """Return the wall time of so many steps, or replays, as a user would take it [s]."""
+    wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
+    wait()
+    start = time.perf_counter()
+    for index in range(steps):
+        step(index)
+    wait()
+    return time.perf_counter() - start
+
+
+def bare_graph(work: Work) -> Callable[[], None]:
+    """Capture one training step by hand in a CUDA graph as a tutorial does; return its replay.
+
+    One graph of one batch, in memory of its own: what the harness adds to a replay, or leaves out of the step
+    that it captures, shows in the ratio. It trains the same weights.
+    """
+    step = step_by_hand(work, in_graph=True)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step(0)
+    torch.cuda.current_stream().wait_stream(side)
+    work.model.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(0)
+    return graph.replay
+
+
+def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours: int) -> Blocks:
+    """Run two kinds of blocks in the order first, second, second, first: a steady drift hits both alike.
+
+    Args:
+        first: Runs one block and returns its seconds per step.
+        second: The same of the other kind.
+        fours: How often that order is run through.
+    """
+    above, below = [], []
+    for _ in range(fours):
+        above.append(first())
+        below += [second(), second()]
+        above.append(first())
+    return Blocks(first_s=tuple(above), second_s=tuple(below))
+
+
+# --- a model that waits for the device, which no CUDA graph can hold --------------------------------------
+
+
+WIDTH = 64
+
+
+class Waiting(nn.Module):
+    """A linear layer whose output depends on a number that is read on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale the output by its own largest value.
+
+        Shapes:
+            x: (N, 64) float32; result: (N, 64).
+        """
+        out: Tensor = self.layer(x)
+        return out / (1.0 + abs(out.detach().max().item()))
+
+
+def build(batch_size: int, seed: int) -> Task:
+    """Build the model on random rows, to be learned by regression.
+
+    Shapes:
+        inputs: (N, 64) float32; targets: (N, 64) float32.
+    """
+    with seeded(seed):
+        return Task(
+            model=Waiting(),
+            batches=tuple((torch.randn(batch_size, WIDTH), torch.zeros(batch_size, WIDTH)) for _ in range(2)),
+            loss=nn.functional.mse_loss,
+            optimizer=partial(torch.optim.SGD, lr=0.01),
+        )
+
+
+WORKLOAD = Workload(
+    name="waiting",
+    version=1,
+    sample_unit="row",
+    sample_shape=(WIDTH,),
+    batches=(8,),
+    is_image=False,
+    source="gpubench",
+    build=build,
+)
 
 WARM_S = 1.0
 """Steps run this long before the first block, beside the first ones, in which cuDNN tries its algorithms."""
@@ -61,33 +194,33 @@ def _finite(errors: dict[str, float]) -> dict[str, float | None]:
 def _clock(order: Prove, context: WorkerContext) -> ClockProof:
     """Rounds of the harness beside a loop by hand, and beside device events, of the same steps."""
     work, loop, steps = _running(order, context)
-    hardware = context.hardware
+    hardware, by_hand = context.hardware, step_by_hand(work)
 
     def harness() -> Seconds:
         return loop.round(steps).wall_s / steps
 
     def bare() -> Seconds:
-        return by_hand.bare_loop(work, hardware, steps) / steps
+        return bare_loop(by_hand, hardware, steps) / steps
 
     def events() -> Seconds:
-        times = busy.event_times(loop.advance, steps)
+        times = guards.event_times(loop.advance, steps)
         return sum(times) / len(times)
 
     return ClockProof(
         case=order.case,
-        by_hand=by_hand.in_fours(harness, bare, order.fours),
-        events=by_hand.in_fours(harness, events, order.fours),
-        issue_s=busy.host_issue_times(loop.advance, hardware.clock())[::2],
+        by_hand=in_fours(harness, bare, order.fours),
+        events=in_fours(harness, events, order.fours),
+        issue_s=guards.host_issue_times(loop.advance, hardware.clock())[::2],
     )
 
 
 def _graph(order: Prove, context: WorkerContext) -> GraphProof:
     """Replays of the harness beside replays of a graph captured by hand."""
     work, loop, steps = _running(order, context)
-    replay = by_hand.bare_graph(work)
-    blocks = by_hand.in_fours(
+    replay = bare_graph(work)
+    blocks = in_fours(
         lambda: loop.round(steps).wall_s / steps,
-        lambda: by_hand.bare_replays(replay, steps) / steps,
+        lambda: bare_loop(lambda _: replay(), context.hardware, steps) / steps,
         order.fours,
     )
     return GraphProof(case=order.case, by_hand=blocks)
@@ -110,7 +243,7 @@ def _load(order: Prove, context: WorkerContext) -> LoadProof:
             return loop.round(steps).wall_s / steps
 
     read = source not in {"none", "hung"}
-    plain = by_hand.in_fours(sampled, lambda: loop.round(steps).wall_s / steps, order.fours) if read else None
+    plain = in_fours(sampled, lambda: loop.round(steps).wall_s / steps, order.fours) if read else None
     return LoadProof(
         case=order.case,
         telemetry_source=source,

@@ -17,6 +17,7 @@ from gpubench.options import (
     WORKLOAD,
     AnyTask,
     AtLeastOne,
+    Batch,
     Device,
     Option,
     Positive,
@@ -104,7 +105,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = (Framework.TORCH.value,)
     task: AnyTask = "train"
     batch_size: Annotated[
-        int | Literal["max"] | None,
+        Batch,
         with_help(BATCH, help="Samples per step; max searches the largest that fits."),
     ] = None
     device: Device = "auto"

@@ -3,25 +3,384 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
+import math
 import random
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpubench.discovery import load_workload
+from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.foreign_code import lacks_memory
+from gpubench.measure.loop import Clock, Heap
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Execution,
+    Finding,
+    Identity,
+    MemoryFormat,
+    Precision,
+    Switches,
+    TaskKind,
+    WeightType,
+)
+from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
+from gpubench.probe.backend import check_same_device, matched_by, told_by_torch
 from gpubench.tensors import tensors_of, with_tensors
 from gpubench.workload import Task, forward, set_mode
+
+# --- a torch device beyond tensors: waiting, memory, the allocator ----------------------------------------
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A torch device, and the calls that differ from one kind to another.
+
+    The child sees only the GPUs that it is to use (the parent names them in CUDA_VISIBLE_DEVICES): one, or
+    as many as the job has processes, and then each process has that of its rank.
+    """
+
+    device: torch.device
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether graphs and device events are to be had."""
+        return self.device.type == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is the device that references are computed on."""
+        return self.device.type == "cpu"
+
+    def clock(self) -> Clock:
+        """Return the clock that waits for this device; a CPU needs no waiting for.
+
+        Raises:
+            NoDeviceError: If this torch cannot wait for it: the issuing of steps would be timed.
+        """
+        if self.is_cpu:
+            return Clock()
+        synchronize = self._call("synchronize")
+        if synchronize is None:
+            kind = self.device.type
+            raise NoDeviceError(
+                f"torch {torch.__version__} has no torch.{kind}.synchronize: {kind} cannot be timed"
+            )
+        return Clock(synchronize=synchronize)
+
+    def _call(self, name: str) -> Callable[..., Any] | None:
+        """Return what torch has under a name for this type of device, in ``torch.cuda``, ``torch.mps`` ...
+
+        None where it has no such call. A back end of another package registers its own module there;
+        ``torch.get_device_module``, which looks in the same place, is not in every torch from 2.4 on.
+        """
+        call: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
+        return call
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Call that; None where torch has none."""
+        call = self._call(name)
+        return None if call is None else call(*arguments)
+
+    def reset_peak_memory(self) -> None:
+        """Forget the largest allocation so far."""
+        self._ask("reset_peak_memory_stats")
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most memory that tensors took since the reset [B]; None where torch does not count."""
+        return self._ask("max_memory_allocated")  # type: ignore[no-any-return]
+
+    def peak_reserved_bytes(self) -> int | None:
+        """Return the most memory that torch's allocator held since the reset [B]; None as above."""
+        return self._ask("max_memory_reserved")  # type: ignore[no-any-return]
+
+    def heap(self, scale: float | None = None) -> Heap:
+        """Return what must settle before a step is steady: allocator figures and the gradient scale."""
+        figures = self._ask("memory_stats") or {}
+        return Heap(
+            segments=figures.get("segment.all.current"), retries=figures.get("num_alloc_retries"), scale=scale
+        )
+
+    def memory_bytes(self) -> int | None:
+        """Return the memory that torch sees [B]; None where there is no device of its own."""
+        return getattr(self._ask("get_device_properties", self.device), "total_memory", None)
+
+    def limit_memory(self, share: float) -> None:
+        """Let this process take no more than a share of the device's memory; tensors alone count."""
+        self._ask("set_per_process_memory_fraction", share)
+
+    def release(self) -> None:
+        """Hand everything back, so that the next case starts from the same memory.
+
+        The collector runs first: a model, its gradients and its graphs hold on to each other.
+
+        Raises:
+            RuntimeError: As torch raises it when the device or its allocator is beyond use.
+        """
+        gc.collect()
+        self.drop_workspaces()
+        self.drop_cache()
+
+    def drop_workspaces(self) -> None:
+        """Take back what cuBLAS keeps for each stream that it ever computed on; graphs made before end here.
+
+        It counts as allocated, 66 MiB a stream on an H200, and has no public name up to torch 2.13.
+        """
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001
+        if self.is_cuda and clear is not None:
+            clear()
+
+    def drop_cache(self) -> None:
+        """Hand cached blocks back to the driver."""
+        self._ask("empty_cache")
+
+
+def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
+    """Return the torch device of a profile, its context made.
+
+    Args:
+        profile: The device as probed.
+        rank: Its place among the GPUs that this process sees.
+
+    Raises:
+        NoDeviceError: If this torch cannot wait for such a device.
+        RuntimeError: As torch raises it when the device cannot be used.
+    """
+    cuda = profile.is_torch_cuda
+    hardware = Hardware(device=torch.device(f"cuda:{rank}" if cuda else profile.torch_type))
+    if cuda:
+        torch.cuda.init()
+        torch.cuda.set_device(rank)
+        torch.backends.cudnn.benchmark = True  # recorded in the environment; worth 3 to 16 % on an H200
+    clock = hardware.clock()
+    torch.zeros(1, device=hardware.device)
+    clock.synchronize()
+    return hardware
+
+
+def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
+    """Make sure that torch has opened the device that was probed; of another one, telemetry would lie.
+
+    Of an AMD GPU by its place alone: torch and AMD's library may call it otherwise, and ROCm numbers it.
+
+    Raises:
+        NoDeviceError: If name, UUID, bus id or SM count differ.
+    """
+    if not profile.is_torch_cuda:
+        return ()
+    seen = torch.cuda.get_device_properties(rank)
+    uuid, place = told_by_torch(seen)
+    if not profile.is_nvidia:
+        return check_same_device(profile, name=None, uuid=None, sm_count=None, pci_bus_id=place)
+    return check_same_device(
+        profile, name=seen.name, uuid=uuid, sm_count=seen.multi_processor_count, pci_bus_id=place
+    )
+
+
+def identity_of(profile: DeviceProfile) -> Identity | None:
+    """Say by what a device that ``check_device`` let pass is known to be the one that was probed."""
+    if not profile.is_nvidia:
+        return None
+    uuid, place = told_by_torch(torch.cuda.get_device_properties(0))
+    return matched_by(profile, uuid=uuid, pci_bus_id=place)
+
+
+# --- the fp32 switches of torch, legacy names first; and the proof that they took effect ------------------
+
+
+HELD_IMAGES = 4
+"""Of a convolution, which are held against float64: all of the largest take the host over a second."""
+PROOF_TOKENS = 16
+PROOF_WIDTH = 128
+CONTROL_SCALES = (1, 4, 8)
+"""Of the convolution, in turn until TF32 shows; an H100 computed the smallest in fp32 under TF32, too."""
+
+
+class SwitchesRefusedError(GpuBenchError):
+    """The switches do not read back as they were set."""
+
+
+@contextmanager
+def switches_for(precision: Precision) -> Iterator[Switches]:
+    """Set the switches of a precision, give them as read back, and restore what was found.
+
+    Raises:
+        SwitchesRefusedError: If they do not read back as set.
+    """
+    before = read_switches()
+    try:
+        _set(Switches.wanted(precision))
+        found = read_switches()
+        if wrong := found.unexpected(precision):
+            all_five = ", ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(found).items())
+            raise SwitchesRefusedError(
+                f"{precision} was set and {wrong} read back ({all_five}): "
+                "this torch cannot be trusted with precision; please report it with its version"
+            )
+        yield found
+    finally:
+        _set(before)
+
+
+def read_switches() -> Switches:
+    """Read all five switches; None for those that this torch does not have (before 2.9)."""
+    conv, rnn, matmul = _new_switches()
+    return Switches(
+        cudnn_allow_tf32=torch.backends.cudnn.allow_tf32,
+        matmul_allow_tf32=torch.backends.cuda.matmul.allow_tf32,
+        conv_fp32_precision=_read(conv),
+        rnn_fp32_precision=_read(rnn),
+        matmul_fp32_precision=_read(matmul),
+    )
+
+
+def probe_errors(
+    device: torch.device, dtype: torch.dtype = torch.float32, *, scale: int = 1
+) -> dict[str, float]:
+    """Return the relative error of a float32 matmul and convolution against float64: setting is not effect.
+
+    Inputs are normal with a fixed seed; the error is that of the whole result, ``|x - y| / |y|``.
+
+    Args:
+        device: Where they are computed.
+        dtype: In which the results must come, another one under autocast; one in another type is NaN.
+        scale: Times the channels and images of the smallest convolution.
+    """
+    sizes = (PROOF_SIZE, scale * PROOF_CHANNELS, PROOF_IMAGE, scale * HELD_IMAGES)
+    with torch.no_grad():
+        (a, b, image, kernel), exact = _proof(*sizes)
+        found = {
+            "matmul": (a.to(device) @ b.to(device)).cpu(),
+            "conv": _convolve(image.to(device), kernel.to(device))[:HELD_IMAGES].cpu(),
+        }
+        return {
+            name: relative_error(result, exact[name]) if result.dtype is dtype else math.nan
+            for name, result in found.items()
+        }
+
+
+@lru_cache(maxsize=3)
+def _proof(
+    edge: int, channels: int, image_edge: int, images: int
+) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    """The operands, and what they give in float64, which takes longest: computed once in a process."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (
+        (edge, edge),
+        (edge, edge),
+        (images, channels, image_edge, image_edge),
+        (channels, channels, 3, 3),
+    )
+    operands = tuple(torch.randn(*shape, generator=generator) for shape in shapes)
+    a, b, image, kernel = (operand.double() for operand in operands)
+    return operands, {"matmul": a @ b, "conv": _convolve(image[:HELD_IMAGES], kernel)}
+
+
+def _convolve(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.conv2d(image, kernel, padding=1)
+
+
+@dataclass(frozen=True)
+class Control:
+    """What shows that a proof of strict fp32 can fail on this device.
+
+    Attributes:
+        errors: Of the operators of the proof under TF32; empty where the device has none.
+        scale: Of the convolution by which TF32 shows: cuDNN computes small ones in fp32 all the same.
+    """
+
+    errors: dict[str, float] = field(default_factory=dict)
+    scale: int = CONTROL_SCALES[0]
+
+
+def control_on(device: torch.device) -> Control:
+    """Compute the operators of the proof under TF32, with the smallest convolution on which it shows.
+
+    Where it shows on none the control is that of the largest, which fails.
+    """
+    limit = Precision.FP32.facts.error_limit("conv")
+    with switches_for(Precision.TF32):
+        recurrent = {RECURRENT: recurrent_error(device)}
+        for scale in CONTROL_SCALES:
+            control = Control(probe_errors(device, scale=scale) | recurrent, scale)
+            if control.errors["conv"] > limit:
+                break
+    return control
+
+
+def errors_on(
+    device: torch.device, precision: Precision, *, recurrent: bool, scale: int = CONTROL_SCALES[0]
+) -> dict[str, float]:
+    """Return the errors by which a precision is proven, computed as the steps of its cases are."""
+    name = precision.facts.autocast
+    dtype = torch.float32 if name is None else getattr(torch, name)
+    with torch.autocast(device.type, dtype=dtype) if name is not None else nullcontext():
+        errors = probe_errors(device, dtype, scale=scale)
+        return errors | {RECURRENT: recurrent_error(device)} if recurrent else errors
+
+
+def recurrent_error(device: torch.device) -> float:
+    """Return the relative error of a float32 LSTM layer against float64; inputs and weights as in a probe.
+
+    Weights are scaled so that the gates are not saturated: a saturated layer forgives any error.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):  # a layer draws its first weights from the state of the case
+        exact = torch.nn.LSTM(PROOF_WIDTH, PROOF_WIDTH).double()
+    with torch.no_grad():
+        for weight in exact.parameters():
+            weight.copy_(torch.randn(*weight.shape, generator=generator) / math.sqrt(PROOF_WIDTH))
+        single = copy.deepcopy(exact).float().to(device)
+        inputs = torch.randn(PROOF_TOKENS, PROOF_IMAGE, PROOF_WIDTH, generator=generator)
+        return relative_error(single(inputs.to(device))[0].cpu(), exact(inputs.double())[0])
+
+
+def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the error of a whole result, ``|x - y| / |y|``."""
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+def _set(wanted: Switches) -> None:
+    torch.backends.cudnn.allow_tf32 = wanted.cudnn_allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = wanted.matmul_allow_tf32
+    values = (wanted.conv_fp32_precision, wanted.rnn_fp32_precision, wanted.matmul_fp32_precision)
+    for switch, value in zip(_new_switches(), values, strict=True):
+        if switch is not None and value is not None:
+            switch.fp32_precision = value
+
+
+def _new_switches() -> tuple[Any, Any, Any]:
+    """The three switches that torch has since 2.9; None each on an older one."""
+    cudnn = torch.backends.cudnn
+    found = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), torch.backends.cuda.matmul)
+    if any(switch is None or not _has_name(switch) for switch in found):
+        return None, None, None
+    return found
+
+
+def _has_name(switch: Any) -> bool:
+    try:
+        return isinstance(switch.fp32_precision, str)
+    except (AttributeError, RuntimeError):  # older torch answers an unknown name with either
+        return False
+
+
+def _read(switch: Any) -> str | None:
+    return None if switch is None else str(switch.fp32_precision)
+
 
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
     precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)

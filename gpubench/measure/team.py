@@ -31,13 +31,10 @@ from gpubench import __version__
 from gpubench.errors import InterruptedRunError, MisuseError
 from gpubench.measure import guards
 from gpubench.measure.capability import NotHereError, no_blocks
-from gpubench.measure.execution import Advance, NotPreparedError
-from gpubench.measure.hardware import Hardware, check_device, open_hardware
+from gpubench.measure.guards import Advance, NotPreparedError
 from gpubench.measure.loop import Clock
-from gpubench.measure.messages import MeasureCase, Setup
-from gpubench.measure.place import STORE_VARIABLE, Place
-from gpubench.measure.precision import switches_for
-from gpubench.measure.step import Work, built, move
+from gpubench.measure.messages import STORE_VARIABLE, MeasureCase, Place, Setup
+from gpubench.measure.step import Hardware, Work, built, check_device, move, open_hardware, switches_for
 from gpubench.models import Case, DeviceProfile, ParallelMode, TaskKind
 from gpubench.profile.blocks import repeated_blocks
 from gpubench.units import Bytes, Seconds, listing, plain

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
+from gpubench.children import ParentChannel, die_with_parent, scratch_folder
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.foreign_code import says_no_memory
 from gpubench.measure import messages
 from gpubench.measure.capability import versions
-from gpubench.measure.place import JOINED, MODULE, STORE_VARIABLE, Place
+from gpubench.measure.messages import JOINED, MODULE, STORE_VARIABLE, Place
 from gpubench.measure.privacy import scrub
 from gpubench.models import Finding, Framework, MicroResult, Status
-from gpubench.parent import ParentChannel, die_with_parent, scratch_folder
 from gpubench.units import Seconds
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     import torch
 
     from gpubench.measure.case import WorkerContext
-    from gpubench.measure.hardware import check_device, identity_of, open_hardware
+    from gpubench.measure.step import check_device, identity_of, open_hardware
     from gpubench.measure.team import Over, Team
-    from gpubench.probe.telemetry import GpuGroup, open_telemetry
+    from gpubench.probe.probe import GpuGroup, open_telemetry
 
     imported = time.perf_counter()
     line.send(messages.Phase(name="context"))
@@ -167,9 +167,8 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import measure_case, try_batch
+    from gpubench.measure.case import measure_case, train_to_quality, try_batch
     from gpubench.measure.proofs import prove
-    from gpubench.measure.quality import train_to_quality
 
     done: messages.Ending
     match command:

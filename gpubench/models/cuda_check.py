@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from gpubench.findings import Finding
 from gpubench.models.case import Case
-from gpubench.models.measurement import Cause, Measurement, Status, Switches, TelemetrySample
+from gpubench.models.measurement import Cause, Status, Switches, TelemetrySample
 from gpubench.models.record import Record
 from gpubench.models.run import DeviceProfile, Environment
 from gpubench.precisions import Precision
@@ -15,7 +15,7 @@ from gpubench.precisions import Precision
 CHECK_VERSION = 3
 """Version of a check of the CUDA path and its file. Since 2 its cases are those of a run of version 2. Since
 3 strict fp32 is proven among the other precisions, and nothing is announced. What earlier files hold of a
-quick run and of a job on several GPUs is passed over: each run judges both itself."""
+quick run, of a job on several GPUs and of the largest batch is passed over: each run judges them itself."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
 """By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""
@@ -148,9 +148,7 @@ class FaultProof(Record, frozen=True, kw_only=True):
         after_waiting: A sound case, in the process that is used next.
         cap_bytes: Memory that the process may take from then on [B].
         too_large: A batch that cannot fit under the cap.
-        after_too_large: The first case of the search under the cap, in the process that is used next.
-        tried: Each batch of the search for the largest, and whether it fitted.
-        at_largest: The case measured at the batch that was found.
+        after_too_large: A sound case under the cap, in the process that is used next.
     """
 
     waiting: CaseRow | None = None
@@ -158,8 +156,6 @@ class FaultProof(Record, frozen=True, kw_only=True):
     cap_bytes: int | None = None
     too_large: CaseRow | None = None
     after_too_large: CaseRow | None = None
-    tried: tuple[tuple[int, bool], ...] = ()
-    at_largest: Measurement | None = None
 
 
 class CudaCheck(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""A person's price table, cleaned once: from cells of text to offers that keep every rule.
+"""A person's price table: from cells of text to quotes, which are cleaned as those of any source are.
 
 Columns are named by the fields of an offer, with one price a row. People's tables may have up to four prices
 a row instead, memory in GiB, and prices in another currency. A row or a price that cannot be used is set
@@ -7,28 +7,33 @@ aside with its reason; the rest of the table counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple
 
 import msgspec
-import pandas as pd
-from numpy.typing import NDArray
 
 from gpubench.errors import MisuseError
-from gpubench.labels import PRICING_WORDS
-from gpubench.models import Offer, Pricing
+from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
 from gpubench.offers import plausible
-from gpubench.offers.dates import price_day
-from gpubench.offers.frames import BEYOND, read_frame
 from gpubench.offers.plausible import ImplausibleError
-from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
-from gpubench.specs import known_keys, load_specs, offered_gpu_key, offered_keys
+from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.sources import NO_HOST, HostFacts, Quote, Unread
+from gpubench.offers.table import OfferTable
+from gpubench.pricings import Pricing
+from gpubench.specs import offered_gpu_key
 from gpubench.today import today
-from gpubench.units import figure_in, listing, plain
+from gpubench.units import GIB, figure_in, plain
+
+MAX_ROWS = 500_000
+MAX_CELLS = 20_000_000
+"""Short rows are filled up to the header, so that many of them below a wide one would take all memory."""
 
 PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "price_usd_per_hour": None,
@@ -42,21 +47,93 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
 REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
-_MONEY = ("currency", "usd_per_unit", "rate_date")
-_GPU = ("gpu_key", "gpu_memory_gib", "gpu_count")
-_SAME = ["provider", "instance", "region", "pricing", "term_years"]
-"""What two prices of one offer have in common."""
-_FIELDS = [
-    *("provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes", "price_usd_per_hour"),
-    *("pricing", "term_years", "kind", "price_date", "source", "note", "seller"),
-]
-"""What a table tells of an offer."""
-_MORE = [
-    *("ask_count", "ask_median_usd_per_hour", "is_floor", "host_id", "machine_id", "reliability"),
-    *("pcie_bytes_per_s", "download_bytes_per_s", "upload_bytes_per_s", "disk_bytes"),
-]
-"""What it tells where it has columns of these names, each of its field's type."""
-_SECOND = "a second {} price of this instance in this region; that of the later day is kept, else the first"
+_DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
+
+
+# --- a table of text -------------------------------------------------------------------------------------
+
+
+class Table(NamedTuple):
+    """A stranger's table, not yet believed.
+
+    Attributes:
+        name: Of its file.
+        columns: Their names in lower case.
+        rows: Stripped text by column, "" where a row says nothing, by the number of the row. Below None is
+            what a row has more than there are columns.
+    """
+
+    name: str
+    columns: Sequence[str]
+    rows: Iterator[tuple[int, Mapping[str | None, str]]]
+
+
+def read_rows(path: Path) -> Table:
+    """Read a table that the user names: a JSON list of objects by its suffix .json, else CSV with a header.
+
+    Raises:
+        MisuseError: If the file is missing, not UTF-8, no table, or too large.
+    """
+    raw = read_bytes(path, TABLE_BYTES, follow_links=True)
+    if raw.startswith(b"PK"):
+        raise MisuseError(f"{plain(path.name)} is a spreadsheet or archive: save the table as CSV")
+    read = _json_rows if path.suffix.lower() == ".json" else _csv_rows
+    header, rows = read(decode_text(raw, path), path)
+    if len(rows) > MAX_ROWS:
+        raise MisuseError(f"{plain(path.name)} has more than {MAX_ROWS:,} rows: split the table")
+    if len(rows) * len(header) > MAX_CELLS:
+        raise MisuseError(
+            f"{plain(path.name)} has {len(header):,} columns for {len(rows):,} rows, over {MAX_CELLS:,} "
+            "cells in all: leave out the columns that say nothing"
+        )
+    columns = [name.strip().lower() for name in header]
+    first = {name: at for at, name in reversed([*enumerate(columns)])}  # of two columns of one name
+
+    def cells(row: Sequence[str]) -> dict[str | None, str]:
+        found: dict[str | None, str] = {
+            name: row[at].strip() if at < len(row) else "" for name, at in first.items()
+        }
+        found[None] = "".join(row[len(columns) :]).strip()
+        return found
+
+    return Table(path.name, columns, ((number, cells(row)) for number, row in rows))
+
+
+def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header, and the rows with their lines.
+
+    A semicolon parts cells where the header uses it, and then a comma may part the decimals of a figure.
+    """
+    head = text.partition("\n")[0]
+    separator = ";" if head.count(";") > head.count(",") else ","
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+    try:
+        rows = list(islice(((reader.line_num, row) for row in reader if row), MAX_ROWS + 2))
+    except csv.Error as error:
+        raise MisuseError(f"{plain(path.name)}, line {reader.line_num}: {error}; write plain CSV") from None
+    if not rows:
+        raise MisuseError(f"{plain(path.name)} is empty: the first line names the columns")
+    if separator == ";":
+        rows = [(line, [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row]) for line, row in rows]
+    return rows[0][1], rows[1:]
+
+
+def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
+    header = list(dict.fromkeys(chain.from_iterable(table)))
+    if len(header) * len(table) > MAX_CELLS:  # refused before the rows are filled up
+        return header, [(0, [])] * len(table)
+    return header, [(at, [_cell(row.get(name)) for name in header]) for at, row in enumerate(table, 1)]
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a cell; a list or an object, which no column of ours has, says nothing."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None or isinstance(value, list | dict) else str(value)
+
+
+# --- a table of one's own --------------------------------------------------------------------------------
 
 
 def read_own(path: Path, latest: date | None = None) -> OfferTable:
@@ -69,228 +146,104 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
     Raises:
         MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
     """
-    return clean(read_frame(path), path.name, latest or today() + timedelta(days=1))
+    return clean(read_rows(path), latest or today() + timedelta(days=1))
 
 
-def clean(frame: pd.DataFrame, name: str, latest: date) -> OfferTable:
-    """Turn a table of text into offers, and set aside what cannot be used.
-
-    Args:
-        frame: As ``read_frame`` gives it; a second price of one offer is a duplicate.
-        name: Of the file; it is the source where a row names none.
-        latest: A price of a later day is set aside: it would count as fresh until that day has passed.
+def clean(table: Table, latest: date) -> OfferTable:
+    """Return the offers of a table in our columns, and what of it cannot be used.
 
     Raises:
         MisuseError: If a required column is missing.
     """
-    _require_columns(frame, name)
-    faults: dict[int, str] = dict.fromkeys(
-        frame.index[frame[BEYOND] != ""], "more cells than the header has columns"
-    )
-    facts = _facts(frame, f"own price file {plain(name)}", latest, faults)
-    columns = [column for column in PRICES if column in frame]
-    priced = pd.concat([_with_prices(facts, column, frame[column]) for column in columns])
-    priced = priced[priced["cell"] != ""].sort_index(kind="stable").rename_axis("row").reset_index()
-    read = [_price(*each) for each in zip(priced["cell"], priced["kind"], priced["rate"], strict=True)]
-    priced["price_usd_per_hour"] = pd.Series([price for price, _ in read], dtype=object)
-    priced["why"] = pd.Series([why for _, why in read], dtype=object)
-    good = priced[priced["why"] == ""]
-    latest_first = good["price_date"].map(price_day).sort_values(ascending=False, kind="stable").index
-    repeats = good.loc[latest_first].duplicated(_SAME)
-    second = repeats.index[repeats]
-    priced.loc[second, "why"] = priced.loc[second, "pricing"].map(PRICING_WORDS).map(_SECOND.format)
-    kept, bad = priced[priced["why"] == ""], priced[priced["why"] != ""]
-    unpriced = facts.index[~facts.index.isin(priced["row"])]
-    aside = [*faults.items(), *((row, "no price") for row in unpriced)]
-    aside += zip(bad["row"], bad["why"], strict=True)
-    more = [field for field in _MORE if field in kept]
-    fields = [*_FIELDS, *more]
-    offers: list[Offer] = []
-    for row, cells in zip(kept["row"], kept[fields].itertuples(index=False, name=None), strict=True):
-        offer = Offer(**dict(zip(fields, cells, strict=True)))
-        try:
-            if any(cell is not None for cell in cells[len(_FIELDS) :]):
-                plausible.check(offer, latest)
-        except ImplausibleError as reason:
-            aside.append((row, str(reason)))
-        else:
-            offers.append(offer)
-    set_aside = _named_rows(frame, name, sorted(aside, key=lambda each: each[0]))
-    return OfferTable(offers=tuple(offers), set_aside=set_aside)
+    if missing := missing_columns(table.columns):
+        raise MisuseError(
+            f"{plain(table.name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
+            f"it has {plain(', '.join(table.columns)) or 'none'}"
+        )
+    return sort_quotes(_quotes(table), None, latest).table
 
 
-def missing_columns(frame: pd.DataFrame) -> list[str]:
+def missing_columns(columns: Sequence[str]) -> list[str]:
     """Return the columns that a table of one's own must have and this one lacks."""
-    missing = [column for column in REQUIRED if column not in frame]
-    if not any(column in frame for column in PRICES):
+    missing = [column for column in REQUIRED if column not in columns]
+    if not any(column in columns for column in PRICES):
         missing.append("on_demand_usd_per_h or spot_usd_per_h")
     return missing
 
 
-def _require_columns(frame: pd.DataFrame, name: str) -> None:
-    if missing := missing_columns(frame):
-        raise MisuseError(
-            f"{plain(name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
-            f"it has {plain(', '.join(frame.columns[:-1])) or 'none'}"
-        )
+def _quotes(table: Table) -> Iterator[Quote | Unread]:
+    """Yield a quote for each price of a row, or why there is none."""
+    source = f"own price file {plain(table.name)}"
+    first = table.columns[:3]
+    for number, row in table.rows:
+        where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
+        priced = [column for column in PRICES if row.get(column)]
+        if row[None]:
+            yield Unread(row=where, reason="more cells than the header has columns")
+        elif not priced:
+            yield Unread(row=where, reason="no price")
+        for column in () if row[None] else priced:
+            try:
+                yield _quote(row, column, where, source)
+            except ValueError as reason:
+                yield Unread(row=where, reason=str(reason))
 
 
-def _facts(frame: pd.DataFrame, source: str, latest: date, faults: dict[int, str]) -> pd.DataFrame:
-    """Return what the cells say of each row without a fault; of several faults the first met is told."""
-    readers: Mapping[str, Callable[..., Any]] = {
-        "provider": lambda text: _named("provider", text).lower(),
-        "kind": plausible.read_kind,
-        "source": lambda text: _named("source", text or source),
-        "price_date": partial(_day, latest=latest),
-        "gpu_key": _gpu_key,
-        "gpu_count": plausible.gpu_count,
-        "vcpus": plausible.vcpus,
-        "ram_bytes": partial(plausible.ram_bytes, unit=1),
-        "ram_gib": plausible.ram_bytes,
-        "rate": _rate,
-        "paid": _way_of_paying,
-        "region": lambda text: None if text.lower() in NO_REGION else _word(text),
-        "note": _note,
-        "seller": _seller,
-        "instance": partial(_named, "instance"),
-        **{field: partial(_typed, field) for field in _MORE if field in frame},
-    }
-    together = {
-        "rate": _MONEY,
-        "paid": ("pricing", "term_years"),
-        "gpu_key": _GPU,
-        "note": ("note", *_GPU, *_MONEY),
-        "seller": ("seller", "kind"),
-    }
-    beside = [*_MONEY, "pricing", "term_years", "gpu_memory_gib"]
-    cells = frame.reindex(columns=[*readers, *beside], fill_value="")
-    facts = {
-        column: _read(cells[list(together.get(column, (column,)))], read, faults)
-        for column, read in readers.items()
-    }
-    if "ram_bytes" not in frame:
-        facts["ram_bytes"] = facts["ram_gib"]
-    return pd.DataFrame(facts, index=frame.index, dtype=object).drop(index=list(faults))
-
-
-def _read(cells: pd.DataFrame, read: Callable[..., Any], faults: dict[int, str]) -> NDArray[Any]:
-    """Read what is the same in several rows once; where it cannot be used the rows get its fault."""
-    kinds = cells.groupby(list(cells.columns), sort=False).ngroup()
-    values: list[Any] = []
-    bad: dict[int, str] = {}
-    for kind, words in enumerate(cells[~kinds.duplicated()].itertuples(index=False, name=None)):
-        try:
-            values.append(read(*words))
-        except ValueError as reason:
-            values.append(None)
-            bad[kind] = str(reason)
-    wrong = kinds[kinds.isin(list(bad))]
-    for row, kind in zip(wrong.index, wrong, strict=True):
-        faults.setdefault(row, bad[kind])
-    return pd.Series(values, dtype=object).to_numpy()[kinds]
-
-
-def _with_prices(facts: pd.DataFrame, column: str, cells: pd.Series[str]) -> pd.DataFrame:
-    """Return the rows with the prices of one column, and how they are paid."""
-    rows = facts.assign(cell=cells.loc[facts.index])  # an empty frame would else take all of them
-    paid = PRICES[column]
-    ways = list(facts["paid"]) if paid is None else [paid] * len(facts)
-    rows["pricing"] = pd.Series([way for way, _ in ways], facts.index, dtype=object)
-    rows["term_years"] = pd.Series([years for _, years in ways], facts.index, dtype=object)
-    return rows
-
-
-def _price(cell: str, kind: str, usd_per_unit: Decimal | None) -> tuple[Decimal | None, str]:
-    """Return a price [USD/h], or None and why it cannot be used."""
-    if usd_per_unit is None:  # dollars, which people mark on either side
+def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) -> Quote:
+    said = row.get
+    kind, region, note = plausible.read_kind(said("kind", "")), said("region", ""), said("note")
+    pricing, term_years = PRICES[column] or (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
+    cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
+    if currency in DOLLARS:  # people mark them on either side
         cell = cell.removeprefix("$").removesuffix("USD").strip()
-    try:
-        return plausible.price(cell, kind, usd_per_unit), ""
-    except ImplausibleError as reason:
-        return None, str(reason)
-
-
-def _named_rows(frame: pd.DataFrame, name: str, aside: list[tuple[int, str]]) -> tuple[SetAside, ...]:
-    """Return the rows that are set aside by their numbers and first words."""
-    words = frame.iloc[:, :3].loc[[row for row, _ in aside]].itertuples(index=False, name=None)
-    return tuple(
-        SetAside(plain(f"{name}:{row} {' '.join(filter(None, first))}".rstrip(), 120), reason)
-        for (row, reason), first in zip(aside, words, strict=True)
+    else:
+        usd_per_unit = _rate(currency, said("usd_per_unit", ""), said("rate_date", ""))
+        converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
+        note = f"{note}; {converted}" if note else converted
+    ram_bytes = figure_in(said("ram_bytes", ""))
+    is_floor = said("is_floor")
+    told = {field: row[field] for field in HostFacts.__struct_fields__ if said(field)}
+    return Quote(
+        provider=row["provider"].lower(),
+        instance=row["instance"],
+        region=None if region.lower() in NO_REGION else region,
+        gpu=row["gpu_key"],
+        gpu_memory_gib=_memory_of_one(row["gpu_key"], said("gpu_memory_gib", ""), row["gpu_count"]),
+        gpu_count=row["gpu_count"],
+        vcpus=said("vcpus"),
+        ram_gib=said("ram_gib") or said("ram_bytes") if ram_bytes is None else ram_bytes / GIB,
+        price=cell,
+        usd_per_unit=usd_per_unit,
+        pricing=Pricing(plausible.read("pricing", pricing)),
+        term_years=term_years,
+        kind=kind,
+        price_date=row["price_date"],
+        source=said("source") or source,
+        note=note,
+        ask_count=said("ask_count"),
+        ask_median=said("ask_median_usd_per_hour") or None,
+        seller=said("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is told
+        is_floor=msgspec.convert(is_floor, bool, strict=False) if is_floor else None,
+        host=msgspec.structs.replace(NO_HOST, **told) if told else NO_HOST,
+        row=where,
     )
 
 
-# --- cells -----------------------------------------------------------------------------------------------
+@lru_cache
+def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
+    """Return the memory beside a GPU's name: it is that of one, else that of all."""
+    size, gpus = figure_in(memory_gib), figure_in(count)
+    if size is None or not gpus or offered_gpu_key(gpu, size) is not None:
+        return size
+    return size / gpus
 
 
-def _word(text: str) -> str:
-    plausible.check_text(text)
-    return text
-
-
-def _named(what: str, text: str) -> str:
-    if not text:
-        raise ImplausibleError(f"no {what} named")
-    return _word(text)
-
-
-def _typed(field: str, text: str) -> Any:
-    try:
-        return msgspec.convert(text or None, get_type_hints(Offer)[field], strict=False)
-    except msgspec.ValidationError as error:
-        raise ImplausibleError(f"{field}: {error}") from None
-
-
-def _day(text: str, latest: date) -> str:
-    if not text:
-        raise ImplausibleError("no price date: a price without a date says nothing")
-    plausible.check_day(text, latest)
-    return text
-
-
-def _gpu_key(text: str, memory_gib: str, count: str) -> str:
-    """Return the key of a GPU; the memory beside it is that of one, else that of all."""
-    memory, gpus = figure_in(memory_gib), figure_in(count)
-    sizes = [None] if memory is None else [memory, memory / gpus if gpus else None]
-    key = next(filter(None, (offered_gpu_key(_word(text), size) for size in sizes)), None)
-    if key is None:
-        meant = offered_keys(text) or known_keys(text)
-        why = (
-            f"can be any of {listing(meant, most=4)}: name one" if meant else "is unknown: name it by its key"
-        )
-        raise ImplausibleError(f"GPU {text[:60]!r} {why}, of those that gpubench list --gpus shows")
-    return key
-
-
-def _seller(text: str, kind: str) -> str | None:
-    seller = text.lower() or None
-    plausible.check_seller(seller, plausible.read_kind(kind))
-    return seller
-
-
-def _way_of_paying(pricing: str, years: str) -> tuple[Pricing, int | None]:
-    return plausible.way_of_paying(pricing or Pricing.ON_DEMAND, years)
-
-
-def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal | None:
+@lru_cache
+def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
     """Return what a foreign currency is worth [USD]; a rate counts only with the day on which it held."""
-    if currency.upper() in DOLLARS:
-        return None
     if not (usd_per_unit and day):
         raise ImplausibleError(
             f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
         )
     plausible.check_day(day, date.max)
     return plausible.exchange_rate(usd_per_unit)
-
-
-def _note(text: str, *told: str) -> str | None:
-    """Return the note of a row, and what else is to be said of its money and of its GPU."""
-    gpu, (currency, usd_per_unit, day) = told[: len(_GPU)], told[len(_GPU) :]
-    converted = f"converted from {currency.upper()} at {usd_per_unit} USD of {day}"
-    spec = load_specs().get(_gpu_key(*gpu))
-    words = (
-        _word(text),
-        None if currency.upper() in DOLLARS else converted,
-        UNSTATED_NOTE if spec and spec.variants else None,
-    )
-    return "; ".join(filter(None, words)) or None

@@ -13,6 +13,7 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Offer, Pricing
 
 T = TypeVar("T", bound=Hashable)
+M = TypeVar("M")
 
 
 class Column(NamedTuple, Generic[T]):
@@ -84,6 +85,7 @@ class _Table:
     def __init__(self, offers: Sequence[Offer], origins: Column[str]) -> None:
         self.offers, self.origins = offers, origins
         self._columns: dict[str, Column[Any]] = {}
+        self.made: dict[Callable[[Offers], Any], Any] = {}
 
     def column(self, name: str) -> Column[Any]:
         if name not in self._columns:
@@ -95,32 +97,28 @@ class _Table:
         return np.array([float(offer.price_usd_per_hour) for offer in self.offers], dtype=float)
 
 
-class _Cells(Generic[T]):
-    """The column of the field that has the attribute's name."""
-
-    def __set_name__(self, offers: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, offers: Offers, _: type) -> Column[T]:
-        return offers.column(self._name)
-
-
 class Offers(Sequence[Offer]):
-    """Rows of a table of offers, and its columns at these rows."""
+    """Rows of a table of offers, and its columns at these rows, by the names of an offer's fields."""
 
-    provider = _Cells[str]()
-    region = _Cells[str | None]()
-    gpu_key = _Cells[str]()
-    gpu_count = _Cells[int]()
-    vcpus = _Cells[float | None]()
-    pricing = _Cells[Pricing]()
-    term_years = _Cells[int | None]()
-    kind = _Cells[str]()
-    price_date = _Cells[str]()
+    provider: Column[str]
+    region: Column[str | None]
+    gpu_key: Column[str]
+    gpu_count: Column[int]
+    vcpus: Column[float | None]
+    pricing: Column[Pricing]
+    term_years: Column[int | None]
+    kind: Column[str]
+    price_date: Column[str]
 
     def __init__(self, table: _Table, rows: Indices) -> None:
         """Look at these rows of a table."""
         self._table, self._rows = table, rows
+
+    def __getattr__(self, name: str) -> Column[Any]:
+        """Return the column of a field."""
+        if name not in Offer.__struct_fields__:
+            raise AttributeError(name)
+        return self.column(name)
 
     @classmethod
     def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
@@ -175,6 +173,20 @@ class Offers(Sequence[Offer]):
     def places(self, among: Offers) -> Flags:
         """Return which of these are also among others of the same table."""
         return np.isin(self._rows, among._rows)
+
+    def spread(self, among: Offers, flags: Flags) -> Flags:
+        """Return the flags of others of the same table at these rows."""
+        every = np.zeros(len(self._table.offers), dtype=bool)
+        every[among._rows] = flags
+        return every[self._rows]
+
+    def once(self, make: Callable[[Offers], M]) -> M:
+        """Return what is made of these offers: of a whole table it is made once."""
+        if len(self) < len(self._table.offers):
+            return make(self)
+        if make not in self._table.made:
+            self._table.made[make] = make(self)
+        return self._table.made[make]  # type: ignore[no-any-return]
 
     def column(self, name: str) -> Column[Any]:
         """Return the column of a field."""

@@ -14,14 +14,12 @@ from statistics import median
 from typing import NamedTuple
 
 import msgspec
-import pandas as pd
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.names import tpu_slice
-from gpubench.offers.cleaning import clean, missing_columns
+from gpubench.offers.cleaning import Table, clean, missing_columns, read_rows
 from gpubench.offers.dates import price_day
-from gpubench.offers.frames import read_frame
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.request import Format, read_price_date
@@ -115,10 +113,10 @@ def read_table(
     file: Path, *, format_: Format | None = None, provider: str | None = None, price_date: str | None = None
 ) -> tuple[Format, OfferTable]:
     """Read a price table in any of the three formats, and say in which; see ``import_offers``."""
-    frame, latest = read_frame(file), latest_day(today(), days_ahead=1)
-    format_ = _format(frame, file.name, format_)
+    rows, latest = read_rows(file), latest_day(today(), days_ahead=1)
+    format_ = _format(rows, format_)
     if format_ == "own":
-        return format_, clean(frame, file.name, latest)
+        return format_, clean(rows, latest)
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
     if price_day(read_price_date(price_date, "--price-date")) > latest:
@@ -134,48 +132,44 @@ def read_table(
         cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
     source = f"{format_} table {plain(file.name)}"
-    return format_, sort_quotes(_over_zones(read(frame, cloud, price_date, source)), price_date).table
+    return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
 
 
-def _format(frame: pd.DataFrame, name: str, said: Format | None) -> Format:
+def _format(table: Table, said: Format | None) -> Format:
     """Return the format that was said, or that the columns tell."""
-    missing = {each: sorted(marks.difference(frame.columns)) for each, marks in _MARKS.items()}
+    missing = {each: sorted(marks.difference(table.columns)) for each, marks in _MARKS.items()}
     found = said or next((each for each, columns in missing.items() if not columns), None)
     if found is None:
         raise MisuseError(
-            f"{plain(name)} has columns of no known format ({plain(', '.join(frame.columns[:-1]))}); "
-            f"as a table of your own it lacks {', '.join(missing_columns(frame))}"
+            f"{plain(table.name)} has columns of no known format ({plain(', '.join(table.columns))}); "
+            f"as a table of your own it lacks {', '.join(missing_columns(table.columns))}"
         )
     if missing[found]:
         lacks = ", ".join(missing[found])
-        raise MisuseError(f"{plain(name)} is not a table in the format {found}: it lacks {lacks}")
+        raise MisuseError(f"{plain(table.name)} is not a table in the format {found}: it lacks {lacks}")
     return found
 
 
-_SKYPILOT = (
-    "instancetype", "acceleratorname", "acceleratorcount", "vcpus", "memorygib", "gpuinfo", "region", "price",
-    "spotprice",
-)  # fmt: skip
-
-
-def _skypilot_quotes(frame: pd.DataFrame, provider: str, price_date: str, source: str) -> Iterator[Quote]:
-    with_gpu = frame[frame["acceleratorname"] != ""].reindex(columns=_SKYPILOT, fill_value="")
-    for instance, gpu, count, vcpus, ram_gib, info, region, price, spot in with_gpu.itertuples(index=False):
+def _skypilot_quotes(table: Table, provider: str, price_date: str, source: str) -> Iterator[Quote]:
+    for _, row in table.rows:
+        gpu, instance, count = row["acceleratorname"], row["instancetype"], row.get("acceleratorcount", "")
+        if not gpu:
+            continue
         # A GPU without a machine is its fee alone: it would look four times too cheap. A TPU has its host.
         whole = bool(instance) or tpu_slice(gpu) is not None
-        named, memory_gib = _skypilot_gpu(instance, gpu, count, info)
-        for pricing, amount in ((Pricing.ON_DEMAND, price), (Pricing.SPOT, spot)):
+        named, memory_gib = _skypilot_gpu(instance, gpu, count, row.get("gpuinfo", ""))
+        for pricing, amount in ((Pricing.ON_DEMAND, row.get("price")), (Pricing.SPOT, row.get("spotprice"))):
             if amount and not (pricing is Pricing.SPOT and _number(amount) is None):
                 yield Quote(
                     provider=provider,
                     instance=instance or (gpu if whole else f"{gpu} (attach)"),
                     kind=kind_of(provider) if whole else "attach-fee",
-                    region=region,
+                    region=row.get("region"),
                     gpu=named,
                     gpu_memory_gib=memory_gib,
                     gpu_count=count,
-                    vcpus=vcpus,
-                    ram_gib=ram_gib,
+                    vcpus=row.get("vcpus"),
+                    ram_gib=row.get("memorygib"),
                     price=amount,
                     pricing=pricing,
                     price_date=price_date,
@@ -207,29 +201,24 @@ def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, 
     return name, _PLAIN_MEMORY_GIB.get(name) if size is None else size
 
 
-_GPUHUNT = (
-    "instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot",
-    "gpu_vendor",
-)  # fmt: skip
-
-
-def _gpuhunt_quotes(frame: pd.DataFrame, provider: str, price_date: str, source: str) -> Iterator[Quote]:
-    for row in frame.reindex(columns=_GPUHUNT, fill_value="").itertuples(index=False):
-        instance, region, price, vcpus, ram_gib, count, gpu, memory, spot, vendor = row
+def _gpuhunt_quotes(table: Table, provider: str, price_date: str, source: str) -> Iterator[Quote]:
+    for _, row in table.rows:
+        gpu, count = row["gpu_name"], row.get("gpu_count", "")
         if not gpu or count in {"", "0"}:
             continue
+        is_tpu = row.get("gpu_vendor") == "google" and not gpu.startswith("tpu-")
         yield Quote(
             provider=provider,
-            instance=instance,
-            region=region,
-            gpu=f"tpu-{gpu}" if vendor == "google" and not gpu.startswith("tpu-") else gpu,
-            gpu_memory_gib=_number(memory),
+            instance=row["instance_name"],
+            region=row.get("location"),
+            gpu=f"tpu-{gpu}" if is_tpu else gpu,
+            gpu_memory_gib=_number(row.get("gpu_memory", "")),
             gpu_count=count,
             kind=kind_of(provider),
-            vcpus=vcpus,
-            ram_gib=ram_gib,
-            price=price,
-            pricing=Pricing.SPOT if spot.lower() == "true" else Pricing.ON_DEMAND,
+            vcpus=row.get("cpu"),
+            ram_gib=row.get("memory"),
+            price=row.get("price", ""),
+            pricing=Pricing.SPOT if row.get("spot", "").lower() == "true" else Pricing.ON_DEMAND,
             price_date=price_date,
             source=source,
         )

@@ -88,7 +88,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             and (not wanted.gpus or offer.gpu_key in keys)
         )
 
-    market, old = AskedPrices(every), outdated(every, today)
+    market, old = every.once(AskedPrices), outdated(every, today)
     doubted = market.doubted(every) & ~every.by_user
     listed = [
         _listed(offer, today, market.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))

@@ -11,16 +11,15 @@ number of names.
 
 from __future__ import annotations
 
-import math
 import unicodedata
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from functools import cache, cached_property
 from statistics import median
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from gpubench.arrays import Flags
 from gpubench.labels import full_name, pricing_words
@@ -46,94 +45,49 @@ FEWEST_ASKS = 3
 
 ADMITTED_BY = "the setting accept-outliers"
 
-_Pay: TypeAlias = tuple[Pricing, bool]
-"""How it is paid, and whether on a marketplace: hosts there ask down to a sixth of what clouds do."""
-
-_Scope: TypeAlias = tuple[Pricing | None, bool | None]
-"""Whose prices count: those paid and sold so; None is any."""
+_LOOSENED = ("", ", clouds and marketplaces alike", ", however paid")
 
 
 class Standard(NamedTuple):
-    """What others ask for a GPU-hour; ``loosened`` counts in how many respects they differ.
+    """What a price is held to [USD per GPU-hour], and in words whose price that is.
 
-    ``hosts`` are those of its own source, ``by_bandwidth`` is what the cheapest GPUs of all would cost.
+    Attributes:
+        unless: What would have borne the price out, and is not there.
+        loosened: In how many respects the others differ.
+        providers: How many others ask it; 0 where it is no median of others.
     """
 
-    median_usd: float
-    provider_count: int
+    usd: float
+    whose: str
+    in_short: str
+    unless: str = ""
     loosened: int = 0
-    hosts: int = 0
-    by_bandwidth: bool = False
-    fewer: int = 0
-
-    @property
-    def whose(self) -> str:
-        """Whose price it is: "the median of 3 other providers ($8.00)"."""
-        if self.hosts:
-            return f"the median of the {self.hosts} hosts there ({format_usd(self.median_usd)})"
-        if self.fewer:
-            return f"what it asks for {self.fewer} of them ({format_usd(self.median_usd)})"
-        if self.by_bandwidth:
-            return f"what the cheapest GPUs cost by their bandwidth ({format_usd(self.median_usd)})"
-        others = count(self.provider_count, "other provider")
-        who = f"the median of {others}" if self.provider_count > 1 else "what the one other provider asks"
-        how = ("", ", clouds and marketplaces alike", ", however paid")[self.loosened]
-        return f"{who}{how} ({format_usd(self.median_usd)})"
-
-    @property
-    def in_short(self) -> str:
-        """Whose price it is, in a few words: "what 4 others ask"."""
-        if self.hosts or self.by_bandwidth or self.fewer:
-            return self.whose.partition(" (")[0]
-        who = "1 other asks" if self.provider_count == 1 else f"{self.provider_count} others ask"
-        return f"what {who}"
+    providers: int = 0
 
 
-class _Key(NamedTuple):
-    """What a price is judged by, beside its height."""
+class _Asks(NamedTuple):
+    """Prices on sale for one GPU, and for each card that a name of open form factor can mean; arrays (N,).
 
-    gpu_key: str
-    pricing: Pricing
-    kind: str
-    provider: str
-    origin: str
+    Attributes:
+        usd: Of a GPU-hour.
+        gpus: How many the offer has.
+        pricing, is_host: How it is paid, and whether on a marketplace: hosts there ask down to a sixth.
+        provider, origin: Who set it, and the table that says so, as places in lists.
+    """
+
+    usd: NDArray[Any]
+    gpus: NDArray[Any]
+    pricing: NDArray[Any]
+    is_host: NDArray[Any]
+    provider: NDArray[Any]
+    origin: NDArray[Any]
 
 
 class _Hand(NamedTuple):
-    """Who set a price: the provider, and the table that says so; ``UNTOLD`` is one that can be trusted."""
+    """Who set a price; an origin of 0 can be trusted, and a provider of -1 sells nothing that is known."""
 
-    provider: str
-    origin: str
-
-    def may_bear_out(self, other: _Hand) -> bool:
-        return self.provider != other.provider and (self.origin == UNTOLD or self.origin != other.origin)
-
-
-class _Voices(NamedTuple):
-    """The one price for which each provider stands [USD per GPU-hour], and all of them in order."""
-
-    by_provider: Mapping[str, float]
-    ordered: Sequence[float]
-
-    def of_others(self, provider: str) -> tuple[int, float] | None:
-        """Return how many others there are, and the median of theirs; None where there are none."""
-        own = self.by_provider.get(provider)
-        count = len(self.ordered) - (own is not None)
-        if not count:
-            return None
-        left_out = len(self.ordered) if own is None else bisect_left(self.ordered, own)
-        low, high = (self.ordered[at + (at >= left_out)] for at in ((count - 1) // 2, count // 2))
-        return count, (low + high) / 2
-
-
-_Asked: TypeAlias = Mapping[_Hand, Sequence[float]]
-"""Prices that can bear one out [USD per GPU-hour], those of each hand in order."""
-
-
-def _of_about(asked: _Asked, usd: float) -> set[_Hand]:
-    """Return the hands of which a price is within ``WITNESS_RATIO`` of one."""
-    low, high = usd / WITNESS_RATIO, usd * WITNESS_RATIO
-    return {hand for hand, prices in asked.items() if bisect_right(prices, high) > bisect_left(prices, low)}
+    provider: int
+    origin: int
 
 
 @cache
@@ -143,36 +97,58 @@ def _name(provider: str) -> str:
 
 
 class AskedPrices:
-    """What each provider asks for an hour of each GPU.
+    """What each provider asks for an hour of each GPU, and which of these prices are likely a mistake.
 
     A provider has one voice, the median of its own prices: its regions and instances are set by one hand.
     """
 
     def __init__(self, offers: Iterable[Offer]) -> None:
-        """Part prices by GPU, by how they are paid, and by provider."""
+        """Lay prices out by GPU."""
+        self._every = every = Offers.of(offers)
         self._standard_of = cache(self._find_standard)
+        self._asks = cache(self._find_asks)
         self._voices = cache(self._find_voices)
-        self._asked = cache(self._find_asked)
         self._is_alone = cache(self._find_alone)
-        self._prices: dict[str, dict[_Pay, dict[_Hand, list[float]]]] = {}
-        self._origins: dict[OfferKey, str] = {}
-        self._hosts: dict[tuple[str, str, Pricing], Standard] = {}
-        self._least: dict[tuple[str, Pricing, _Hand], dict[int, float]] = {}
-        every = Offers.of(offers)
-        for offer, origin in zip(every, every.origin.cells(), strict=True):
-            usd = offer.usd_per_gpu_hour
-            if offer.kind == "index" and offer.ask_count is not None:
-                median_of = Standard(usd, 0, hosts=offer.ask_count)
-                self._hosts[offer.provider, offer.gpu_key, offer.pricing] = median_of
-            if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED or usd <= 0:
-                continue
-            if origin != UNTOLD:
-                self._origins[offer_key(offer)] = origin
-            hand = _Hand(_name(offer.provider), origin)
-            paid = self._prices.setdefault(offer.gpu_key, {}).setdefault(_pay(offer), {})
-            paid.setdefault(hand, []).append(usd)
-            least = self._least.setdefault((offer.gpu_key, offer.pricing, hand), {})
-            least[offer.gpu_count] = min(usd, least.get(offer.gpu_count, usd))
+        self._least = cache(self._find_least)
+        self._names = {name: at for at, name in enumerate(dict.fromkeys(map(_name, every.provider.values)))}
+        self._tables = {name: at for at, name in enumerate(dict.fromkeys((UNTOLD, *every.origin.values)))}
+        self._pricings = {pricing: at for at, pricing in enumerate(Pricing)}
+        is_sold = ~every.is_owned & ~every.kind.is_in(NOT_RANKED.__contains__) & (every.usd_per_gpu_hour > 0)
+        codes = np.where(is_sold, every.gpu_key.codes, -1)
+        in_order = np.argsort(codes, kind="stable")
+        ends = np.searchsorted(codes[in_order], np.arange(len(every.gpu_key.values) + 1))
+        self._rows = {key: in_order[ends[at] : ends[at + 1]] for at, key in enumerate(every.gpu_key.values)}
+        origins = zip(every, every.origin.cells(), strict=True)
+        self._origins = {offer_key(each): self._tables[told] for each, told in origins if told != UNTOLD}
+        index = (every[at] for at in np.flatnonzero(every.kind.equals("index")).tolist())
+        self._hosts = {
+            (offer.provider, offer.gpu_key, offer.pricing): _of_hosts(offer.ask_count, offer.usd_per_gpu_hour)
+            for offer in index
+            if offer.ask_count is not None
+        }
+
+    @cached_property
+    def _columns(self) -> _Asks:
+        every = self._every
+        return _Asks(
+            usd=every.usd_per_gpu_hour,
+            gpus=every.gpu_count.figures(int),
+            pricing=every.pricing.figures(self._pricings.__getitem__),
+            is_host=every.kind.equals("marketplace"),
+            provider=every.provider.figures(lambda each: self._names[_name(each)]),
+            origin=every.origin.figures(self._tables.__getitem__),
+        )
+
+    def _find_asks(self, *gpu_keys: str) -> _Asks:
+        rows = [self._rows[key] for key in dict.fromkeys(gpu_keys) if key in self._rows]
+        places = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        return _Asks(*(column[places] for column in self._columns))
+
+    def _hand(self, offer: Offer) -> _Hand:
+        origin = self._origins.get(offer_key(offer), 0)
+        return _Hand(self._names.get(_name(offer.provider), -1), origin)
+
+    # --- what is said of a price -------------------------------------------------------------------------
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
@@ -183,21 +159,22 @@ class AskedPrices:
         unless it is shipped, below half of what the cheapest GPUs cost by their bandwidth. A price that is no
         higher than the same provider's for half as many GPUs is doubted, unless it is shipped or borne out.
         """
-        own = offer.usd_per_gpu_hour
-        if (standard := self._standard_of_doubt(offer)) is None:
+        if (standard := self._doubted_by(offer)) is None:
             return None
-        words = f"{format_usd(own)} a GPU-hour is {format_number(own / standard.median_usd, 2)} times"
-        if standard.hosts or standard.fewer:
-            return f"{words} {standard.whose}"
-        who = "no other provider sells this GPU" if standard.by_bandwidth else "no second provider is within"
-        near = "" if standard.by_bandwidth else f" {WITNESS_RATIO:g}x of it"
-        return f"{words} {standard.whose}, and {who}{near}"
+        usd = offer.usd_per_gpu_hour
+        ratio = format_number(usd / standard.usd, 2)
+        whose = f"{standard.whose} ({format_usd(standard.usd)})"
+        return f"{format_usd(usd)} a GPU-hour is {ratio} times {whose}{standard.unless}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the same in a few words: "0.00091 times what 4 others ask"; None where it is believed."""
-        if (standard := self._standard_of_doubt(offer)) is None:
-            return None
-        return f"{format_number(offer.usd_per_gpu_hour / standard.median_usd, 2)} times {standard.in_short}"
+        standard = self._doubted_by(offer)
+        return None if standard is None else _times(offer, standard)
+
+    def is_below(self, offer: Offer) -> bool:
+        """Return whether a doubtful price is under what it is held to: only that can be a false answer."""
+        standard = self._doubted_by(offer)
+        return standard is not None and offer.usd_per_gpu_hour < standard.usd
 
     def caution(self, offer: Offer) -> str | None:
         """Return what to say of a price that is believed though nothing confirms it; None if something does.
@@ -209,180 +186,182 @@ class AskedPrices:
             return None
         if offer.is_floor and offer.kind != "marketplace":
             return 'a "starting at" price'
-        usd, standard = offer.usd_per_gpu_hour, self._standard_of(self._key(offer))
         hand = self._hand(offer)
-        is_listed = offer.seller == "cloud" and hand.origin == UNTOLD
-        if not (is_listed or hand.origin == BY_USER) and (
-            standard is None or self._is_alone(offer.gpu_key, hand)
-        ):
+        standard = self._standard_of(offer.gpu_key, offer.pricing, offer.kind, hand)
+        is_taken = hand.origin in {self._tables.get(BY_USER), 0 if offer.seller == "cloud" else None}
+        if not is_taken and (standard is None or self._is_alone(offer.gpu_key, hand)):
             return "a price that no other source confirms"
-        if standard is None:
+        usd = offer.usd_per_gpu_hour
+        if standard is None or usd * WITNESS_RATIO >= standard.usd or self._witnesses(offer, hand, usd):
             return None
-        paid_alike = offer.pricing, Pricing.ON_DEMAND
-        is_low = usd * WITNESS_RATIO < standard.median_usd
-        if not is_low or self._witnesses(offer.gpu_key, hand, usd, *paid_alike):
-            return None
-        return f"{format_number(usd / standard.median_usd, 2)} times {standard.in_short}"
-
-    def _standard_of_doubt(self, offer: Offer) -> Standard | None:
-        """Return what the others ask where that makes a price doubtful."""
-        usd, key, hosts = offer.usd_per_gpu_hour, self._key(offer), self._hosts_of(offer)
-        if hosts is not None and hosts.hosts >= FEWEST_ASKS and usd * MAX_RATIO < hosts.median_usd:
-            return hosts
-        hand = self._hand(offer)
-        if self._is_doubted(key, hand, usd):
-            return self._standard_of(key)
-        if (fewer := self._as_much_for_fewer(offer, hand)) is not None:
-            return fewer
-        is_a_strangers = hand.origin != UNTOLD and self._is_alone(offer.gpu_key, hand)
-        cheapest = self._cheapest_by_bandwidth(offer) if is_a_strangers else None
-        return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.median_usd else None
-
-    def _as_much_for_fewer(self, offer: Offer, hand: _Hand) -> Standard | None:
-        """Return what the same provider asks for half as many GPUs or fewer, where that is as much in all."""
-        least = self._least.get((offer.gpu_key, offer.pricing, hand), {})
-        total_usd = offer.usd_per_gpu_hour * offer.gpu_count
-        asked = [(n, usd) for n, usd in least.items() if 2 * n <= offer.gpu_count and n * usd >= total_usd]
-        paid_alike = offer.pricing, Pricing.ON_DEMAND
-        if hand.origin == UNTOLD or not asked:  # what ships was read row by row
-            return None
-        if self._witnesses(offer.gpu_key, hand, offer.usd_per_gpu_hour, *paid_alike):
-            return None
-        fewest, usd = min(asked)
-        return Standard(usd, 0, fewer=fewest)
-
-    def _hosts_of(self, offer: Offer) -> Standard | None:
-        """Return what the hosts beside an ask want, as its own source says or said of that GPU."""
-        if offer.ask_median_usd_per_hour is not None:
-            usd = float(offer.ask_median_usd_per_hour) / offer.gpu_count
-            return Standard(usd, 0, hosts=offer.ask_count or 0)
-        is_ask = offer.kind == "marketplace"
-        return self._hosts.get((offer.provider, offer.gpu_key, offer.pricing)) if is_ask else None
-
-    def _find_alone(self, gpu_key: str, hand: _Hand) -> bool:
-        """Return whether nobody else, in a table that another wrote, sells the GPU at all."""
-        return not any(other.may_bear_out(hand) for _, other, _ in self._prices_of(gpu_key))
-
-    def _cheapest_by_bandwidth(self, offer: Offer) -> Standard | None:
-        """Return what the GPU would cost at the rate of the cheapest; None where nobody knows."""
-        spec, rate = load_specs().get(offer.gpu_key), self._least_usd_per_byte
-        bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
-        if rate is None or bandwidth is None or offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
-            return None
-        return Standard(rate * bandwidth, 0, by_bandwidth=True)
-
-    @cached_property
-    def _least_usd_per_byte(self) -> float | None:
-        """The least that a GPU costs by its bandwidth, of those that several shipped providers sell."""
-        found = []
-        for gpu_key, prices in self._prices.items():
-            spec, voices = load_specs().get(gpu_key), list[float]()
-            for (pricing, _), by_hand in prices.items():
-                if pricing is Pricing.ON_DEMAND:
-                    voices += (median(each) for hand, each in by_hand.items() if hand.origin == UNTOLD)
-            if spec is not None and spec.memory_bandwidth_bytes_per_s and len(voices) > 1:
-                found.append(median(voices) / spec.memory_bandwidth_bytes_per_s)
-        return min(found, default=None)
-
-    def is_below(self, offer: Offer) -> bool:
-        """Return whether a doubtful price is under what it is held to: only that can be a false answer."""
-        standard = self._standard_of_doubt(offer)
-        return standard is not None and offer.usd_per_gpu_hour < standard.median_usd
+        return _times(offer, standard)
 
     def doubted(self, offers: Offers) -> Flags:
-        """Return which prices are likely a mistake."""
+        """Return which prices are likely a mistake, of offers of one table with those that were laid out."""
+        return offers.spread(self._every, self._flags)
+
+    @cached_property
+    def _flags(self) -> Flags:
+        offers = self._every
         alike = kinds_of(offers.gpu_key, offers.pricing, offers.kind, offers.provider, offers.origin)
-        standards = (self._standard_of(_Key(*each)) for each in alike.values)
-        middle = np.array([math.nan if each is None else each.median_usd for each in standards], dtype=float)
-        usd, standard = offers.usd_per_gpu_hour, middle[alike.codes]
-        within = (usd >= standard / MAX_RATIO) & (usd <= standard * MAX_RATIO)  # false without a standard
-        strangers = [
-            each[4] != UNTOLD and self._is_alone(each[0], _Hand(_name(each[3]), each[4]))
-            for each in alike.values
-        ]
-        alone = np.array(strangers, dtype=bool)[alike.codes]
-        suspects: Flags = ~within | offers.kind.equals("marketplace") | alone
+        middle, is_lone = np.full(len(alike.values), np.nan), np.zeros(len(alike.values), dtype=bool)
+        for at, (gpu_key, pricing, kind, provider, origin) in enumerate(alike.values):
+            hand = _Hand(self._names.get(_name(provider), -1), self._tables.get(origin, 0))
+            standard = self._standard_of(gpu_key, pricing, kind, hand)
+            middle[at] = np.nan if standard is None else standard.usd
+            is_lone[at] = hand.origin != 0 and self._is_alone(gpu_key, hand)
+        ratio = offers.usd_per_gpu_hour / middle[alike.codes]
+        within = (ratio >= 1 / MAX_RATIO) & (ratio <= MAX_RATIO)  # false without a standard
+        suspects: Flags = ~within | offers.kind.equals("marketplace") | is_lone[alike.codes]
         for at in np.flatnonzero(suspects).tolist():
-            suspects[at] = self._standard_of_doubt(offers[at]) is not None
+            suspects[at] = self._doubted_by(offers[at]) is not None
         return suspects
 
-    def _key(self, offer: Offer) -> _Key:
-        origin = self._hand(offer).origin
-        return _Key(offer.gpu_key, offer.pricing, offer.kind, offer.provider, origin)
+    # --- what a price is held to -------------------------------------------------------------------------
 
-    def _hand(self, offer: Offer) -> _Hand:
-        return _Hand(_name(offer.provider), self._origins.get(offer_key(offer), UNTOLD))
+    def _doubted_by(self, offer: Offer) -> Standard | None:
+        """Return what the others ask where that makes a price doubtful."""
+        usd, gpu_key, hand = offer.usd_per_gpu_hour, offer.gpu_key, self._hand(offer)
+        if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
+            return None
+        hosts = None
+        if offer.ask_median_usd_per_hour is not None:
+            hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
+        elif offer.kind == "marketplace":
+            hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))
+        if hosts is not None and hosts.providers >= FEWEST_ASKS and usd * MAX_RATIO < hosts.usd:
+            return hosts
+        standard = self._standard_of(gpu_key, offer.pricing, offer.kind, hand)
+        if standard is not None and self._is_far(offer, hand, standard):
+            return standard
+        if hand.origin == 0:  # what ships was read row by row
+            return None
+        if (fewer := self._for_fewer(offer, hand)) is not None and not self._witnesses(offer, hand, usd):
+            return fewer
+        spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
+        bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
+        if rate is None or bandwidth is None or not self._is_alone(gpu_key, hand):
+            return None
+        whose = "what the cheapest GPUs cost by their bandwidth"
+        cheapest = Standard(rate * bandwidth, whose, whose, ", and no other provider sells this GPU")
+        return cheapest if usd * WITNESS_RATIO < cheapest.usd else None
 
-    def _witnesses(self, gpu_key: str, hand: _Hand, usd: float, *pricings: Pricing) -> set[_Hand]:
-        """Return the hands that bear a price out."""
-        asked = (self._asked(gpu_key, pricing) for pricing in pricings)
-        near = set[_Hand]().union(*(_of_about(each, usd) for each in asked))
-        return {each for each in near if each.may_bear_out(hand)}
-
-    def _is_doubted(self, key: _Key, hand: _Hand, usd: float) -> bool:
+    def _is_far(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:
         """Hold a price to its standard, and ask whether anybody else bears it out.
 
         One that is too high is held to the median of its own kind, and a lone cent must not throw out an
         honest one: one other provider of its kind is enough where a further one, of any kind, bears that
         one out.
         """
-        standard = self._standard_of(key)
-        if standard is None:
-            return False
-        ratio = usd / standard.median_usd
+        ratio = offer.usd_per_gpu_hour / standard.usd
         is_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
         if not is_low and (ratio <= MAX_RATIO or standard.loosened):
             return False
-        paid_alike = key.pricing, Pricing.ON_DEMAND
-        if not is_low and standard.provider_count == 1:
-            witnesses = self._witnesses(key.gpu_key, hand, standard.median_usd, *paid_alike)
-            if len({each.provider for each in witnesses}) < 2:
-                return False
-        return not self._witnesses(key.gpu_key, hand, usd, *paid_alike)
+        if not is_low and standard.providers == 1 and len(self._witnesses(offer, hand, standard.usd)) < 2:
+            return False
+        return not self._witnesses(offer, hand, offer.usd_per_gpu_hour)
 
-    def _find_standard(self, key: _Key) -> Standard | None:
+    def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
         """Return what the others ask for the same; None where nobody does, or no such price is judged.
 
         Asked are those of the same kind who are paid alike, else all who are paid alike, else all: of a
         stranger's table those in other tables, before anybody beside it.
         """
-        if key.pricing is Pricing.OWNED or key.kind in NOT_RANKED:
+        if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return None
-        scopes: list[_Scope] = [(key.pricing, key.kind == "marketplace"), (key.pricing, None), (None, None)]
-        for origin in dict.fromkeys((key.origin, UNTOLD)):
-            for loosened, scope in enumerate(scopes):
-                others = self._voices(key.gpu_key, scope, origin).of_others(_name(key.provider))
-                if others is not None:
-                    provider_count, median_usd = others
-                    return Standard(median_usd, provider_count, loosened)
+        for origin in dict.fromkeys((hand.origin, 0)):
+            for loosened in range(len(_LOOSENED)):
+                voices = self._voices(gpu_key, pricing, kind == "marketplace", loosened, origin)
+                others = [usd for provider, usd in voices.items() if provider != hand.provider]
+                if others:
+                    return _of_others(others, loosened)
         return None
 
-    def _find_voices(self, gpu_key: str, scope: _Scope, origin: str) -> _Voices:
-        """Return the one price for which each provider stands [USD per GPU-hour]."""
-        found: dict[str, list[float]] = {}
-        for pay, hand, prices in self._prices_of(gpu_key):
-            is_another_hand = origin == UNTOLD or hand.origin != origin
-            if is_another_hand and scope[0] in {None, pay[0]} and scope[1] in {None, pay[1]}:
-                found.setdefault(hand.provider, []).extend(prices)
-        voices = {name: median(prices) for name, prices in found.items()}
-        return _Voices(voices, sorted(voices.values()))
+    def _find_voices(
+        self, gpu_key: str, pricing: Pricing, is_host: bool, loosened: int, origin: int
+    ) -> dict[int, float]:
+        """Return the one price for which each provider stands, in tables of other hands than one."""
+        asks = self._asks(*_means(gpu_key))
+        paid = asks.pricing == self._pricings[pricing]
+        scope = (paid & (asks.is_host == is_host), paid, np.ones(len(paid), dtype=bool))[loosened]
+        is_another_hand = (origin == 0) | (asks.origin != origin)
+        return _voices(asks, scope & is_another_hand)
 
-    def _find_asked(self, gpu_key: str, pricing: Pricing) -> _Asked:
-        """Return the prices that can bear one out, those that leave the card's form factor open included."""
-        left_open = (key for key, spec in load_specs().items() if gpu_key in spec.variants)
-        found: dict[_Hand, list[float]] = {}
-        for pay, hand, prices in self._prices_of(gpu_key, *left_open):
-            if pay[0] is pricing:
-                found.setdefault(hand, []).extend(prices)
-        return {hand: sorted(prices) for hand, prices in found.items()}
+    def _for_fewer(self, offer: Offer, hand: _Hand) -> Standard | None:
+        """Return what the same provider asks for half as many GPUs or fewer, where that is as much in all."""
+        total_usd = offer.usd_per_gpu_hour * offer.gpu_count
+        for fewer, usd in self._least(offer.gpu_key, offer.pricing, hand).items():
+            if 2 * fewer <= offer.gpu_count and fewer * usd >= total_usd:
+                whose = f"what it asks for {fewer} of them"
+                return Standard(usd, whose, whose)
+        return None
 
-    def _prices_of(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, _Hand, list[float]]]:
-        """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""
-        spec = load_specs().get(gpu_key)
-        for key in (gpu_key, *(spec.variants if spec else ()), *more):
-            for pay, by_provider in self._prices.get(key, {}).items():
-                for hand, prices in by_provider.items():
-                    yield pay, hand, prices
+    def _find_least(self, gpu_key: str, pricing: Pricing, hand: _Hand) -> dict[int, float]:
+        """Return the least that a provider asks for a GPU-hour by the number of GPUs, the fewest first."""
+        asks = self._asks(gpu_key)
+        own = (asks.provider == hand.provider) & (asks.origin == hand.origin)
+        own &= asks.pricing == self._pricings[pricing]
+        return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
+
+    def _of_another(self, asks: _Asks, hand: _Hand) -> Flags:
+        """Return which prices can bear one out: another provider's, in a table that another wrote."""
+        is_another: Flags = (asks.provider != hand.provider) & (asks.origin != (hand.origin or -1))
+        return is_another
+
+    def _find_alone(self, gpu_key: str, hand: _Hand) -> bool:
+        """Return whether nobody else, in a table that another wrote, sells the GPU at all."""
+        return not self._of_another(self._asks(*_means(gpu_key)), hand).any()
+
+    def _witnesses(self, offer: Offer, hand: _Hand, usd: float) -> set[int]:
+        """Return the providers that bear a price out, those who leave the form factor open included."""
+        asks = self._asks(*_means(offer.gpu_key, or_open=True))
+        paid = [self._pricings[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
+        near = (asks.usd >= usd / WITNESS_RATIO) & (asks.usd <= usd * WITNESS_RATIO)
+        near &= ((asks.pricing == paid[0]) | (asks.pricing == paid[1])) & self._of_another(asks, hand)
+        return set(asks.provider[near].tolist())
+
+    @cached_property
+    def _least_usd_per_byte(self) -> float | None:
+        """The least that a GPU costs by its bandwidth, of those that several shipped providers sell."""
+        found = []
+        for gpu_key in self._rows:
+            spec, asks = load_specs().get(gpu_key), self._asks(gpu_key)
+            shipped = (asks.pricing == self._pricings[Pricing.ON_DEMAND]) & (asks.origin == 0)
+            voices = _voices(asks, shipped).values()
+            if spec is not None and spec.memory_bandwidth_bytes_per_s and len(voices) > 1:
+                found.append(median(voices) / spec.memory_bandwidth_bytes_per_s)
+        return min(found, default=None)
+
+
+@cache
+def _means(gpu_key: str, *, or_open: bool = False) -> tuple[str, ...]:
+    """Return a GPU and all that it can be where its form factor is open, or those that leave it open."""
+    spec = load_specs().get(gpu_key)
+    left_open = (key for key, each in load_specs().items() if or_open and gpu_key in each.variants)
+    return (gpu_key, *(spec.variants if spec else ()), *left_open)
+
+
+def _voices(asks: _Asks, which: Flags) -> dict[int, float]:
+    """Return the one price for which each provider stands [USD per GPU-hour]."""
+    providers, usd = asks.provider[which], asks.usd[which]
+    return {each: median(usd[providers == each].tolist()) for each in np.unique(providers).tolist()}
+
+
+def _of_others(voices: list[float], loosened: int) -> Standard:
+    n, how = len(voices), _LOOSENED[loosened]
+    who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the one other provider asks"
+    short = "what 1 other asks" if n == 1 else f"what {n} others ask"
+    unless = f", and no second provider is within {WITNESS_RATIO:g}x of it"
+    return Standard(median(voices), f"{who}{how}", short, unless, loosened, n)
+
+
+def _of_hosts(hosts: int, usd: float) -> Standard:
+    whose = f"the median of the {hosts} hosts there"
+    return Standard(usd, whose, whose, providers=hosts)
+
+
+def _times(offer: Offer, standard: Standard) -> str:
+    return f"{format_number(offer.usd_per_gpu_hour / standard.usd, 2)} times {standard.in_short}"
 
 
 class Believed(NamedTuple):
@@ -422,7 +401,3 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
 def name_of(offer: Offer) -> str:
     """Return who sells what and where, safe to print."""
     return plain(full_name(offer), 80)
-
-
-def _pay(offer: Offer) -> _Pay:
-    return offer.pricing, offer.kind == "marketplace"

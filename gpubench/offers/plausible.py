@@ -1,18 +1,14 @@
-"""Which prices and counts can be true: the checks that every row from a file or a provider passes.
-
-Cells of a table are read by the functions of their columns. Offers and coverages that come as structs are
-held to a rule for each field. The limits are the same.
-"""
+"""Which prices and counts can be true: one rule a field, for cells, answers, and structs of a file."""
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import Any
 
 from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import price_day
@@ -29,16 +25,121 @@ _LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
 LEAST_USD_PER_UNIT, MOST_USD_PER_UNIT = 1e-7, 10.0
 """A rial is worth millionths of a dollar, a dong or a rupiah 0.00004 to 0.00006, a dinar of Kuwait 3.25."""
 
-MAX_GPU_COUNT = 1024
-MAX_VCPUS = 100_000.0
-MAX_RAM_GIB = 1_000_000.0
-MAX_DISK_BYTES = 1e18
-MAX_BYTES_PER_S = 1e13
 MAX_CELL_CHARACTERS = 600
+EARLIEST_DAY = date(2000, 1, 1)
+"""No GPU that is rented for training is older."""
+
+MOST: Mapping[str, float] = {
+    "gpu_count": 1024,
+    "vcpus": 100_000,
+    "ram_bytes": 1_000_000 * GIB,
+    "term_years": 10,
+    "ask_count": 1_000_000,
+    "reliability": 1,
+    "pcie_bytes_per_s": 1e13,
+    "download_bytes_per_s": 1e13,
+    "upload_bytes_per_s": 1e13,
+    "disk_bytes": 1e18,
+}
+"""Figures that are unknown, or above 0 and at most this."""
+WHOLE = frozenset({"gpu_count", "ram_bytes", "term_years", "ask_count", "disk_bytes"})
+NAMES = frozenset({"provider", "instance", "source"})
+"""Texts that cannot be empty."""
+TEXTS = NAMES | {"region", "note", "host_id", "machine_id"}
+DAYS = frozenset({"price_date", "stock_date", "retrieved_at"})
+
+_STAMP = re.compile(r"(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.ASCII)
 
 
 class ImplausibleError(ValueError):
     """One row says something that cannot be used; the message is the reason shown for it."""
+
+
+@lru_cache(maxsize=100_000, typed=True)
+def read(field: str, said: Any) -> Any:
+    """Return what a cell or a source says of a field of an offer; blank is unknown.
+
+    Raises:
+        ImplausibleError: If that cannot be true.
+    """
+    value = None if said == "" else said
+    if value is not None and field in MOST:
+        value = figure_in(str(value))
+        if value is None:
+            raise ImplausibleError(f"{field} {str(said)[:40]!r} is not a number")
+        if field in WHOLE and value != int(value):
+            raise ImplausibleError(f"{field} {str(said)[:40]} is not a whole number")
+        value = int(value) if field in WHOLE else value
+    if value is None and (field in NAMES or field == "gpu_count"):
+        raise ImplausibleError(f"no {field} named")
+    check_field(field, value)
+    return value
+
+
+def check_field(field: str, value: Any, latest: date = date.max) -> None:
+    """Raise unless a field of an offer or of a coverage can have a value of its type.
+
+    Args:
+        field: Its name.
+        value: None is unknown.
+        latest: The last day that a date may name.
+    """
+    if value is None:
+        return
+    if field in MOST and not 0 < value <= MOST[field]:
+        raise ImplausibleError(f"{field} {str(value)[:40]} is not above 0 and at most {MOST[field]:,}")
+    if field in NAMES and not value:
+        raise ImplausibleError(f"no {field} named")
+    if field in TEXTS:
+        check_text(value)
+    if field in DAYS:
+        check_stamp(value, latest) if field == "retrieved_at" and "T" in value else check_day(value, latest)
+    if field == "gpu_key" and value not in load_specs():
+        raise ImplausibleError(f"GPU {value[:60]!r} is unknown")
+    if field == "pricing" and value not in TO_RENT:
+        raise ImplausibleError(f"pricing {value[:40]!r} is none of {', '.join(TO_RENT)}")
+    if field == "kind" and value not in KINDS:
+        raise ImplausibleError(f"kind {value[:40]!r} is none of {', '.join(KINDS)}")
+
+
+def check_together(offer: Offer) -> None:
+    """Raise unless the fields of an offer, each for itself plausible, can be true of one offer."""
+    if (offer.term_years is not None) != (offer.pricing is Pricing.RESERVED):
+        raise ImplausibleError(f"a price that is {offer.pricing!s} cannot have the term {offer.term_years}")
+    # Hosts of a marketplace are vetted or not; a list price is a company's, or of vetted hosts.
+    allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
+    if offer.seller not in allowed:
+        raise ImplausibleError(f"seller {offer.seller!r} of a {offer.kind} is none of {', '.join(allowed)}")
+    median = offer.ask_median_usd_per_hour
+    if median is not None and price(str(median), offer.kind) < offer.price_usd_per_hour:
+        raise ImplausibleError(f"a median of {median} is below the cheapest ask")
+
+
+def check(struct: Offer | Coverage, latest: date = date.max) -> None:
+    """Raise unless an offer or a coverage that was stored or fetched keeps every rule.
+
+    Args:
+        struct: Its fields are of their types.
+        latest: The last day that a date in it may name.
+
+    Raises:
+        ImplausibleError: With the reason.
+    """
+    if isinstance(struct, Coverage):
+        check_field("provider", struct.provider)
+        check_stamp(f"{struct.day}T00:00:00Z", latest)
+        for field, values in (
+            ("pricing", struct.pricings),
+            ("gpu_key", struct.gpu_keys),
+            ("source", struct.vendors),
+        ):
+            for value in values:
+                check_field(field, value)
+        return
+    for field in struct.__struct_fields__:
+        check_field(field, getattr(struct, field), latest)
+    price(str(struct.price_usd_per_hour), struct.kind)
+    check_together(struct)
 
 
 def price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None) -> Decimal:
@@ -76,60 +177,9 @@ def exchange_rate(text: str) -> Decimal:
     return Decimal(text)
 
 
-def gpu_count(text: str) -> int:
-    """Return a count of whole GPUs, or raise with the reason."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ImplausibleError(f"GPU count {text[:40]!r} is not a number") from None
-    if not math.isfinite(value) or value != int(value):
-        raise ImplausibleError(f"GPU count {text[:40]} is not a whole number: a share of a GPU is not ranked")
-    if not 1 <= value <= MAX_GPU_COUNT:
-        raise ImplausibleError(f"GPU count {text[:40]} is outside 1 to {MAX_GPU_COUNT}")
-    return int(value)
-
-
-def vcpus(text: str) -> float | None:
-    """Return a count of virtual CPUs; blank is unknown."""
-    return _amount(text, "vCPU count", MAX_VCPUS)
-
-
-def ram_bytes(text: str, unit: int = GIB) -> int | None:
-    """Return host memory [B] from a number of units; blank is unknown."""
-    value = _amount(text, "RAM", MAX_RAM_GIB * GIB / unit)
-    return None if value is None else round(value * unit)
-
-
-def way_of_paying(word: str, years: str) -> tuple[Pricing, int | None]:
-    """Return how a price is paid, and for how many years if it is reserved; blank years are none.
-
-    Raises:
-        ImplausibleError: If that is no way to pay for what is rented.
-    """
-    if word not in TO_RENT:
-        raise ImplausibleError(f"pricing {word[:40]!r} is none of {', '.join(TO_RENT)}")
-    term = _amount(years, "term", MAX_TERM_YEARS)
-    if term is not None and term != int(term):
-        raise ImplausibleError(f"term {years[:40]} is not a whole number of years")
-    paid = Pricing(word), None if term is None else int(term)
-    _check_term(paid[1], paid[0])
-    return paid
-
-
-def _amount(text: str, what: str, limit: float) -> float | None:
-    if not text:
-        return None
-    value = figure_in(text)
-    if value is None or not 0 < value <= limit:
-        raise ImplausibleError(f"{what} {text[:40]!r} is not between 0 and {limit:g}")
-    return value
-
-
-def check_text(text: str | None, *_: object) -> None:
+def check_text(text: str) -> None:
     """Raise unless a text can be shown in a terminal, a page and a spreadsheet as what it says."""
-    if not text:
-        return
-    if text[0] in "=+-@":
+    if text.startswith(("=", "+", "-", "@")):
         raise ImplausibleError(f"cell {text[:40]!r} starts like a spreadsheet formula")
     if len(text) > MAX_CELL_CHARACTERS:
         raise ImplausibleError(f"cell {text[:20]!r}... is longer than {MAX_CELL_CHARACTERS} characters")
@@ -137,6 +187,7 @@ def check_text(text: str | None, *_: object) -> None:
         raise ImplausibleError(f"cell {text[:40]!r} holds control characters")
 
 
+@lru_cache(maxsize=10_000)
 def read_kind(text: str) -> str:
     """Return the kind of ``KINDS`` that a word names, in whatever case and spacing, one or several.
 
@@ -148,39 +199,12 @@ def read_kind(text: str) -> str:
     """
     word = "-".join(re.split(r"[\s_-]+", text.strip().lower()))
     named = (KIND_SYNONYMS.get(each, each) for each in (word, word.removesuffix("s")))
-    kind = next((each for each in named if each in KINDS), None)
-    if kind is None:
-        raise ImplausibleError(f"kind {text[:40]!r} is none of {', '.join(KINDS)}")
+    kind = next((each for each in named if each in KINDS), text)
+    check_field("kind", kind)
     return kind
 
 
-def check_seller(seller: str | None, kind: str) -> None:
-    """Raise unless offers of a kind can have a seller; None is not said.
-
-    A marketplace's hosts are vetted or not. What has a list price is sold by a company, or by a marketplace
-    that vets the hosts behind it.
-    """
-    allowed = ("secure", "community") if kind == "marketplace" else ("cloud", "secure")
-    if seller not in {None, *allowed}:
-        raise ImplausibleError(f"seller {str(seller)[:40]!r} of a {kind} is none of {', '.join(allowed)}")
-
-
-# --- offers and coverages, field by field ----------------------------------------------------------------
-
-EARLIEST_DAY = date(2000, 1, 1)
-"""No GPU that is rented for training is older."""
-MAX_TERM_YEARS = 10
-MAX_ASK_COUNT = 1_000_000
-MAX_NAMES = 1_000
-"""Of GPUs or vendors in one coverage; the table has some 200."""
-
-_DAY = r"\d{4}-\d{2}-\d{2}"
-_STAMP = re.compile(rf"({_DAY})T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.ASCII)
-
-_Rule: TypeAlias = Callable[[Any, Any, date], object]
-"""Raises unless the value of a field can be true of its struct; no date in it may be after the given day."""
-
-
+@lru_cache(maxsize=10_000)
 def check_day(text: str, latest: date) -> None:
     """Raise unless a price can be of a full or partial date, which is no later than ``latest``."""
     day = price_day(text)
@@ -196,144 +220,3 @@ def check_stamp(text: str, latest: date) -> None:
     if parts is None:
         raise ImplausibleError(f"the time {text[:40]!r} is not YYYY-MM-DDTHH:MM:SSZ")
     check_day(parts[1], latest)
-
-
-def _check_day(text: str | None, _struct: object, latest: date) -> None:
-    if text is not None:
-        check_day(text, latest)
-
-
-def _check_whole_day(text: str, _struct: object, latest: date) -> None:
-    if not re.fullmatch(_DAY, text, re.ASCII):
-        raise ImplausibleError(f"day {text[:40]!r} is not YYYY-MM-DD")
-    check_day(text, latest)
-
-
-def _check_retrieval(text: str | None, _offer: Offer, latest: date) -> None:
-    """Tables that were imported have the date of their prices here, without a time."""
-    if text is not None and "T" in text:
-        check_stamp(text, latest)
-    else:
-        _check_day(text, _offer, latest)
-
-
-def _check_name(text: str, *_: object) -> None:
-    if not text:
-        raise ImplausibleError("it is empty")
-    check_text(text)
-
-
-def _check_key(key: str, *_: object) -> None:
-    if key not in load_specs():
-        raise ImplausibleError(f"GPU {key[:60]!r} is unknown")
-
-
-def _check_pricing(pricing: Pricing, *_: object) -> None:
-    if pricing not in TO_RENT:
-        raise ImplausibleError(f"{pricing!s} is said of your own hardware alone, by --have")
-
-
-def _check_kind(kind: str, *_: object) -> None:
-    if kind not in KINDS:
-        raise ImplausibleError(f"kind {kind[:40]!r} is none of {', '.join(KINDS)}")
-
-
-def _check_term(years: int | None, pricing: Pricing) -> None:
-    if (years is not None) != (pricing is Pricing.RESERVED):
-        raise ImplausibleError(f"a price that is {pricing!s} cannot have the term {years}")
-    _up_to(MAX_TERM_YEARS)(years)
-
-
-def _check_ask_median(median: Decimal | None, offer: Offer, _latest: date) -> None:
-    """Raise if it is no price, or below the offer's own, which is the cheapest of the asks."""
-    if median is not None and price(str(median), offer.kind) < offer.price_usd_per_hour:
-        raise ImplausibleError(f"a median of {median} is below the cheapest ask")
-
-
-def _up_to(most: float) -> Callable[..., None]:
-    """Return the rule of a figure that is above 0 and has a limit, or is unknown."""
-
-    def check(value: float | None, *_: object) -> None:
-        if value is not None and not 0 < value <= most:
-            raise ImplausibleError(f"{str(value)[:40]} is not between 0 and {most:,g}")
-
-    return check
-
-
-def _each(rule: Callable[[Any], None]) -> _Rule:
-    """Return the rule of a list whose items each keep a rule."""
-
-    def check(items: Sequence[Any], *_: object) -> None:
-        if len(items) > MAX_NAMES:
-            raise ImplausibleError(f"it has {len(items):,} items, over {MAX_NAMES:,}")
-        for item in items:
-            rule(item)
-
-    return check
-
-
-def _anything(*_: object) -> None:
-    """Take any value of the field's type: whether something is so."""
-
-
-OFFER_RULES: Mapping[str, _Rule] = {
-    "provider": _check_name,
-    "instance": _check_name,
-    "region": check_text,
-    "gpu_key": _check_key,
-    "gpu_count": _up_to(MAX_GPU_COUNT),
-    "vcpus": _up_to(MAX_VCPUS),
-    "ram_bytes": _up_to(MAX_RAM_GIB * GIB),
-    "price_usd_per_hour": lambda usd, offer, _: price(str(usd), offer.kind),
-    "pricing": _check_pricing,
-    "kind": _check_kind,
-    "price_date": _check_day,
-    "source": _check_name,
-    "note": check_text,
-    "term_years": lambda years, offer, _: _check_term(years, offer.pricing),
-    "retrieved_at": _check_retrieval,
-    "in_stock": _anything,
-    "stock_date": _check_day,
-    "ask_count": _up_to(MAX_ASK_COUNT),
-    "ask_median_usd_per_hour": _check_ask_median,
-    "seller": lambda seller, offer, _: check_seller(seller, offer.kind),
-    "is_floor": _anything,
-    "host_id": check_text,
-    "machine_id": check_text,
-    "reliability": _up_to(1.0),
-    "pcie_bytes_per_s": _up_to(MAX_BYTES_PER_S),
-    "download_bytes_per_s": _up_to(MAX_BYTES_PER_S),
-    "upload_bytes_per_s": _up_to(MAX_BYTES_PER_S),
-    "disk_bytes": _up_to(MAX_DISK_BYTES),
-}
-"""What each field of an offer may say; a test finds a field without a rule."""
-
-COVERAGE_RULES: Mapping[str, _Rule] = {
-    "provider": _check_name,
-    "day": _check_whole_day,
-    "pricings": _each(_check_pricing),
-    "vendors": _each(_check_name),
-    "gpu_keys": _each(_check_key),
-    "whole_provider": _anything,
-}
-"""What each field of a coverage may say."""
-
-
-_RULES: Mapping[type, Mapping[str, _Rule]] = {Offer: OFFER_RULES, Coverage: COVERAGE_RULES}
-
-
-def check(struct: Offer | Coverage, latest: date = date.max) -> None:
-    """Raise unless an offer or a coverage that was stored or fetched keeps every rule.
-
-    Args:
-        struct: Its fields are of their types.
-        latest: The last day that a date in it may name.
-
-    Raises:
-        ImplausibleError: With the field and the reason.
-    """
-    for field, rule in _RULES[type(struct)].items():
-        try:
-            rule(getattr(struct, field), struct, latest)
-        except ValueError as reason:
-            raise ImplausibleError(f"{field}: {reason}") from None

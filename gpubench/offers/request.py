@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,12 +10,10 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.options import (
-    DAY,
     GPU,
     PROVIDER,
     REGION,
     SELLER,
-    Day,
     Option,
     Results,
     shown_value,
@@ -60,9 +59,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
         Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")
     ] = None
     explain: Annotated[bool, Option("Also list every row that is set aside, with its reason.")] = False
-    as_of: Annotated[Day | None, with_help(DAY, help="List as of this day; later prices are left out.")] = (
-        None
-    )
+    as_of: Annotated[date | None, Option("List as of this day; later prices are left out.")] = None
     results: Results = None
 
 

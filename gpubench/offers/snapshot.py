@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -117,17 +117,34 @@ def load_offers(
     root = results_root(results)
     require_folder(root)
     folder = offers_folder(root)
+    files = [folder, folder / IMPORTED, *folder.glob("*.json"), *folder.glob(f"{IMPORTED}/*.json")]
+    state = tuple(map(_state, [*files, extra] if extra else files))
     with many_objects():
-        tables = [embedded_offers(as_of), refreshed_offers(folder, as_of), *imported_offers(folder)]
-        if extra is not None:
-            from gpubench.offers.cleaning import read_own  # pandas, for a person's table alone
+        return _load(folder, extra, as_of, today(), state)
 
-            own = read_own(extra, latest_day(today(), days_ahead=1))
-            require_usable(own, extra.name)
-            tables.append(msgspec.structs.replace(own, origin=BY_USER))
-        if as_of is not None:
-            tables = [up_to(table, as_of) for table in tables]
-        return overlay(tables)
+
+def _state(path: Path) -> object:
+    """Return what changes where the content of a file does; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return path, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=1)
+def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _state: object) -> OfferTable:
+    """Read and clean every table: once for all questions of a process, until a file changes."""
+    tables = [embedded_offers(as_of), refreshed_offers(folder, as_of), *imported_offers(folder)]
+    if extra is not None:
+        from gpubench.offers.cleaning import read_own  # for a person's table alone
+
+        own = read_own(extra, latest_day(present, days_ahead=1))
+        require_usable(own, extra.name)
+        tables.append(msgspec.structs.replace(own, origin=BY_USER))
+    if as_of is not None:
+        tables = [up_to(table, as_of) for table in tables]
+    return overlay(tables)
 
 
 class Dated(NamedTuple):
@@ -142,9 +159,7 @@ class Dated(NamedTuple):
     clock: str | None = None
 
 
-def load_dated(
-    results: Path | None = None, extra: Path | None = None, as_of: date | str | None = None
-) -> Dated:
+def load_dated(results: Path | None = None, extra: Path | None = None, as_of: date | None = None) -> Dated:
     """Return every offer known, and the day that ages count to: the one asked for, else today.
 
     Where the clock stands before the newest price or before gpubench itself, ages count to the later of both.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -43,6 +43,10 @@ class SetAside(NamedTuple):
     reason: str
 
 
+_FEW = msgspec.Meta(max_length=1_000)
+"""GPUs and vendors in one coverage; the table has some 200."""
+
+
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider's complete answer of one day speaks for: what it does not list there is not on sale.
 
@@ -55,9 +59,9 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
     provider: str
     day: str
-    pricings: tuple[Pricing, ...]
-    vendors: tuple[str, ...]
-    gpu_keys: tuple[str, ...] = ()
+    pricings: Annotated[tuple[Pricing, ...], _FEW]
+    vendors: Annotated[tuple[str, ...], _FEW]
+    gpu_keys: Annotated[tuple[str, ...], _FEW] = ()
     whole_provider: bool = True
 
     def holds(self, offer: Offer) -> bool:

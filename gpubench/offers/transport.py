@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from queue import Empty, SimpleQueue
+from concurrent.futures import Future, wait
 from threading import Thread
 from types import TracebackType
 from typing import Any, Self
@@ -93,22 +93,18 @@ class HttpTransport:
 
     def _in_time(self, url: str, *asked: Any) -> _Answer:
         """Follow a URL in a thread: a read ends with a whole piece, of which each byte may take seconds."""
-        ended: SimpleQueue[_Answer | BaseException] = SimpleQueue()
+        ended: Future[_Answer] = Future()
 
         def follow() -> None:
             try:
-                ended.put(self._follow(url, *asked))
+                ended.set_result(self._follow(url, *asked))
             except BaseException as error:  # noqa: BLE001 - raised again by who waits for the answer
-                ended.put(error)
+                ended.set_exception(error)
 
         Thread(target=follow, daemon=True).start()
-        try:
-            end = ended.get(timeout=REQUEST_TIMEOUT_S)
-        except Empty:
-            raise _too_slow(url) from None
-        if isinstance(end, BaseException):
-            raise end
-        return end
+        if not wait([ended], REQUEST_TIMEOUT_S).done:
+            raise _too_slow(url)
+        return ended.result()
 
     def _follow(
         self, url: str, params: Mapping[str, str] | None, body: Any, headers: Mapping[str, str] | None
@@ -116,7 +112,7 @@ class HttpTransport:
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         if not is_safe(url):
             raise SourceError(f"{plain(url, 80)} is not https: refused")
-        first, asked = url, None
+        first = self._session.prepare_request(requests.Request("GET", url)).url or ""
         for _ in range(MAX_REDIRECTS + 1):
             method = "GET" if body is None else "POST"
             request = self._session.prepare_request(
@@ -124,8 +120,7 @@ class HttpTransport:
             )
             # Judged as requests has read it: a URL with a backslash in it names two hosts.
             target = request.url or ""
-            asked = asked or target
-            if not same_host(asked, target):
+            if not same_host(first, target):
                 raise SourceError(f"{_host(first)} redirects to another host ({plain(url, 80)}): refused")
             if not is_safe(target):
                 raise SourceError(f"{plain(url, 80)} is not https: refused")

@@ -1,8 +1,8 @@
-"""Time of one generated token: weights and cache are read once from memory, and a fixed time is paid beside.
+"""Time of one generated token: weights and cache are read from memory once, plus a fixed time.
 
 Two numbers, fitted on published decode rates of llama.cpp at batch 1 with every GPU left out in turn: the
-share of the data sheet's bandwidth that is reached, and a fixed time a token. Other engines are predicted by
-the same two, and said to be not validated.
+share of the data sheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted
+by the same two numbers and marked as not validated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MODELS = {
     "llama3_8b": Decoder(8.030e9 - 128_256 * 4096, 2 * 2 * 32 * 1024),
 }
 PROMPT_TOKENS = {"xiongjiedai-llamacpp-2023-12": 150, "xiongjiedai-llamacpp-2024-05": 0}
-"""Before the generated tokens, as each source states it."""
+"""Prompt length of each source, as it states it."""
 
 
 class DecodeReading(NamedTuple):
@@ -98,7 +98,7 @@ def decode_readings() -> tuple[DecodeReading, ...]:
 
 @cache
 def decode_fit() -> DecodeFit:
-    """Fit both numbers on every row, and judge them on GPUs that the fit has not seen."""
+    """Fit both numbers on every row; take the errors from GPUs left out of the fit."""
     readings = [r for r in decode_readings() if _bandwidth(r.gpu_key)]
     keys = np.array([r.gpu_key for r in readings])
     ideal = np.array([r.bytes_read / _bandwidth(r.gpu_key) for r in readings])
@@ -143,7 +143,7 @@ def _bandwidth(key: str) -> float:
 
 
 def _least_squares(ideal: Floats, measured: Floats) -> tuple[float, float]:
-    """Slope and constant of the least squared relative error; neither is below 0."""
+    """Return slope and constant with the least squared relative error; neither is below 0."""
     weighed = np.stack([ideal / measured, 1 / measured], axis=1)
     (slope, fixed), *_ = np.linalg.lstsq(weighed, np.ones(len(measured)), rcond=None)
     if fixed < 0:

@@ -1,9 +1,9 @@
-"""A roofline of one step, additive: arithmetic, memory traffic and launches each take their time.
+"""An additive roofline of one step: the times of arithmetic, memory traffic and launches add up.
 
 Published models are known by their totals alone (model_profiles.csv), a workload by its operators. A sum
 over operators is the same number whether it is taken per operator or per total, so coefficients that were
 fitted on totals hold for operators too. A form that takes the larger of arithmetic and traffic per
-operator has no such property, and scored worse; see docs/decisions/.
+operator has no such property, and scored worse; see docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from gpubench.predict.chips import Chips, Mode, architecture_of, predecessor
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
 HALF_BYTES = 0.5  # of the fp32 traffic, where ``Precision.in_half``
 CAST_BYTES = 6
-"""What autocast moves to cast one weight, or the gradient of one: 4 bytes on one side, 2 on the other."""
+"""Bytes that autocast moves to cast one weight or its gradient: 4 on one side, 2 on the other."""
 HOST_POWER = 2.0
 """Host and GPU work side by side, not perfectly: step^2 = gpu^2 + host^2, as read on an H200."""
 HOST_SHARE_LIMIT = 0.7
 """Host time over step time above which the host, not the GPU, sets the pace."""
 WINOGRAD_SAVES = 4.0
-"""Multiplications counted over those done, at most: tiles of 4x4 at 3x3 kernels, 144 for 36 (Lavin and Gray
-2015, arXiv:1509.09308)."""
+"""Largest ratio of multiplications counted to those done: 144 to 36 for 4x4 tiles of 3x3 kernels (Lavin and
+Gray 2015, arXiv:1509.09308)."""
 CHAIN_SAVED = 0.6
 """Share of the traffic of chains of operators that a compiler, or fused kernels, keep in registers.
 
-Told with it, adapters trained by fused kernels on an A100, and GPT-2 compiled, are near what was read.
+With it, predictions of adapters under fused kernels on an A100 and of compiled GPT-2 are near the readings.
 """
 JOINED_FREES = 0.5
 """Share of the products of usual width that run as read where chains are joined.
@@ -57,7 +57,7 @@ That is twice the FLOPs over the bytes at 4 an element. What holds a product of 
 traffic is fitted; it falls with the width, and a product of infinite width runs at the rate that was read.
 """
 ABOVE_STATED_CLOCK = 1.1
-"""Clock over that of the data sheet, at most: consumer cards boost some percent beyond it."""
+"""Largest ratio of the clock to that of the data sheet: consumer cards boost some percent beyond it."""
 EAGER_HOST_S_PER_OPERATOR = Execution.EAGER.facts.host_s_per_operator or 0.0
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
     **{
@@ -72,8 +72,8 @@ HOST_S_PER_OPERATOR: Mapping[str, float] = {
 DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
 
-They are the architecture's and no single GPU's: a GPU's own would be learned from the few harnesses that had
-it, and errs more on the next harness than it helps. docs/decisions/ has the figures.
+They belong to the architecture. A factor of a single GPU would be learned from the few harnesses that had it,
+and errs more on the next harness than it helps. docs/decisions.md has the figures.
 """
 
 

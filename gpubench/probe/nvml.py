@@ -24,8 +24,7 @@ import psutil
 
 from gpubench.models import DeviceProfile, GpuSpec, Precision
 from gpubench.probe import plausible
-from gpubench.probe.backend import NO_SPEC, DeviceState
-from gpubench.probe.identity import bus_id
+from gpubench.probe.backend import NO_SPEC, DeviceState, bus_id
 from gpubench.probe.plausible import Choice, ImplausibleError
 from gpubench.specs import find_spec
 from gpubench.units import Seconds, format_bytes

@@ -14,11 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench.children import run_child
+from gpubench.children import ParentChannel, run_child
 from gpubench.errors import NoDeviceError
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
-from gpubench.parent import ParentChannel
 from gpubench.probe import plausible
 from gpubench.probe.backend import Backend, BackendReport, Problem
 from gpubench.specs import find_spec

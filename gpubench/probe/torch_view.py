@@ -19,15 +19,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.children import ChildEndedError, ChildLateError, ChildProcess
+from gpubench.children import ChildEndedError, ChildLateError, ChildProcess, ParentChannel
 from gpubench.errors import ExitCode, NoDeviceError
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
-from gpubench.parent import ParentChannel
 from gpubench.probe.amd import matrix_formats
-from gpubench.probe.backend import TOLD_BY_TORCH, Problem
+from gpubench.probe.backend import TOLD_BY_TORCH, Problem, check_same_device, child_environment, told_by_torch
 from gpubench.probe.host import read_text
-from gpubench.probe.identity import check_same_device, child_environment, told_by_torch
 from gpubench.probe.nvml import tensor_core_precisions
 from gpubench.specs import find_spec
 from gpubench.torch_builds import Capability, how_it_runs, newest_release, other_build_for

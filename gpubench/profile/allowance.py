@@ -2,7 +2,7 @@
 
 Context and driver take a fixed amount that differs with the class of card; the scratch space of the
 libraries, the rounding of the allocator and the gaps that it leaves grow with what is allocated.
-``tools/make_memory_allowance.py`` writes the file.
+``tools/make.py`` writes the file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The child that imports and traces a model, run by ``run_child``; its argument names the model.
 
-On the meta device, where models are traced, no number has a value: so it looks at the loss of one real batch.
+Models are traced on the meta device, where no number has a value, so the child also computes the loss of one
+real batch.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ from collections.abc import Callable
 
 import msgspec
 
+from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind, WorkloadProfile
-from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.units import format_number, format_si
 from gpubench.user_model import files_of, is_own, version_of
 from gpubench.workload import Workload, forward, seeded, set_mode, uncompiled
 
 MOST_VARIANTS_S = 10.0
-"""Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""
+"""CPU time for the other ways to train a model. One with billions of parameters gets the formula instead."""
 
 MOST_ON_CPU_S = 15.0
-"""Of the time limit: a model that looks at its values and is slow to compute is counted without them then."""
+"""Wall time for a model that looks at its values. A slow one is counted without them."""
 SAMPLES = 2
 MOST_PARAMETERS = 200e6
-"""Drawing so many weights takes a CPU of two cores about 2 s and 0.8 GB."""
+"""Drawing this many weights takes two cores about 2 s and 0.8 GB."""
 MOST_FORWARD_FLOPS = 200e9
-"""Such a CPU does about 150 GFLOP/s."""
+"""Two cores do about 150 GFLOP/s."""
 MOST_KEPT_BYTES = 2e9
 _SEED = 0
 
@@ -67,9 +68,9 @@ def _answer(
 def _profile(
     reference: str, return_home: Callable[[], None], asked: Asked
 ) -> tuple[WorkloadProfile, tuple[str, ...], str | None]:
-    """Trace the model, look at its loss where the trace had no values, and name its version.
+    """Trace the model, check its loss where the trace had no values, and name its version.
 
-    The last is why its FLOPs are no count.
+    The third value says why its FLOPs cannot be counted; None where they can.
     """
     workload = load_workload(reference)  # says what is missing where torch is
     from gpubench.profile.trace import trace_workload
@@ -113,7 +114,7 @@ def _profile(
 
 
 def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None:
-    """Run one forward pass and its loss on the CPU, for real; return why not where it was not done.
+    """Run one real forward pass and its loss on the CPU; return the reason where that was not done.
 
     Raises:
         MisuseError: If the loss is no finite number, or the pass fails on real values.

@@ -113,7 +113,7 @@ def sift(
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
     every = Offers.of(offers)
-    asked, machines = AskedPrices(every), {**for_sale, **owned}
+    asked, machines = every.once(AskedPrices), {**for_sale, **owned}
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
     told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
     market_of = every.where(told & ~every.is_owned)  # whatever else the buyer rules out

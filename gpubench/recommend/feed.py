@@ -8,17 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.measure.feeding import (
-    CLIP_FRAMES,
-    ImageRate,
-    PreparationRate,
-    eight_bit_bytes,
-    measure_preparation,
-    tensor_bytes,
-)
-from gpubench.models.workload import PHOTOGRAPH_SHAPE
+from gpubench.measure.feeding import CLIP_FRAMES, ImageRate, PreparationRate, measure_preparation
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal
+from gpubench.probe.host import usable_threads
 from gpubench.probe.select import select_device
 from gpubench.profile import profile_of
 from gpubench.recommend.request import FeedRequest
@@ -45,16 +38,12 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one GPU beside what this host prepares.
 
     Attributes:
-        photographs_bytes_per_s: Consumed, as 8-bit images: what the link carries if the GPU augments.
-        tensors_bytes_per_s: Consumed, as float32 tensors: what the link carries if the CPU augments.
         cpu_share: Prepared over consumed; below 1 the GPU waits.
         workers_needed: Worker processes that would keep up, each at the rate of one here.
         certain: Whether both ends of every interval say the same of ``fed``.
     """
 
     consumption: Consumption
-    photographs_bytes_per_s: float
-    tensors_bytes_per_s: float
     cpu_share: float
     workers_needed: int
     fed: bool
@@ -83,13 +72,9 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
     keys = tuple(require_spec(name).key for name in request.gpus) or here
     consumptions, refused = consumed_by(keys, request.results)
-    prepared = measure_preparation(None, frames=CLIP_FRAMES if request.clips else 1)
-    return FeedReport(
-        remark=remark,
-        prepared=prepared,
-        feedings=tuple(feeding(consumption, prepared) for consumption in consumptions),
-        refused=refused,
-    )
+    prepared = measure_preparation(usable_threads() or 1, frames=CLIP_FRAMES if request.clips else 1)
+    feedings = tuple(feeding(consumption, prepared) for consumption in consumptions)
+    return FeedReport(remark=remark, prepared=prepared, feedings=feedings, refused=refused)
 
 
 def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
@@ -100,8 +85,9 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
     taken, given = consumption.images_per_s, prepared.images_per_s
     share = given / taken
     needed = math.ceil(taken * prepared.workers / given)
-    at_worst = _keeps_up(prepared.low, consumption.high)
-    certain = at_worst is not None and at_worst == _keeps_up(prepared.high, consumption.low)
+    ends = ((prepared.low, consumption.high), (prepared.high, consumption.low))
+    keeps_up = {None if least is None or most is None else least >= most for least, most in ends}
+    certain = len(keeps_up) == 1 and None not in keeps_up
     idle = format_percent(math.floor(100 * (1 - share)) / 100)
     answer = (
         "it can feed it"
@@ -111,8 +97,6 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
     doubt = "" if certain else "; not certain, as the intervals allow the opposite or are unknown"
     return Feeding(
         consumption=consumption,
-        photographs_bytes_per_s=taken * eight_bit_bytes(PHOTOGRAPH_SHAPE),
-        tensors_bytes_per_s=taken * tensor_bytes(PHOTOGRAPH_SHAPE),
         cpu_share=share,
         workers_needed=needed,
         fed=share >= 1,
@@ -122,37 +106,28 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
     )
 
 
-def _keeps_up(prepared: float | None, consumed: float | None) -> bool | None:
-    return None if prepared is None or consumed is None else prepared >= consumed
-
-
 def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
     """Images per second of each consumer on each GPU at its best AMP, and a line for each refusal."""
     own, reference = own_runs(results), reference_runs()
     specs = [require_spec(key) for key in gpu_keys]
-    answers = [
-        (name, key, answer)
-        for name in CONSUMERS
-        for key, answer in estimate(
-            Question(profile=profile_of(name)), specs, own=own, reference=reference
-        ).items()
-    ]
-    found = tuple(
-        Consumption(
-            workload=name,
-            gpu=key,
-            case=answer.case.label,
-            basis=answer.basis,
-            images_per_s=answer.samples_per_s,
-            low=answer.low,
-            high=answer.high,
-        )
-        for name, key, answer in answers
-        if not isinstance(answer, Refusal)
-    )
-    refused = (
-        f"{name} on {key}: {answer.reason}" for name, key, answer in answers if isinstance(answer, Refusal)
-    )
-    return found, tuple(refused)
+    found, refused = [], []
+    for name in CONSUMERS:
+        question = Question(profile=profile_of(name))
+        for key, answer in estimate(question, specs, own=own, reference=reference).items():
+            if isinstance(answer, Refusal):
+                refused.append(f"{name} on {key}: {answer.reason}")
+                continue
+            found.append(
+                Consumption(
+                    workload=name,
+                    gpu=key,
+                    case=answer.case.label,
+                    basis=answer.basis,
+                    images_per_s=answer.samples_per_s,
+                    low=answer.low,
+                    high=answer.high,
+                )
+            )
+    return tuple(found), tuple(refused)

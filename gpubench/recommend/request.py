@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -11,7 +12,6 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.options import (
     CLASSIC,
-    DAY,
     GPU,
     GPU_COUNT,
     JOBS,
@@ -24,7 +24,6 @@ from gpubench.options import (
     AnyPrecision,
     AnyTask,
     AtLeastOne,
-    Day,
     GpuBatch,
     NotNegative,
     Option,
@@ -392,7 +391,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     offers: Annotated[Path | None, Option("Your own price table (CSV or JSON).", EVIDENCE)] = None
     results: Results = None
     as_of: Annotated[
-        Day | None, with_help(DAY, help="Rank as of this day; later prices are left out.", panel=EVIDENCE)
+        date | None, Option("Rank as of this day; later prices are left out.", panel=EVIDENCE)
     ] = None
     accept_outliers: Annotated[
         bool, Option("Also rank prices far below those of every other provider.", EVIDENCE, way="setting")

@@ -14,9 +14,8 @@ from gpubench.errors import MisuseError
 from gpubench.measure.privacy import private_part
 from gpubench.models import Case, Run, Status
 from gpubench.profile import load_profiles
-from gpubench.record.rules import beyond_belief
 from gpubench.record.run_check import check_run
-from gpubench.record.run_file import is_safe_name
+from gpubench.record.run_file import beyond_belief, is_safe_name
 from gpubench.record.shared import SHARED
 from gpubench.units import plain
 

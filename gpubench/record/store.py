@@ -1,10 +1,20 @@
-"""The result files: one JSON file a run, replaced whole; whatever is read is hostile until checked."""
+"""The results folder: one JSON file a run, replaced whole; whatever is read is hostile until checked.
+
+A run has one writer: it holds the kernel's lock on a file beside the device folders, which ends with its
+process. Where a file system or a platform has no such lock, whoever made the file holds the run; one that a
+killed process left behind is deleted by hand, as the message says.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
 import os
 import re
+import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -13,24 +23,129 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.errors import MisuseError, StorageError
+from gpubench.errors import GpuBenchError, MisuseError, StorageError
 from gpubench.files import (
     BadContentError,
     cause_of,
+    create_file,
     is_there,
+    kind_of,
     many_objects,
-    read_bytes,
     remove_file,
     require_writable,
     write_file,
 )
 from gpubench.folders import data_path, require_folder, results_root
 from gpubench.models import Run
-from gpubench.record import lock
-from gpubench.record.merging import merged
-from gpubench.record.run_file import MAX_FILE_BYTES, is_safe_name, new_aside, read_run, set_aside
-from gpubench.units import format_bytes, plain
+from gpubench.record.run_file import MAX_FILE_BYTES, beyond_belief, is_safe_name, read_run
+from gpubench.units import Seconds, format_bytes, format_duration, plain
 
+if sys.platform != "win32":
+    import fcntl
+
+PATIENCE_S: Seconds = 2.0
+"""Taking in a run, or setting a broken one aside, holds its lock for milliseconds; measuring, for minutes."""
+LOOK_EVERY_S: Seconds = 0.05
+NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK})
+_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+# --- one writer for each run ---------------------------------------------------------------------------
+
+
+def lock_path(folder: Path, run_id: str) -> Path:
+    """Return the lock file of a run, the same one whatever device folder the run lies in."""
+    return folder / f".{run_id}.lock"
+
+
+class RunLockedError(StorageError):
+    """Another process writes this run."""
+
+
+@contextmanager
+def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iterator[None]:
+    """Hold the lock of a run.
+
+    Args:
+        folder: Where the device folders lie; it must exist.
+        run_id: A plain file name.
+        patience_s: How long to wait for another holder [s].
+
+    Raises:
+        RunLockedError: If another process, or another thread of this one, holds it.
+        StorageError: If the lock file cannot be written, or something else bears its name.
+    """
+    path = lock_path(folder, run_id)
+    deadline_s = time.monotonic() + patience_s
+    try:
+        while (descriptor := _take(path)) is None:
+            if time.monotonic() >= deadline_s:
+                raise RunLockedError(
+                    f"run {run_id} is being written by another process: wait until it ends, or end it; "
+                    f"if no process writes it, delete {path}"
+                )
+            time.sleep(LOOK_EVERY_S)
+    except OSError as error:
+        raise StorageError(f"cannot lock run {run_id}: {path}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if _is_at(path, descriptor):
+                path.unlink()  # before the lock is let go, so that no one can lock it in between
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+        if sys.platform == "win32":  # which removes no open file
+            remove_file(path)
+
+
+def _take(path: Path) -> int | None:
+    """Make the lock file, or open the one that is there, and lock it; None where another holds the run.
+
+    Raises:
+        StorageError: If it is not a regular file.
+        OSError: If it cannot be opened or locked.
+    """
+    try:
+        descriptor, is_new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o644), True
+    except FileExistsError:
+        try:
+            if not stat.S_ISREG((facts := path.lstat()).st_mode):
+                raise StorageError(f"cannot lock run {path.stem[1:]}: {path} is {kind_of(facts)}: remove it")
+            descriptor, is_new = os.open(path, os.O_RDWR | _FLAGS), False
+        except FileNotFoundError:  # its holder has just removed it
+            return None
+    with contextlib.ExitStack() as unless_locked:
+        unless_locked.callback(os.close, descriptor)
+        if _is_locked(descriptor, is_new=is_new) and _is_at(path, descriptor):
+            unless_locked.pop_all()
+            return descriptor
+    return None
+
+
+def _is_locked(descriptor: int, *, is_new: bool) -> bool:
+    """Whether the kernel has given its lock; without such locks, whether this process has made the file."""
+    if sys.platform == "win32":
+        return is_new
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return is_new
+    return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    return False
+
+
+SETTLED_S: Seconds = 10.0
+"""A file that was written more recently may be the first half of one that is being copied here."""
 NEWEST = 500
 """Runs that are read of each device, by the time in their names: half a second of reading."""
 
@@ -153,21 +268,8 @@ def writing(root: Path, run: Run) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot write results to {root}: {cause_of(error)}") from error
-    lock.clear_left_behind(folder)
-    with lock.hold(folder, run_id):
+    with hold(folder, run_id):
         yield
-
-
-def refuse_if_written(root: Path, run: Run) -> None:
-    """Refuse a run that another process is writing, before any time is spent; ``writing`` is what decides.
-
-    Raises:
-        RunLockedError: If another process holds its lock.
-        StorageError: If the lock file cannot be written.
-    """
-    if _has_runs(root):
-        with lock.hold(root / "runs", id_of(run), patience_s=lock.GLANCE_S):
-            return
 
 
 def file_of(root: Path, run: Run) -> Path:
@@ -180,78 +282,20 @@ def file_of(root: Path, run: Run) -> Path:
     return path if path in stored or not stored else stored[0]
 
 
-def write_run(root: Path, run: Run, *, held: bool = False) -> Path:
-    """Store a run: a reader sees the old file or the new one, and no finished launch goes.
-
-    What is stored under its id and finished, and is unknown to ``run``, is kept beside it. A stored file of
-    bad content is set aside.
-
-    Args:
-        root: The results folder.
-        run: As it is to be stored.
-        held: Whether the caller holds the run's lock; else it is held while the file is replaced.
-
-    Returns:
-        The path of the file.
+def write_run(root: Path, run: Run) -> Path:
+    """Store a run, whose lock the caller holds: a reader sees the old file or the new one.
 
     Raises:
-        RunLockedError: If another process is writing this run.
-        StorageError: If it cannot be written, or what is stored cannot be read; that is then untouched.
+        StorageError: If it cannot be written; what was stored is then untouched.
     """
-    if not held:
-        with writing(root, run):
-            return write_run(root, run, held=True)
-    path = file_of(root, run)
-    run, is_bad = _with_stored(run, path)
-    data = msgspec.json.encode(run) + b"\n"
+    path, data = file_of(root, run), msgspec.json.encode(run) + b"\n"
     if len(data) > MAX_FILE_BYTES:
         raise StorageError(
             f"the run takes {format_bytes(len(data))}, over the limit of {format_bytes(MAX_FILE_BYTES)}; "
             "measure fewer cases in one run"
         )
-    _replace(path, data, is_bad=is_bad)
+    write_file(path, data, hint="free some space or pass --results DIR")
     return path
-
-
-def _replace(path: Path, data: bytes, *, is_bad: bool) -> None:
-    """Write the file of a run; where a bad one is in its place, that is copied to ``NAME.corrupt`` before.
-
-    Raises:
-        StorageError: If it cannot be written; what was there is then untouched.
-    """
-    hint = "free some space or pass --results DIR"
-    if not is_bad:
-        write_file(path, data, hint=hint)
-        return
-    try:
-        aside = new_aside(path, read_bytes(path, MAX_FILE_BYTES))
-    except (MisuseError, OSError) as error:
-        why = cause_of(error) if isinstance(error, OSError) else error
-        raise StorageError(f"{path.name} is damaged, and no copy of it can be kept: {why}; {hint}") from error
-    try:
-        write_file(path, data, hint=hint)
-    except StorageError:
-        remove_file(aside)
-        raise
-
-
-def _with_stored(run: Run, path: Path) -> tuple[Run, bool]:
-    """Return a run with what is stored of it besides, and whether the file that is there is bad.
-
-    Raises:
-        StorageError: If that cannot be told.
-    """
-    try:
-        if path.is_symlink() or not is_there(path):  # a link holds no run: it is replaced, not followed
-            return run, False
-        stored = read_run(path)
-    except BadContentError:
-        return run, True
-    except (MisuseError, OSError) as error:
-        raise StorageError(
-            f"run {id_of(run)} cannot be replaced, because what is stored cannot be read: {error}"
-        ) from error
-    return merged(run, stored), False
 
 
 # --- reading --------------------------------------------------------------------------------------------
@@ -330,11 +374,53 @@ def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
         return read_run(path)
     except BadContentError as error:
         own = _has_runs(root) and _is_run_name(path.name)
-        done = set_aside(root / "runs", path) if own else ""
+        done = _set_aside(root / "runs", path) if own else ""
         problems.append(f"{error}{done}")
     except MisuseError as error:
         problems.append(str(error))
     return None
+
+
+def _set_aside(folder: Path, path: Path) -> str:
+    """Rename a run of bad content to ``NAME.corrupt``, or ``NAME.2.corrupt`` and so on; say what was done.
+
+    Under the run's lock, and after another look: what is renamed is what was found bad.
+
+    Args:
+        folder: Where the locks lie.
+        path: Named as runs are.
+
+    Returns:
+        The end of a sentence about the file.
+    """
+    try:
+        if time.time() - path.lstat().st_mtime < SETTLED_S:
+            return f"; left in place, because it was written in the last {format_duration(SETTLED_S)}"
+        with hold(folder, path.stem.casefold(), patience_s=0):
+            with contextlib.suppress(BadContentError):
+                read_run(path)
+                return "; left in place, because it has just been replaced"
+            aside = _free_name(path)  # an empty file to rename over, so that no earlier one is lost
+            try:
+                path.replace(aside)
+            except OSError:
+                aside.unlink()
+                raise
+    except GpuBenchError as error:
+        return f"; left in place: {error}"
+    except OSError as error:
+        return f"; left in place, because it cannot be renamed: {error.strerror}"
+    return f"; set aside as {aside.name}"
+
+
+def _free_name(path: Path) -> Path:
+    """Make an empty file under the first free one of the names that a bad file is set aside under."""
+    for number in itertools.count(1):
+        aside = path.with_name(f"{path.name}{'' if number == 1 else f'.{number}'}.corrupt")
+        with contextlib.suppress(FileExistsError):
+            create_file(aside, b"")
+            break
+    return aside
 
 
 @cache
@@ -365,6 +451,11 @@ def find_run(root: Path, name: str) -> Path:
     raise MisuseError(f"{problem} in {root}: see `gpubench results list`")
 
 
+def read_named(results: Path | None, name: str) -> Run:
+    """Read a run of a results folder by path, by id, or ``latest``."""
+    return read_run(find_run(results_root(results), name))
+
+
 def _is_run_name(name: str) -> bool:
     """Whether a file is named as ``write_run`` names them: <UTC>-<id>.json."""
     return _RUN_NAME.fullmatch(name) is not None and is_safe_name(name.casefold().removesuffix(".json"))
@@ -393,3 +484,92 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
 def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=attrgetter("started_at", "run_id")))
+
+
+# --- taking in runs of other machines -------------------------------------------------------------------
+
+
+class ConflictError(StorageError):
+    """What is stored under a run's id is not known to be this run."""
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the files that were to be taken in.
+
+    Attributes:
+        written: The runs that are new here.
+        present: The runs that were here already with the same content.
+        refused: A line for each file that holds no run to take in.
+        conflicts: A line for each run that was not stored, because under its id another content is stored,
+            or one that cannot be read, or a process is writing it.
+    """
+
+    written: tuple[Path, ...] = ()
+    present: tuple[Path, ...] = ()
+    refused: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+
+def add_runs(root: Path, sources: Iterable[Path]) -> Added:
+    """Take in runs of other machines: files, or folders searched for them. What is stored stays as it is.
+
+    Raises:
+        MisuseError: If a source does not exist.
+        StorageError: If a run cannot be written.
+    """
+    written: list[Path] = []
+    present: list[Path] = []
+    refused: list[str] = []
+    conflicts: list[str] = []
+    for source in sources:
+        if not source.exists():
+            raise MisuseError(f"{source} does not exist")
+        for path in run_files(source, refused.append) if source.is_dir() else (source,):
+            try:
+                run = read_run(path)
+                if broken := beyond_belief(run):
+                    refused.append(f"{path.name} cannot be true: {broken}")
+                    continue
+                with writing(root, run):
+                    if (stored := stored_alike(root, run)) is not None:
+                        present.append(stored)
+                    else:
+                        written.append(write_run(root, run))
+            except (ConflictError, RunLockedError) as error:
+                conflicts.append(f"{path.name}: {error}")
+            except StorageError:
+                raise
+            except GpuBenchError as error:
+                refused.append(str(error))
+    return Added(
+        written=tuple(written), present=tuple(present), refused=tuple(refused), conflicts=tuple(conflicts)
+    )
+
+
+def stored_alike(root: Path, run: Run) -> Path | None:
+    """Return where a run is stored already with the same content; None where nothing is under its id.
+
+    Raises:
+        ConflictError: If what is stored under its id differs, or cannot be read to tell.
+        StorageError: If the folders cannot be looked into.
+    """
+    found = stored_paths(root, run)
+    for path in found:
+        try:
+            other = read_run(path)
+        except MisuseError as error:
+            raise ConflictError(
+                f"run {id_of(run)} is stored already, and whether it is the same is unknown: {error}; "
+                f"make {path} readable, or move it away"
+            ) from error
+        if _content(other) != _content(run):
+            raise ConflictError(
+                f"run {id_of(run)} is stored already with other content, which stays as it is: to put "
+                f"this one in its place, move {path} away first"
+            )
+    return found[0] if found else None
+
+
+def _content(run: Run) -> bytes:
+    """What makes two files one run: all they say, not how it is laid out, nor the case of the id."""
+    return msgspec.json.encode(msgspec.structs.replace(run, run_id=run.run_id.casefold()))

@@ -34,7 +34,8 @@ MOST_WORDS = 120
 def title(ranking: Ranking) -> str:
     """Return model, job and precision, in a sentence."""
     workloads = dict.fromkeys(case.workload for case in ranking.cases)
-    precisions = dict.fromkeys(case.precision.words for case in ranking.cases)
+    answered = (each for line in lines(ranking) for each in line.choice.row.estimates)
+    precisions = dict.fromkeys(each.case.precision.words for each in answered)
     job = ranking.objective if ranking.job is None else ranking.job.words
     model, precision = plain(" + ".join(workloads), 60), plain(" or ".join(precisions), 60)
     return say("title", model=model, job=plain(job, 80), precision=precision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.parts import Paragraph, Part, table, text
-from gpubench.probe.checkup import Check
+from gpubench.probe.health import Check
 from gpubench.units import count, plain
 
 

@@ -182,7 +182,7 @@ def same(one: DeviceProfile, other: DeviceProfile) -> bool:
 @traced_once()
 def gather(
     results: Path | None = None,
-    as_of: date | str | None = None,
+    as_of: date | None = None,
     *,
     run: str | None = None,
     every_run: bool = False,

@@ -11,10 +11,9 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, table, text
 from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
-from gpubench.probe.backend import DeviceState, Host, ProbeReport
-from gpubench.probe.identity import uuid_is_blank
+from gpubench.probe.backend import DeviceState, Host, ProbeReport, uuid_is_blank
+from gpubench.probe.health import limits
 from gpubench.probe.nvml import fp32_flops_per_s
-from gpubench.probe.preflight import limits
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import memory_words

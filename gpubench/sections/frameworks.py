@@ -24,8 +24,8 @@ _LOOKS = {
 }
 _CAPTION = (
     "1 is as fast as the baseline, which is named in every row. The work is the same: layers, batch, "
-    "optimizer, precision; weights are drawn by each framework's own rules. Keras is timed by the slope over "
-    "two step counts, on batches that lie on the device: what feeding or a first step costs is not in it."
+    "optimizer, precision; weights are drawn by each framework's own rules. Batches lie on the device: "
+    "what feeding or a first step costs is not in it."
 )
 
 

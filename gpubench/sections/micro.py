@@ -6,7 +6,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
 from gpubench.blocks.parts import Charts, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
-from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_share
+from gpubench.measure.capability import best_products, datasheet_peak, datasheet_share
 from gpubench.models import MicroResult, Run
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section

@@ -24,7 +24,7 @@ from gpubench.blocks.charts import (
 )
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
-from gpubench.measure.peaks import peak_flops_per_s
+from gpubench.measure.capability import peak_flops_per_s
 from gpubench.models import Precision, TaskKind
 from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import msgspec
+import psutil
 
+from gpubench.children import die_with_parent
 from gpubench.discovery import workload_names
 from gpubench.errors import (
     EveryCaseFailedError,
@@ -22,16 +26,25 @@ from gpubench.errors import (
     StorageError,
 )
 from gpubench.folders import results_root
-from gpubench.measure import checks, messages, preflight
+from gpubench.measure import capability, checks, messages
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
-from gpubench.measure.capability import need_frameworks, profiles_in
-from gpubench.measure.child import STOPPING_S, Control, Record, answering
-from gpubench.measure.environment import environment
-from gpubench.measure.launcher import Launcher
-from gpubench.measure.place import MODULE, Place, place_under_torchrun
-from gpubench.measure.plan import Plan, check_request, plan, references
-from gpubench.measure.request import RunRequest
+from gpubench.measure.budget import BUDGETS, budget_of
+from gpubench.measure.capability import need_frameworks, profiles_in, version_of
+from gpubench.measure.environment import environment, environment_of
+from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, answering
+from gpubench.measure.messages import MODULE, Place, place_under_torchrun
+from gpubench.measure.plan import (
+    Plan,
+    PlannedCase,
+    check_request,
+    plan,
+    planned_case,
+    references,
+    refuse_forced_precision,
+)
+from gpubench.measure.request import ALLOWANCES, RunRequest
 from gpubench.models import (
+    BatchChoice,
     Case,
     DeviceProfile,
     Finding,
@@ -44,19 +57,263 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
+from gpubench.models.measurement import UNFINISHED
 from gpubench.options import asked_recipe, takes_options_of
-from gpubench.parent import die_with_parent
-from gpubench.probe.identity import storable
+from gpubench.precisions import TF32_VARIABLES
+from gpubench.probe.backend import device_id, storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
 from gpubench.record import store
-from gpubench.record.adding import stored_alike
-from gpubench.record.rules import broken_rule
-from gpubench.record.run_file import read_run
-from gpubench.session import resume, torchrun
+from gpubench.record.run_file import broken_rule, read_run
+from gpubench.record.store import stored_alike
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import check_weights, need_torch
+
+# --- going on with a run that was cut off: what is finished stays -----------------------------------------
+
+
+FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
+"""A case that ended so would end so again."""
+
+
+def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
+    """Return the request with what the run was told; a time limit that is given now takes its place.
+
+    Args:
+        run: The run that was cut off.
+        request: It may name models of the user's own, and allow what the run did not.
+        installed: Names of the workloads at hand.
+
+    Raises:
+        MisuseError: If the run is one of trainings to a quality.
+    """
+    if run.quality:
+        raise MisuseError(
+            f"run {plain(run.run_id)} trains to a quality, which is not gone on with: start it again with "
+            "--to-quality"
+        )
+    told = run.settings or Settings()
+    planned = {case.workload for case in run.planned}
+    limit_s = told.time_limit_s if told.time_limit_s and told.time_limit_s > 0 else None
+    return msgspec.structs.replace(
+        request,
+        workloads=tuple(dict.fromkeys((*request.own, *(name for name in installed if name in planned)))),
+        batch_size=None,
+        frameworks=tuple(dict.fromkeys(case.framework for case in run.planned)) or request.frameworks,
+        gpus=max((case.gpu_count // case.node_count for case in run.planned), default=1),
+        nnodes=max((case.node_count for case in run.planned), default=1),
+        time_limit_s=limit_s if request.time_limit_s is None else request.time_limit_s,
+        allow=tuple(name for name in ALLOWANCES if name in request.allow or getattr(told, f"allow_{name}")),
+    )
+
+
+def plan_again(
+    run: Run,
+    device: DeviceProfile,
+    profiles: Mapping[str, WorkloadProfile],
+    request: RunRequest,
+    peers: tuple[DeviceProfile, ...] = (),
+) -> Plan:
+    """Make the plan that the run set out with.
+
+    Args:
+        run: The run that was cut off.
+        device: The device now; it must be the one then.
+        profiles: Profiles by the reference under which each workload is found now.
+        request: As ``request_again`` gives it.
+        peers: The GPUs beside the first, where the run had several.
+
+    Raises:
+        MisuseError: If device, software or a variable is another, a workload of the user's own is not given
+            again, or a variable forces a lower precision on fp32.
+    """
+    check_conditions(run, device)
+    names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
+    told = None if run.settings is None else run.settings.batch_choice
+    choice = told or next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
+    cases = tuple(_planned(case, names, choice) for case in run.planned)
+    if not cases:
+        raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
+    if run.budget not in BUDGETS:
+        raise MisuseError(
+            f"run {plain(run.run_id)} has the unknown budget {plain(run.budget)!r}: start a new one"
+        )
+    budget = budget_of(run.budget, on_cpu=device.is_cpu)
+    wanted_micro = bool(run.micro) if run.settings is None else run.settings.micro != "none"
+    made = Plan(
+        budget=budget,
+        seed=run.seed,
+        cases=cases,
+        unsupported=tuple(m for m in run.measurements if m.case not in set(run.planned)),
+        time_limit_s=request.time_limit_s,
+        on_cpu=device.is_cpu,
+        micro="also" if wanted_micro else "none",
+        allow_throttled=request.allow_throttled,
+        peers=peers,
+        has_micro=bool(run.micro),
+        done=finished_units(run, budget.launches),
+    )
+    refuse_forced_precision(made)
+    return made
+
+
+def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
+    """Return the cases and launches that need not be measured again; a failed case needs no further one."""
+    return frozenset(
+        (m.case, index)
+        for m in without_cut_off(run).measurements
+        for launch in m.launches
+        for index in (range(launches) if m.status in FINAL else (launch.index,))
+    )
+
+
+def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
+    """Return what the run knew of its cases."""
+    record = Record(plan=plan, device=device, threads=run.environment.cpu_threads)
+    numbers = [launch.sequence for m in run.measurements for launch in m.launches]
+    record.begun = max((n + 1 for n in numbers if n is not None), default=0)
+    for measurement in without_cut_off(run).measurements:
+        record.launches[measurement.case] = list(measurement.launches)
+        if measurement.status in FINAL:
+            record.ended[measurement.case] = (measurement.status, measurement.reason, measurement.cause)
+    return record
+
+
+def finished_part(row: Measurement) -> Measurement | None:
+    """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
+    if row.status in UNFINISHED:
+        return None
+    launches = tuple(launch for launch in row.launches if not launch.stopped)
+    if len(launches) == len(row.launches):
+        return row if launches or row.status in FINAL else None
+    changed = msgspec.structs.replace(row, status=Status.OK, reason=None, launches=launches)
+    return changed if launches else None
+
+
+def without_cut_off(run: Run) -> Run:
+    """Return the run as it goes on: no end yet, and without what was stopped, died or ran out of time."""
+    kept = tuple(filter(None, map(finished_part, run.measurements)))
+    return msgspec.structs.replace(run, finished_at=None, interrupted=False, measurements=kept)
+
+
+def _planned(
+    case: Case, names: Mapping[str, tuple[str, WorkloadProfile]], choice: BatchChoice | None = "fixed"
+) -> PlannedCase:
+    if case.workload not in names:
+        raise MisuseError(
+            f"the run measures {plain(case.workload)}, a model of your own: name it again with --workload"
+        )
+    reference, profile = names[case.workload]
+    if profile.version != case.workload_version:
+        raise MisuseError(
+            f"{plain(case.workload)} is version {profile.version} now and was {case.workload_version} in the "
+            "run: start a new run"
+        )
+    return planned_case(reference, profile.at(case.recipe) or profile, case, choice)
+
+
+def check_conditions(run: Run, device: DeviceProfile) -> None:
+    """Refuse to go on with a run on another device, with other software or under other variables.
+
+    Raises:
+        MisuseError: Naming the first that differs.
+    """
+    if run.device.device_id is not None and run.device.device_id != device_id(device):
+        raise MisuseError(
+            f"run {plain(run.run_id)} was begun on another device ({plain(run.device.name or 'unnamed')}): "
+            "choose it with --device, or start a new run"
+        )
+    then, now = run.environment, environment(device)
+    versions = (
+        ("gpubench", then.gpubench, now.gpubench),
+        ("torch", then.torch, version_of("torch")),
+        *((name, was, version_of(name)) for name, was in then.packages.items()),
+        ("driver", then.driver, now.driver),
+    )
+    for name, was, value in versions:
+        if was and value and was.partition("+")[0] != value.partition("+")[0]:
+            raise MisuseError(
+                f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
+            )
+    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows of both would stand under one
+        was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
+        if was != value:
+            fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
+            raise MisuseError(
+                f"{plain(name)} is {'not set' if value is None else value} now and was "
+                f"{'not set' if was is None else was} when the run began: {fix}, or start a new run"
+            )
+
+
+# --- under a user's torchrun: the first process measures, the others work for it --------------------------
+
+
+_runs = itertools.count()
+
+
+def run_id_under_torchrun() -> str:
+    """Return the id of this process's next run: the same again after torchrun has started it anew."""
+    agent = psutil.Process(os.getppid())
+    began = datetime.fromtimestamp(agent.create_time(), UTC)
+    return f"{began:%Y%m%dt%H%M%Sz}-{next(_runs) << 24 | agent.pid:08x}"
+
+
+def spread(request: RunRequest, place: Place) -> RunRequest:
+    """Return the request with the machines that torchrun tells, and the GPUs of each unless it names them."""
+    gpus = place.local_size if request.gpus == 1 else request.gpus
+    return msgspec.structs.replace(request, gpus=gpus, nnodes=place.machines)
+
+
+def check_spread(request: RunRequest, place: Place | None) -> None:
+    """Refuse other processes than are asked for, be it by a run to go on with.
+
+    Raises:
+        MisuseError: If they are others; it names the torchrun that starts them.
+    """
+    here = (request.gpus, 1) if place is None else (place.local_size, place.machines)
+    if (request.gpus, request.nnodes) != here:
+        raise MisuseError(
+            f"the run is of {request.nnodes} x {request.gpus} processes: start it with torchrun --nnodes "
+            f"{request.nnodes} --nproc-per-node {request.gpus} ... -m gpubench run"
+        )
+
+
+def one_launch(made: Plan) -> Plan:
+    """Return a plan with one launch more than every case of it has."""
+    cases = [case for case, _ in made.done]
+    launches = 1 + min((cases.count(planned.case) for planned in made.cases), default=0)
+    return msgspec.structs.replace(made, budget=msgspec.structs.replace(made.budget, launches=launches))
+
+
+def follow(request: RunRequest, place: Place) -> Run:
+    """Work for the first process until its run is over; the run that is returned has no rows.
+
+    Raises:
+        MisuseError: If the first process has another gpubench or torch.
+        NoDeviceError: If this machine has too few devices.
+    """
+    die_with_parent(os.getppid())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends its round, and lets the others go
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's own would wait for an exchange that hangs
+    device, _ = select_device(request.device)
+    peers = select_peers(device, place.local_size)
+    variables = environment_of(device, os.environ, peers=peers)
+    for name in TF32_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+    from gpubench.measure import team  # which imports torch, with these variables
+
+    team.follow(place, (device, *peers))
+    return Run(
+        run_id=run_id_under_torchrun(),
+        started_at=utc_stamp(),
+        budget=request.budget or "default",
+        seed=request.seed,
+        device=storable(device),
+        environment=environment(device),
+    )
+
 
 _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
 
@@ -117,7 +374,7 @@ def run(request: RunRequest) -> Run:
     """
     place = place_under_torchrun()
     if place is not None and place.rank > 0:
-        return torchrun.follow(request, place)
+        return follow(request, place)
     session = execute(prepare(request))
     if session.interrupted:
         raise InterruptedRunError(
@@ -134,7 +391,7 @@ def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
     try:
         yield
     except NoDeviceError as error:
-        raise NoDeviceError(preflight.why_refused(error, device)) from error
+        raise NoDeviceError(capability.why_refused(error, device)) from error
 
 
 @_explained()
@@ -152,17 +409,16 @@ def prepare(
         StorageError: If the results folder cannot be written, or another process is writing the run.
     """
     place = place_under_torchrun()
-    request = check_request(request if place is None else torchrun.spread(request, place), classic_names())
+    request = check_request(request if place is None else spread(request, place), classic_names())
     root = results_root(request.results)
-    run_id = None if place is None else torchrun.run_id()
+    run_id = None if place is None else run_id_under_torchrun()
     if request.resume is not None:
         store.check_writable(root)  # first: a run behind a link would be told as missing
     found = _to_go_on_with(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
-        store.refuse_if_written(root, resumed)
-        request = resume.request_again(resumed, request, workload_names())
-    torchrun.check_spread(request, place)
+        request = request_again(resumed, request, workload_names())
+    check_spread(request, place)
     if Framework.TORCH in request.frameworks or request.micro == "only":
         need_torch("measuring", NoDeviceError)
     device, remark = select_device(request.device)
@@ -185,12 +441,12 @@ def prepare(
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:
-        made = resume.plan_again(resumed, device, profiles, request, peers)
+        made = plan_again(resumed, device, profiles, request, peers)
     if place is not None:
-        made = torchrun.one_launch(made)
-    usage = (preflight.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
+        made = one_launch(made)
+    usage = (capability.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
     findings = together(*usage)
-    start = preflight.start_state(device)  # before anything of the run, such as a trial of a batch, is on it
+    start = capability.start_state(device)  # before anything of the run, such as a trial of a batch, is on it
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(
@@ -293,7 +549,7 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
             others = (
                 made.peers if prepared.place is None else ()
             )  # torchrun's other processes are still there
-            came = map(preflight.newcomers, (device, *others))
+            came = map(capability.newcomers, (device, *others))
             state = msgspec.structs.replace(state, findings=together(state.findings, *came))
         state = finished(state, made, stopped=stopped)
         path = _save(prepared.root, state)
@@ -316,8 +572,8 @@ def _read_again(prepared: Prepared) -> Prepared:
     stored_alike(prepared.root, run)
     if run == prepared.resumed:
         return prepared
-    resume.check_conditions(run, prepared.device)
-    done = resume.finished_units(run, prepared.plan.budget.launches)
+    check_conditions(run, prepared.device)
+    done = finished_units(run, prepared.plan.budget.launches)
     return msgspec.structs.replace(
         prepared, resumed=run, plan=msgspec.structs.replace(prepared.plan, done=done)
     )
@@ -327,7 +583,7 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
     """The run before its first new measurement, and what is known of its cases where it goes on."""
     if prepared.resumed is None:
         return begun, None
-    run = resume.without_cut_off(prepared.resumed)
+    run = without_cut_off(prepared.resumed)
     goes_on = msgspec.structs.replace(
         run,
         settings=None if run.settings is None else prepared.settings,
@@ -336,7 +592,7 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
             tuple(f for f in run.findings if f.kind is not FindingKind.ONE_PROCESS), prepared.findings
         ),
     )
-    return goes_on, resume.record_of(prepared.resumed, prepared.plan, prepared.device)
+    return goes_on, record_of(prepared.resumed, prepared.plan, prepared.device)
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
@@ -387,7 +643,7 @@ def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
     """
     launches = made.budget.launches
     left = {(unit.planned.case, unit.launch) for unit in made.units()}
-    is_left = any(row.reason is not None for row in state.quality) or not left <= resume.finished_units(
+    is_left = any(row.reason is not None for row in state.quality) or not left <= finished_units(
         state, launches
     )
     state = msgspec.structs.replace(state, finished_at=utc_stamp())
@@ -415,7 +671,7 @@ def _sound(state: Run, row: Measurement) -> Measurement:
 
 def _save(root: Path, state: Run) -> Path:
     with _carrying(state):
-        return store.write_run(root, state, held=True)
+        return store.write_run(root, state)
 
 
 @contextmanager

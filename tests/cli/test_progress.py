@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from report import samples
 
-from gpubench.cli.progress import LiveProgress, line_of
+from gpubench.cli.progress import Shown, line_of
 from gpubench.cli.verbs.run import tell
 from gpubench.measure.budget import budget_of
 from gpubench.measure.messages import CaseBegan, PhaseBegan, RoundEnded, RunPlanned
@@ -29,38 +29,27 @@ def test_a_run_says_what_its_limits_add_up_to() -> None:
     assert line_of(PLANNED).removeprefix(head) == "at most 5 min where steps are short"
 
 
-def test_the_living_line_has_the_pace_so_far_and_the_time_that_has_passed() -> None:
-    live = LiveProgress()
-    live(PLANNED)
-    live(CaseBegan(case=samples.case("cnn", 64), launch=0, number=2, total=6))
-    live(PhaseBegan(name="timed"))
-    live(RoundEnded(timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02))
-    line = live._line().plain
-    assert line.startswith("2/6 cnn")
-    assert "round 1  1,280 images/s ±2.0 %  0:00 of at most 5:00" in line
+def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
+    live = Shown()
+    for event in (
+        PLANNED,
+        CaseBegan(case=samples.case("cnn", 64), launch=0, number=2, total=6),
+        PhaseBegan(name="timed"),
+        RoundEnded(timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02),
+    ):
+        live.note(event)
+    line = live.line()
+    assert line.startswith("0:00 of at most 5:00  2/6 cnn")
+    assert line.endswith("  1,280 images/s ±2.0 %  timed, round 1")
     assert " W" not in line, "what the device does not tell"
-    live(RoundEnded(timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02, power_w=652.4))
-    assert "±2.0 %  652 W  0:00 of at most 5:00" in live._line().plain
-
-
-def test_the_living_line_fits_into_eighty_columns_with_rate_watts_and_time() -> None:
-    case = samples.case("vgg16", 64)
-    live = LiveProgress()
-    with live:
-        live._live.console.width = 80
-        for event in (
-            PLANNED,
-            CaseBegan(case=case, launch=0, number=2, total=6),
-            PhaseBegan(name="timed"),
-            RoundEnded(
-                timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02, power_w=652, temperature_c=61
-            ),
-        ):
-            live(event)
-        line = live._line().plain
-    assert len(line) <= 80
-    assert "1,280 images/s ±2.0 %" in line
-    assert line.endswith("0:00 of at most 5:00")
+    live.note(
+        RoundEnded(
+            timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02, power_w=652.4, temperature_c=61
+        )
+    )
+    assert live.line().endswith("±2.0 %  652 W  61 °C  timed, round 2")
+    live.note(CaseBegan(case=samples.case("vgg16", 64), launch=0, number=3, total=6))
+    assert "images/s" not in live.line(), "of the case before"
 
 
 def test_a_run_ends_with_what_mixed_precision_gained_on_the_heaviest_workload() -> None:

@@ -19,14 +19,11 @@ from gpubench.models import (
     Execution,
     FaultProof,
     GraphProof,
-    Launch,
     LoadProof,
-    Measurement,
     PartLog,
     PartState,
     Precision,
     PrecisionProof,
-    Round,
     Status,
     Switches,
     TaskKind,
@@ -81,13 +78,6 @@ def row(status: Status = Status.OK, reason: str | None = None, **changes: Any) -
     if made.execution is not Execution.EAGER:
         fields["graph_error"] = 0.0
     return CaseRow(case=made, status=status, reason=reason, **(fields | changes))
-
-
-def measured(step_s: float = 0.01, **changes: Any) -> Measurement:
-    rounds = tuple(Round(steps=10, wall_s=10 * step_s * (1 + 0.001 * (n % 3))) for n in range(24))
-    return Measurement(
-        case=case(**changes), status=Status.OK, launches=(Launch(index=0, rounds=rounds),), target=0.02
-    )
 
 
 def blocks(ratio: float = 1.0, noise: float = 0.0, fours: int = 5) -> Blocks:
@@ -147,8 +137,6 @@ def faults(**changes: Any) -> FaultProof:
         "cap_bytes": 1024**3,
         "too_large": row(Status.OUT_OF_MEMORY, "batch 17748: CUDA out of memory", batch_size=17748),
         "after_too_large": row(),
-        "tried": ((3993, True), (5990, False), (4991, True)),
-        "at_largest": measured(batch_size=4991),
     }
     return FaultProof(**(fields | changes))
 

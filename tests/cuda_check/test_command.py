@@ -42,7 +42,7 @@ def command(monkeypatch, tmp_path):
 BAD = check(clock=clock(by_hand=blocks(1.2)))
 OPEN = check(clock=clock(by_hand=blocks(1.0, noise=0.05)))
 LATE = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left: --full does it")
-WITHOUT_TWO = with_part(LATE, "compile", state=PartState.LEFT_OUT, reason="no time left: --full does it")
+WITHOUT_TWO = with_part(LATE, "load", state=PartState.LEFT_OUT, reason="no time left: --full does it")
 CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off during timed: its time was over")
 
 
@@ -86,7 +86,7 @@ LEFT = dict.fromkeys(("vgg16 fp32 graph batch 64", "gnmt fp32 graph batch 8"), "
     [
         (check(left_out=LEFT), "2 usual cases not tried: "),
         (msgspec.structs.replace(LATE, left_out=LEFT), "2 usual cases not tried, nor the part graph: "),
-        (WITHOUT_TWO, "0 usual cases not tried, nor the parts graph, compile: "),
+        (WITHOUT_TWO, "0 usual cases not tried, nor the parts graph, load: "),
         (check(), "every usual case was tried: "),
     ],
     ids=["cases alone", "a part", "two parts", "nothing"],

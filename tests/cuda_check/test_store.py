@@ -15,8 +15,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cuda_check.builders import H200, check, faults, row, with_part
-from gpubench.cuda_check.judge import judge
-from gpubench.cuda_check.store import encode, file_name, nameless, nameless_calls, read_check, write_check
+from gpubench.cuda_check.judge import (
+    SAID,
+    encode,
+    file_name,
+    judge,
+    nameless,
+    nameless_calls,
+    read_check,
+    write_check,
+)
 from gpubench.errors import MisuseError, StorageError
 from gpubench.measure.environment import environment
 from gpubench.measure.privacy import scrub, scrub_traceback
@@ -134,10 +142,6 @@ RuntimeError: CUDA error: out of memory on {HOST}
     assert kept[2].startswith("RuntimeError: CUDA error:")
     assert_no_secret("\n".join(kept))
     assert "secret(model)" not in "\n".join(kept)
-
-
-SAID = frozenset({"reason", "traceback", "os"})
-"""Fields of a check that hold words of others: a name may be cut out of them."""
 
 
 def leaves(value, field=""):

@@ -35,7 +35,7 @@ from gpubench.profile import load_profiles
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.memory_figures import on_several
 from gpubench.workload import Workload
-from tools.make_memory_allowance import MemoryReading, load_readings
+from tools.make import MemoryReading, load_readings
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from gpubench.predict.decode import decode_fit
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.profile.memory_figures import FIXED_BYTES
 from gpubench.units import GIB, MIB
-from tools.make_memory_allowance import MemoryReading, ReadingKind, load_readings
+from tools.make import MemoryReading, ReadingKind, load_readings
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -235,6 +235,8 @@ FIGURES = {
     "fitted, others": lambda: ("memory-evidence.md", class_row("others (MI325X), models without convolutions", CardClass.OTHER)),
     "memory in use, all": lambda: ("memory-evidence.md", left_out_row("all, memory in use", "all")),
     "memory in use, NVIDIA": lambda: ("memory-evidence.md", left_out_row("NVIDIA", "nvidia")),
+    "memory in use, HBM": lambda: ("memory-evidence.md", left_out_row("of which HBM", "milabench-sizer-2025 hbm")),
+    "memory in use, GDDR": lambda: ("memory-evidence.md", left_out_row("of which GDDR", "milabench-sizer-2025 gddr")),
     "memory in use, products": lambda: ("memory-evidence.md", left_out_row("others, without convolutions", "others not convolving")),
     "memory in use, MIOpen": lambda: ("memory-evidence.md", left_out_row("others, with convolutions", "others convolving", 0)),
     "LoRA, by source": lambda: ("memory-evidence.md", published_row("Qwen's authors, LoRA", "not stated", ReadingKind.UNSTATED)),

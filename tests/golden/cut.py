@@ -97,7 +97,7 @@ def runs() -> None:
     for run in (sound_run(), samples.cpu_run(), doubtful_run()):
         small = _small(run)
         with writing(RESULTS, small):
-            write_run(RESULTS, small, held=True)
+            write_run(RESULTS, small)
 
 
 def sound_run() -> Run:

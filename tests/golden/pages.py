@@ -1,11 +1,12 @@
-"""Make what is made of the program itself: the cookbook, the page of settings and the JSON Schemas.
+"""Make what is made of the program itself: cookbook, settings, JSON Schemas, and the first screen of the README.
 
-``python tests/golden/pages.py`` writes all; a test holds them to what the program says today. Everything is
-asked of the frozen tables and runs of ``tests/golden``, so that a new price changes no page.
+``python tests/golden/pages.py`` writes all; a test holds them to what the program says today. All but the README
+is asked of the frozen tables and runs of ``tests/golden``, so that a new price changes no other page.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -14,13 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from command import gpubench  # noqa: E402
+
 from golden.documents import DOCUMENTS, schema_text  # noqa: E402
-from golden.produce import DAY, DOUBTFUL, OWN, SOUND, frozen_tables, run  # noqa: E402
-from gpubench.cli.app import load_verb, verb_names  # noqa: E402
-from gpubench.cli.options import requests_of  # noqa: E402
+from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, frozen_tables, run  # noqa: E402
+from gpubench.cli.table import VERBS  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
-COLUMNS, MOST_LINES = 100, 24
+COLUMNS, MOST_LINES = 100, 9
 
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),
@@ -122,15 +124,16 @@ def _plain(text: str) -> str:
 def settings_page() -> str:
     """Return the page of settings: each with what it is for, and the verbs that heed it."""
     heeded: dict[str, list[tuple[Option, str]]] = {}
-    for verb in verb_names():
-        for each in (each for request in requests_of(load_verb(verb)) for each in options_of(request)):
+    for path, verb in sorted(VERBS.items()):
+        for each in (each for request in verb.asked for each in options_of(request)):
             if each.way == "setting":
-                heeded.setdefault(typed(each.name), []).append((each, f"`{verb}`"))
-    rows = []
+                heeded.setdefault(typed(each.name), []).append((each, f"`{path.partition(' ')[0]}`"))
+    groups: dict[str, list[str]] = {}
     for name, found in sorted(heeded.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
-        rows.append(f"| `{name}` | {what} | {', '.join(dict.fromkeys(by for _, by in found))} |")
-    return SETTINGS_HEAD + "\n".join(rows) + "\n"
+        groups.setdefault(", ".join(dict.fromkeys(by for _, by in found)), []).append(f"- `{name}`: {what}\n")
+    parts = (f"\n## Of {verbs}\n\n{''.join(lines)}" for verbs, lines in sorted(groups.items()))
+    return SETTINGS_HEAD + "".join(parts)
 
 
 SETTINGS_HEAD = """# Settings
@@ -146,14 +149,25 @@ utilization = 0.6
 line = ["GeForce", "RTX"]
 ```
 
-The last line of an answer says what was set, and `settings` of the JSON lists it. A name that no verb heeds is refused with the
+The last line, on stderr, says what was set, and `settings` of the JSON lists it. A name that no verb heeds is refused with the
 nearest that one does. No file of a folder above counts, and `gpubench.rank()` reads none: there each setting is a keyword, with
 `_` in place of `-`. A range is text, as in `"0.2-0.5"`; a list is one of TOML or a text with commas. An option that went
 answers with what to do instead.
-
-| setting | what it is | heeded by |
-|---|---|---|
 """
+
+FIRST_SCREEN = ("rank", "resnet50", "--as-of", DAY)
+
+
+def readme() -> str:
+    """Return the README with the first screen that the shipped tables give, to somebody who measured nothing."""
+    path = ROOT / "README.md"
+    nowhere = str(EXPECTED / "nowhere")
+    environment = dict.fromkeys(("GPUBENCH_RESULTS", "XDG_DATA_HOME", "XDG_CONFIG_HOME"), nowhere)
+    done = gpubench(os.environ | environment | {"COLUMNS": "120"}, *FIRST_SCREEN, cwd=EXPECTED)
+    screen = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    head, _, rest = path.read_text(encoding="utf-8").partition("```text\n")
+    return f"{head}```text\n$ {_line(FIRST_SCREEN)}\n{screen}\n```{rest.partition('```')[2]}"
+
 
 PAGES = {"cookbook.md": cookbook, "settings.md": settings_page} | {
     f"schema/{name}.json": partial(schema_text, name) for name in DOCUMENTS
@@ -164,3 +178,4 @@ if __name__ == "__main__":
         for name, make in PAGES.items():
             (ROOT / "docs" / name).write_text(make(), encoding="utf-8")
             print(f"wrote docs/{name}")
+    (ROOT / "README.md").write_text(readme(), encoding="utf-8")

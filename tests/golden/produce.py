@@ -286,7 +286,7 @@ def _rewritten(run_id: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         stored = read_run(path)
         with writing(Path(folder), stored):
-            return write_run(Path(folder), stored, held=True).read_text(encoding="utf-8")
+            return write_run(Path(folder), stored).read_text(encoding="utf-8")
 
 
 def _terminal(name: str, columns: int) -> str:

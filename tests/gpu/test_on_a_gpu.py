@@ -13,12 +13,12 @@ import pytest
 
 from gpubench.errors import GpuBenchError
 from gpubench.measure.budget import QUICK
-from gpubench.measure.child import environment_of
-from gpubench.measure.hardware import open_hardware
+from gpubench.measure.environment import environment_of
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.micro import gemm_probes, measure_probe
 from gpubench.measure.plan import Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
+from gpubench.measure.step import open_hardware
 from gpubench.models import Case, Execution, FindingKind, Precision, Status, TaskKind
 from gpubench.probe.select import select_peers
 from gpubench.profile import load_profiles

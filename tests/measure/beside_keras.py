@@ -3,7 +3,7 @@
 ``PAIRS=24 python tests/measure/beside_keras.py keras-jax`` (or ``keras-torch``, ``keras-tensorflow``) on a quiet machine
 prints the ratio of the time of a step in the harness to that of the loop, with its 95 % interval, and that of the CPU
 time, which other programs disturb less. Exit code 0: the ratio of wall times is within 3 %; 1: it is not; 6: undecided.
-The loop is what the documentation of each backend shows; it shares no code with the harness, is not taken as a slope,
+The loop is what the documentation of each backend shows; it shares no code with the harness
 and trains a model of its own. It keeps the mean of its loss, as Keras's own step does in the harness and in ``fit``;
 ``MEAN=0`` leaves that out of it, and shows what it costs. ``BLOCK_S`` is the length of a block, ``WARM_S`` that of the
 warm-up of each side.
@@ -26,7 +26,7 @@ from paired import EXIT_CODES, WARM_S, median_interval, ratio_of, verdict_of, wa
 
 if TYPE_CHECKING:
     from gpubench.measure.keras_case import Steps
-    from gpubench.measure.loop import CallLoop
+    from gpubench.measure.loop import Loop
     from gpubench.models import Execution, Framework
 
 LIMIT = 0.03
@@ -38,8 +38,6 @@ BATCHES = 4
 KEEPS_MEAN = os.environ.get("MEAN", "1") != "0"
 BATCH = 64
 COST_BLOCKS = 20
-EXTRA_STEPS = 2
-"""Of a round of the harness: one of the shorter call, and one more of the longer."""
 
 
 def main() -> None:
@@ -137,7 +135,7 @@ def compare(name: str) -> int:
     def harness() -> tuple[float, float]:
         began_s = time.process_time()
         wall_s = loop.round(count).wall_s
-        return wall_s / count, (time.process_time() - began_s) / (count + EXTRA_STEPS)
+        return wall_s / count, (time.process_time() - began_s) / count
 
     def by_hand() -> tuple[float, float]:
         began_s = time.process_time()
@@ -160,18 +158,18 @@ def compare(name: str) -> int:
     return EXIT_CODES[verdict]
 
 
-def harness_of(name: str) -> CallLoop:
+def harness_of(name: str) -> Loop:
     """Return what times rounds of the digit network in the execution that a backend is measured in first."""
-    from gpubench.measure.loop import CallLoop, Clock
+    from gpubench.measure.loop import Loop
     from gpubench.models import Execution, Framework
 
     framework = Framework(name)
     steps = keras_steps_of(framework)
     execution = Execution.EAGER if framework is Framework.KERAS_TORCH else Execution.COMPILE
-    return CallLoop(
+    return Loop(
         advance=steps.advance(execution),
         edge_loss=steps.edge_loss,
-        clock=Clock(),
+        clock=steps.clock(),
         batches=len(steps.batches),
     )
 

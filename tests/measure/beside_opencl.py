@@ -19,9 +19,9 @@ import pyopencl as cl
 from paired import EXIT_CODES, WARM_S, ratio_of, verdict_of, warm_count, words_of
 
 from gpubench.measure import opencl
-from gpubench.measure.by_hand import in_fours
 from gpubench.measure.loop import Clock
 from gpubench.measure.probes import by_clock
+from gpubench.measure.proofs import in_fours
 from gpubench.models import Blocks
 from gpubench.probe.opencl import BACKEND, ask_listing
 

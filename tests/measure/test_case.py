@@ -15,17 +15,21 @@ import torch
 from torch import nn
 
 from gpubench.discovery import load_workload
-from gpubench.measure import busy, case, checks, guards, host_times, precision, worker
+from gpubench.measure import case, checks, guards, launch, step, worker
 from gpubench.measure.budget import DEFAULT
 from gpubench.measure.case import WorkerContext, measure_case
-from gpubench.measure.execution import NotPreparedError, prepare
-from gpubench.measure.hardware import Hardware, open_hardware
+from gpubench.measure.guards import NotPreparedError, prepare
 from gpubench.measure.launch import LaunchRecorder
-from gpubench.measure.loop import Clock
+from gpubench.measure.loop import Clock, Heap
 from gpubench.measure.messages import MeasureCase, Ready, Setup
-from gpubench.measure.precision import SwitchesRefusedError, read_switches, switches_for
-from gpubench.measure.step import move
-from gpubench.measure.stopping import Heap
+from gpubench.measure.step import (
+    Hardware,
+    SwitchesRefusedError,
+    move,
+    open_hardware,
+    read_switches,
+    switches_for,
+)
 from gpubench.models import (
     Execution,
     FindingKind,
@@ -126,9 +130,9 @@ def make_task(act=lambda: None, model=None):
 @pytest.fixture
 def measured(fake_clock, h100, make_case, monkeypatch):
     """Measure a case of the scripted device; the device's own calls answer by script."""
-    monkeypatch.setattr(busy, "event_times", lambda advance, steps: (0.019,) * steps)
-    monkeypatch.setattr(busy, "host_issue_times", lambda advance, clock: (0.001, 0.02) * 3)
-    monkeypatch.setattr(busy, "busy_share", lambda advance, clock: 0.97)
+    monkeypatch.setattr(guards, "event_times", lambda advance, steps: (0.019,) * steps)
+    monkeypatch.setattr(guards, "host_issue_times", lambda advance, clock: (0.001, 0.02) * 3)
+    monkeypatch.setattr(guards, "busy_share", lambda advance, clock: 0.97)
 
     def measure(act=lambda: None, budget=BUDGET, launch=0, **changes):
         def step():
@@ -316,9 +320,9 @@ def test_the_proof_is_made_again_after_the_rounds_and_the_worse_one_stays(measur
 
 
 def test_switches_that_do_not_take_are_refused(measured, monkeypatch):
-    monkeypatch.setattr(precision, "_set", lambda wanted: None)
+    monkeypatch.setattr(step, "_set", lambda wanted: None)
     monkeypatch.setattr(
-        precision, "read_switches", lambda: Switches(**dict.fromkeys(Switches.__struct_fields__, True))
+        step, "read_switches", lambda: Switches(**dict.fromkeys(Switches.__struct_fields__, True))
     )
     with pytest.raises(SwitchesRefusedError, match="cudnn_allow_tf32=True"), switches_for(Precision.FP32):
         raise AssertionError("entered")
@@ -328,52 +332,6 @@ def test_switches_that_do_not_take_are_refused(measured, monkeypatch):
 
 
 # --- the second look ---------------------------------------------------------------------------------------
-
-
-class FakeEvent:
-    """A device event of a scripted clock."""
-
-    clock = None
-
-    def __init__(self, enable_timing):
-        assert enable_timing
-
-    def record(self):
-        self.at = FakeEvent.clock.now
-
-    def elapsed_time(self, other):
-        return (other.at - self.at) * 1e-6
-
-
-@pytest.fixture
-def fake_events(fake_clock, monkeypatch):
-    monkeypatch.setattr(FakeEvent, "clock", fake_clock)
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "synchronize", fake_clock.synchronize)
-
-
-def test_events_stand_between_the_steps(fake_clock, fake_events):
-    found = busy.event_times(lambda index: fake_clock.advance(0.01 * (index + 1)), 3)
-    assert found == pytest.approx((0.01, 0.02, 0.03))
-    assert fake_clock.waits == 1
-    assert len(busy.event_times(lambda index: None, 10_000)) == busy.MOST_EVENTS
-
-
-def test_issue_times_begin_with_a_drained_device(fake_clock):
-    """Issuing takes 1 ms; the device then takes 9 more."""
-    pending = []
-
-    def synchronize():
-        fake_clock.advance(sum(pending))
-        pending.clear()
-
-    def advance(index):
-        fake_clock.advance(0.001)
-        pending.append(0.009)
-
-    pending.append(1.0)  # still at work when the look begins
-    found = busy.host_issue_times(advance, Clock(synchronize=synchronize, now_ns=fake_clock.now_ns))
-    assert found == pytest.approx((0.001, 0.010) * 3)
 
 
 @pytest.mark.parametrize(("step_s", "count"), [(0.001, 10), (0.0201, 5), (0.05, 3), (2.0, 3)])
@@ -396,37 +354,9 @@ def test_long_steps_are_profiled_fewer_times(fake_clock, monkeypatch, step_s, co
     steps = []
     monkeypatch.setattr(torch.profiler, "profile", Profile)
     clock = Clock(now_ns=fake_clock.now_ns)
-    found = busy.busy_share(lambda index: steps.append(index) or fake_clock.advance(step_s), clock)
+    found = guards.busy_share(lambda index: steps.append(index) or fake_clock.advance(step_s), clock)
     assert len(steps) == 1 + 2 * count
     assert found == pytest.approx(0.9)
-
-
-def test_the_busy_share_counts_kernels_once(fake_clock, monkeypatch):
-    kernels = [
-        SimpleNamespace(self_device_time_total=60_000.0, is_user_annotation=False),
-        SimpleNamespace(self_device_time_total=20_000.0),
-        SimpleNamespace(self_device_time_total=80_000.0, is_user_annotation=True),
-    ]
-
-    class Profile:
-        def __init__(self, activities):
-            self.kernels = kernels
-
-        def __enter__(self):
-            fake_clock.advance(7.0)  # slow to start, and not what is divided by
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def key_averages(self):
-            return self.kernels
-
-    monkeypatch.setattr(torch.profiler, "profile", Profile)
-    clock = Clock(now_ns=fake_clock.now_ns)
-    assert busy.busy_share(lambda _: fake_clock.advance(0.01), clock) == pytest.approx(0.8)
-    kernels.clear()
-    assert busy.busy_share(lambda _: fake_clock.advance(0.01), clock) is None
 
 
 # --- compile -----------------------------------------------------------------------------------------------
@@ -551,12 +481,12 @@ class Line:
 
 def test_the_child_makes_sure_of_its_device_and_passes_on_what_was_odd(cpu, monkeypatch):
     from gpubench.errors import NoDeviceError
-    from gpubench.measure import hardware
+    from gpubench.measure import step
     from gpubench.models import Finding
 
     odd = (Finding(kind=FindingKind.UUID_ALL_ZEROS),)
     line, setup = Line(), Setup(device=cpu, budget=BUDGET, seed=0)
-    monkeypatch.setattr(hardware, "check_device", lambda profile: odd)
+    monkeypatch.setattr(step, "check_device", lambda profile: odd)
     worker.open_context(setup, line)
     (ready,) = (m for m in line.sent if isinstance(m, Ready))
     assert ready.findings == odd
@@ -564,7 +494,7 @@ def test_the_child_makes_sure_of_its_device_and_passes_on_what_was_odd(cpu, monk
     def another(profile):
         raise NoDeviceError("CUDA opened another GPU")
 
-    monkeypatch.setattr(hardware, "check_device", another)
+    monkeypatch.setattr(step, "check_device", another)
     with pytest.raises(NoDeviceError, match="another GPU"):
         worker.open_context(setup, Line())
 
@@ -586,8 +516,8 @@ def test_what_others_took_of_the_host_is_stored_with_the_case_and_judged(
     measured, monkeypatch, tmp_path, ticks, found
 ):
     """The counters go on with the steps: of each hundred ticks so many are others'; the load is that share."""
-    monkeypatch.setattr(host_times, "PROC", tmp_path)
-    monkeypatch.setattr(host_times.os, "times", lambda: (0.0,) * 5)
+    monkeypatch.setattr(launch, "PROC", tmp_path)
+    monkeypatch.setattr(launch.os, "times", lambda: (0.0,) * 5)
     steps, (busy_ticks, steal_ticks) = 0, ticks
 
     def tell(busy: int, steal: int, idle: int) -> None:

@@ -136,9 +136,9 @@ def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_o
     import torch
 
     from gpubench.measure.case import WorkerContext, measure_case
-    from gpubench.measure.hardware import Hardware
     from gpubench.measure.messages import MeasureCase
-    from gpubench.probe.telemetry import open_telemetry
+    from gpubench.measure.step import Hardware
+    from gpubench.probe.probe import open_telemetry
 
     inside_nvml("h200", faults=[Fault("*", after=1, code=15)])  # opening looks once, and finds it whole
     case = make_case(workload="own_model", batch_size=4, memory_format=None)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpubench.errors import NoDeviceError
-from gpubench.measure.hardware import Hardware, check_device, open_hardware
+from gpubench.measure.step import Hardware, check_device, open_hardware
 from gpubench.models import DeviceProfile
 
 

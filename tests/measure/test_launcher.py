@@ -13,13 +13,12 @@ from patience import Stopwatch, is_gone, wait_until
 
 from gpubench import children
 from gpubench.children import ChildLateError
-from gpubench.measure import messages, preflight
-from gpubench.measure.busy import LATENCY_PASSES
-from gpubench.measure.child import Control, Progress, Record
-from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
+from gpubench.measure import capability, messages
+from gpubench.measure.guards import LATENCY_PASSES
+from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Progress, Record
+from gpubench.measure.loop import LEAST_ROUNDS
 from gpubench.measure.plan import Group, Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
-from gpubench.measure.stopping import LEAST_ROUNDS
 from gpubench.models import (
     Cause,
     Environment,
@@ -316,7 +315,7 @@ def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
 
 def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
     """A process dies, the driver says that the GPU is gone: the cases left fail at once, with its reason."""
-    monkeypatch.setattr(preflight, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
+    monkeypatch.setattr(capability, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
     seen = []
     plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))
     measurements = run(plan, cpu, on_event=seen.append)
@@ -332,7 +331,7 @@ def make_desk(tiny_budget, cpu):
     import torch
 
     from gpubench.measure.case import WorkerContext
-    from gpubench.measure.hardware import Hardware
+    from gpubench.measure.step import Hardware
 
     def make(readings, report=lambda *_: None):
         return WorkerContext(
@@ -373,7 +372,10 @@ def test_a_short_time_limit_keeps_time_back_for_the_latency(make_desk, make_orde
 def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_desk, make_order, tiny_budget):
     from gpubench.measure.case import measure_case
 
-    readings = Readings()
+    class Losing(Readings):
+        fault = None
+
+    readings = Losing()
 
     def report(timed, *_):
         readings.fault = "gpu_lost" if timed else None
@@ -512,7 +514,7 @@ def test_the_child_ends_when_its_parent_is_killed(own_model):
     """A parent that is gone cannot close anything properly; the pipe's end is enough."""
     program = (
         "import sys, time\n"
-        "from gpubench.measure.child import Child\n"
+        "from gpubench.measure.launcher import Child\n"
         "import os\n"
         "child = Child(os.environ); print(child.pid, flush=True); time.sleep(60)\n"
     )
@@ -540,7 +542,7 @@ def test_messages_survive_the_pipe_with_not_a_number(make_case):
 
 
 def test_the_environment_of_a_child_names_the_gpu_and_decides_nothing_of_tf32(h100):
-    from gpubench.measure.child import environment_of
+    from gpubench.measure.environment import environment_of
 
     inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
     made = environment_of(h100, inherited)
@@ -571,7 +573,7 @@ def test_a_result_must_be_that_of_the_rounds_it_reported():
 
 def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
     clock = iter([10.0, 12.0, 15.0])
-    monkeypatch.setattr("gpubench.measure.child.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gpubench.measure.launcher.time.monotonic", lambda: next(clock))
     seen = Progress(began_s=0.0)
     seen.take(messages.RoundDone(timed=False, round=Round(steps=1, wall_s=1.0)))
     seen.take(messages.RoundDone(timed=True, round=Round(steps=1, wall_s=1.0)))
@@ -621,7 +623,7 @@ def test_a_launch_is_dated_by_its_beginning(make_plan, cpu, monkeypatch):
 
 
 def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
-    monkeypatch.setattr("gpubench.measure.child.MOST_REPORTS", 50)
+    monkeypatch.setattr("gpubench.measure.launcher.MOST_REPORTS", 50)
     line = msgspec.json.encode(messages.Phase(name="timed")).decode()
     act = f"[os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10])) for _ in range(100)]"
     (measurement,) = run(make_plan(act), cpu)

@@ -7,8 +7,16 @@ import pytest
 
 from gpubench.measure.budget import DEFAULT, PUBLISH, QUICK, budget_of
 from gpubench.measure.launch import skipped_steps
-from gpubench.measure.loop import Clock, Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
-from gpubench.measure.stopping import Heap
+from gpubench.measure.loop import (
+    Clock,
+    Heap,
+    Loop,
+    OutOfTimeError,
+    Series,
+    StoppedError,
+    time_rounds,
+    warm_up,
+)
 from gpubench.models import FindingKind, TelemetrySample
 
 LONG = msgspec.structs.replace(PUBLISH, timed_s=90.0, timed_least_s=10.0)

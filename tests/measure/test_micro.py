@@ -13,8 +13,14 @@ import torch
 
 from gpubench.measure import checks, micro, probes
 from gpubench.measure.budget import DEFAULT, LEAST_REPETITIONS, LEAST_ROUNDS, QUICK, Budget
-from gpubench.measure.hardware import Hardware
-from gpubench.measure.peaks import GEMM_SIZES, best_gemm, best_products, datasheet_share, peak_flops_per_s
+from gpubench.measure.capability import (
+    GEMM_SIZES,
+    best_gemm,
+    best_products,
+    datasheet_share,
+    peak_flops_per_s,
+)
+from gpubench.measure.step import Hardware
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.probe.backend import Readings
 from gpubench.units import GIB
@@ -206,51 +212,6 @@ def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
     ]
     assert found[-1].size == "1000 launches"
     assert all(r.value > 0 for r in found)
-
-
-def test_the_cache_is_cleared_before_each_repetition_and_outside_its_events(monkeypatch):
-    """On a scripted accelerator whose clearing would take a second and the work a millisecond."""
-    log = []
-
-    class Cache:
-        def zero_(self):
-            log.append("clear")
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            log.append("event")
-
-        def elapsed_time(self, _):
-            return 1.0
-
-    class Accelerator(Hardware):
-        is_cuda = True
-
-    def empty(size, dtype, device):
-        assert size == micro.CACHE_BYTES
-        return Cache()
-
-    probe = micro.gemm("fp32", 4)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("wait"))
-    monkeypatch.setattr(torch, "empty", empty)
-    timed = micro._timer(probe, Accelerator(device=torch.device("cpu")))
-    assert timed(lambda: log.append("work")) == pytest.approx(1e-3)
-    assert log == ["clear", "event", "work", "event", "wait"]
-
-
-def test_a_strict_product_is_flagged_where_fp32_is_not_ieee(cpu, monkeypatch):
-    monkeypatch.setattr(micro, "CPU_GEMM_SIZES", (64,))
-    monkeypatch.setattr(micro, "CPU_COPY_BYTES", 1 << 20)
-    monkeypatch.setattr(micro, "probe_errors", lambda device: {"matmul": 3e-4, "conv": 5e-7})
-    budget = msgspec.structs.replace(QUICK, micro_s=0.01, target=10.0)
-    found = {(r.name, r.precision): r for r in micro.run_micro(CPU, cpu, budget, BLIND)}
-    assert [(f.kind, f.value) for f in found["gemm", "fp32"].findings] == [(FindingKind.TF32_IN_FORCE, 3e-4)]
-    assert found["gemm", "bf16"].findings == found["device copy", None].findings == ()
-    assert Precision.FP32 not in best_gemm(list(found.values()))
 
 
 def test_a_time_limit_and_a_small_memory_leave_probes_out(cpu):

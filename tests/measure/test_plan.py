@@ -10,7 +10,7 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.executions import OF_TORCH
 from gpubench.measure.budget import DEFAULT, PUBLISH
-from gpubench.measure.child import Record
+from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Group, check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
@@ -25,7 +25,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
-from gpubench.session import resume
+from gpubench.session import session
 
 KNOWN = ("cnn", "lstm", "vgg16")
 
@@ -110,7 +110,7 @@ def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):
     convolving = {"cnn": True, "lstm": False, "resnet50": True, "bert_base": False}
     assert {row.case.workload: row.convolves for row in rows} == convolving
     assert {row.target for row in rows} == {0.015}
-    again = [resume._planned(p.case, {n: (n, x) for n, x in profiles.items()}) for p in made.cases]
+    again = [session._planned(p.case, {n: (n, x) for n, x in profiles.items()}) for p in made.cases]
     assert again == list(made.cases)
 
 

@@ -13,13 +13,12 @@ import pytest
 
 from gpubench import run
 from gpubench.errors import MisuseError
-from gpubench.measure.plan import check_request, plan
-from gpubench.measure.quality_goals import GOALS, WORDS, digits, text
+from gpubench.measure.plan import GOALS, WORDS, check_request, digits, plan, text
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
 from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.profile import load_profiles
-from gpubench.record.rules import broken_rule
+from gpubench.record.run_file import broken_rule
 from gpubench.record.store import read_run
 from gpubench.sections.data import of_run
 from gpubench.sections.quality import SECTION
@@ -65,12 +64,12 @@ def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> 
     """Train the LSTM in this process, as the measuring child does."""
     import torch
 
-    from gpubench.measure import quality
+    from gpubench.measure import case
     from gpubench.measure.budget import QUICK
     from gpubench.measure.case import WorkerContext
-    from gpubench.measure.hardware import Hardware
     from gpubench.measure.messages import TrainToQuality
-    from gpubench.probe.telemetry import open_telemetry
+    from gpubench.measure.step import Hardware
+    from gpubench.probe.probe import open_telemetry
 
     monkeypatch.setitem(GOALS, "lstm", msgspec.structs.replace(GOALS["lstm"], **goal))
     with open_telemetry(CPU) as telemetry:
@@ -81,7 +80,7 @@ def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> 
             telemetry=telemetry,
             profile=CPU,
         )
-        done = quality.train_to_quality(TrainToQuality(case=_case(), seed=seed), context)
+        done = case.train_to_quality(TrainToQuality(case=_case(), seed=seed), context)
     assert done.run is not None, done.reason
     return done.run
 

@@ -13,7 +13,7 @@ import torch
 import two_ranks
 from torch import nn
 
-from gpubench.measure.execution import NotPreparedError
+from gpubench.measure.guards import NotPreparedError
 from gpubench.measure.team import place_model
 from gpubench.models import ParallelMode
 from gpubench.profile.blocks import repeated_blocks

@@ -15,10 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpubench.discovery import load_workload
 from gpubench.measure import guards
-from gpubench.measure.execution import prepare
+from gpubench.measure.guards import prepare
 from gpubench.measure.launch import failure, relative_difference, skipped_steps, worse
-from gpubench.measure.precision import probe_errors, read_switches, switches_for
-from gpubench.measure.step import is_fused, make_optimizer, move
+from gpubench.measure.step import is_fused, make_optimizer, move, probe_errors, read_switches, switches_for
 from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind
 from gpubench.probe.host import instructions
 from gpubench.workload import Task
@@ -108,7 +107,7 @@ def test_the_probe_sees_operands_that_were_rounded():
 LOWERED = """
 import json, torch
 from torch.nn import functional
-from gpubench.measure.precision import probe_errors
+from gpubench.measure.step import probe_errors
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
 
 NOT_IN_BF16 = 1 + 2**-12

@@ -12,7 +12,7 @@ from scripted import GPU_BOUND, HOST_BOUND, correlated
 
 from gpubench import stats
 from gpubench.measure.budget import DEFAULT, LEAST_ROUNDS, PUBLISH, QUICK, SLOW_STEPS_S, Budget
-from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp, stop_rule
+from gpubench.measure.loop import Heap, StopRule, Verdict, WarmUp, stop_rule
 from gpubench.models import FindingKind, Round, TelemetrySample
 
 LONG = msgspec.structs.replace(PUBLISH, timed_s=90.0, timed_least_s=10.0)

@@ -19,11 +19,9 @@ from patience import wait_until
 from gpubench.errors import MisuseError
 from gpubench.measure import messages, team
 from gpubench.measure.budget import QUICK
-from gpubench.measure.child import Control
-from gpubench.measure.launcher import Launcher
+from gpubench.measure.launcher import Control, Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
-from gpubench.measure.messages import Setup
-from gpubench.measure.place import STORE_VARIABLE
+from gpubench.measure.messages import STORE_VARIABLE, Setup
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import (
     FindingKind,

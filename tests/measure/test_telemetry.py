@@ -17,10 +17,10 @@ from nvml.script import Fault, change, load_dump
 from patience import Stopwatch
 
 from gpubench.errors import NoDeviceError
-from gpubench.measure import preflight
+from gpubench.measure import capability
 from gpubench.measure.environment import environment
+from gpubench.measure.launch import Sampler, energy_of, shifted
 from gpubench.measure.privacy import scrub
-from gpubench.measure.telemetry import Sampler, energy_of, shifted
 from gpubench.models import FindingKind, Reading, TelemetrySample
 from gpubench.probe import nvidia
 from gpubench.probe.backend import GpuProcess, PowerLimits
@@ -102,7 +102,7 @@ def test_samples_count_from_the_first_timed_round_and_the_warm_up_is_kept_once_a
 def test_the_state_before_the_run_is_that_of_the_driver(inside_nvml):
     inside_nvml("h200")
     gpu = nvidia.BACKEND.devices().devices[0]
-    state = preflight.start_state(gpu)
+    state = capability.start_state(gpu)
     assert state.idle_power_w == pytest.approx(127.6, abs=0.1)
     assert (state.temperature_c, state.pcie_generation, state.pcie_width) == (40.0, 5, 16)
     assert state.persistence_mode is not None
@@ -111,10 +111,10 @@ def test_the_state_before_the_run_is_that_of_the_driver(inside_nvml):
 def test_power_is_idle_power_only_where_nothing_else_is_on_the_device(inside_nvml, cpu):
     busy = {"gpu": 41, "memory": 3}
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetUtilizationRates", busy))
-    state = preflight.start_state(nvidia.BACKEND.devices().devices[0])
+    state = capability.start_state(nvidia.BACKEND.devices().devices[0])
     assert state.idle_power_w is None
     assert state.temperature_c == 40.0
-    assert preflight.start_state(cpu) is None
+    assert capability.start_state(cpu) is None
 
 
 @pytest.mark.parametrize(("code", "fault"), [(15, "gpu_lost"), (16, "reset_required"), (3, None)])
@@ -122,15 +122,15 @@ def test_after_a_death_the_driver_is_asked_whether_the_device_is_gone(inside_nvm
     inside_nvml("h200")
     gpu = nvidia.BACKEND.devices().devices[0]
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", code=code)])
-    assert preflight.fault_of(gpu) == fault
-    assert preflight.fault_of(cpu) is None
+    assert capability.fault_of(gpu) == fault
+    assert capability.fault_of(cpu) is None
 
 
 def test_a_device_that_is_no_longer_listed_is_lost(inside_nvml):
     inside_nvml("h200")
     gpu = nvidia.BACKEND.devices().devices[0]
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex_v2", code=15)])
-    assert preflight.fault_of(gpu) == "gpu_lost"
+    assert capability.fault_of(gpu) == "gpu_lost"
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_a_driver_that_is_gone_is_no_gpu_that_fell_off_the_bus(inside_nvml, monk
     gpu = nvidia.BACKEND.devices().devices[0]
     monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
     inside_nvml("h200", faults=[fault])
-    assert preflight.fault_of(gpu) == named
-    assert preflight.describe_fault(named).startswith(f"{named}: the driver ")
+    assert capability.fault_of(gpu) == named
+    assert capability.describe_fault(named).startswith(f"{named}: the driver ")
 
 
 def test_a_reading_that_hangs_costs_telemetry_and_not_the_cases_left(inside_nvml, monkeypatch):
@@ -154,14 +154,14 @@ def test_a_reading_that_hangs_costs_telemetry_and_not_the_cases_left(inside_nvml
     gpu = nvidia.BACKEND.devices().devices[0]
     monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetClockInfo", sleep_s=2)])
-    assert preflight.fault_of(gpu) is None
+    assert capability.fault_of(gpu) is None
 
 
 def test_nobody_is_on_a_gpu_that_is_gone(inside_nvml):
     inside_nvml("h200")
     gpu = nvidia.BACKEND.devices().devices[0]
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex", code=15)])
-    assert preflight.newcomers(gpu) == ()
+    assert capability.newcomers(gpu) == ()
 
 
 # --- energy ------------------------------------------------------------------------------------------
@@ -214,24 +214,24 @@ def card(h100):
 
 
 def test_memory_alone_is_a_finding_and_no_refusal(card, monkeypatch):
-    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: FakeReadings(used=4 * 1024**3))
-    found = preflight.preflight(card, allow_shared=False, sleep=lambda _: None)
+    monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: FakeReadings(used=4 * 1024**3))
+    found = capability.preflight(card, allow_shared=False, sleep=lambda _: None)
     assert [f.kind for f in found] == [FindingKind.SHARED_GPU]
 
 
 def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
     busy = FakeReadings(utilization=(0.4,))
-    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: busy)
+    monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: busy)
     with pytest.raises(NoDeviceError, match="--allow shared"):
-        preflight.preflight(card, allow_shared=False, sleep=lambda _: None)
-    found = preflight.preflight(card, allow_shared=True, sleep=lambda _: None)
+        capability.preflight(card, allow_shared=False, sleep=lambda _: None)
+    found = capability.preflight(card, allow_shared=True, sleep=lambda _: None)
     assert [f.kind for f in found] == [FindingKind.SHARED_GPU]
 
 
 def test_a_newcomer_is_found_after_the_run(card, monkeypatch):
     busy = FakeReadings(processes=(GpuProcess(pid=7, memory_bytes=None, compute=True),))
-    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: busy)
-    assert [f.kind for f in preflight.newcomers(card, sleep=lambda _: None)] == [FindingKind.SHARED_GPU]
+    monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: busy)
+    assert [f.kind for f in capability.newcomers(card, sleep=lambda _: None)] == [FindingKind.SHARED_GPU]
 
 
 # --- what is stored of this machine ------------------------------------------------------------------
@@ -315,9 +315,9 @@ def test_scrubbing_drops_host_and_user(monkeypatch):
 )
 def test_a_laptop_that_is_not_plugged_in_says_so(monkeypatch, cpu, told, found):
     monkeypatch.setattr(psutil, "sensors_battery", lambda: told, raising=False)
-    assert [finding.kind for finding in preflight.preflight(cpu, allow_shared=False)] == found
+    assert [finding.kind for finding in capability.preflight(cpu, allow_shared=False)] == found
 
 
 def test_a_system_that_cannot_be_asked_about_its_battery_has_none(monkeypatch, cpu):
     monkeypatch.delattr(psutil, "sensors_battery", raising=False)
-    assert preflight.preflight(cpu, allow_shared=False) == ()
+    assert capability.preflight(cpu, allow_shared=False) == ()

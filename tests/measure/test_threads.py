@@ -11,7 +11,7 @@ from report import samples
 
 from gpubench import effects
 from gpubench.errors import MisuseError
-from gpubench.measure.child import THREAD_VARIABLES, environment_of
+from gpubench.measure.environment import THREAD_VARIABLES, environment_of
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest

@@ -9,10 +9,10 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.measure.budget import DEFAULT
-from gpubench.measure.place import Place, place_under_torchrun
+from gpubench.measure.messages import Place, place_under_torchrun
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
-from gpubench.session import torchrun
+from gpubench.session import session
 
 TOLD = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -50,18 +50,18 @@ def test_without_torchrun_or_alone_under_it_a_run_is_as_ever(tell):
 
 
 def test_a_run_has_the_machines_of_torchrun_and_no_others():
-    request = torchrun.spread(RunRequest(), PLACE)
+    request = session.spread(RunRequest(), PLACE)
     assert (request.gpus, request.nnodes, request.gpu_count) == (4, 2, 8)
-    torchrun.check_spread(request, PLACE)
-    torchrun.check_spread(RunRequest(gpus=2), None)
+    session.check_spread(request, PLACE)
+    session.check_spread(RunRequest(gpus=2), None)
     for wrong, place in (
-        (torchrun.spread(RunRequest(gpus=3), PLACE), PLACE),
+        (session.spread(RunRequest(gpus=3), PLACE), PLACE),
         (RunRequest(gpus=4, nnodes=2), None),
         (RunRequest(gpus=4, nnodes=3), PLACE),
     ):
         start = f"torchrun --nnodes {wrong.nnodes} --nproc-per-node {wrong.gpus} "
         with pytest.raises(MisuseError, match=re.escape(start)):
-            torchrun.check_spread(wrong, place)
+            session.check_spread(wrong, place)
 
 
 def test_a_command_is_the_next_launch_that_not_every_case_has(make_case):
@@ -70,7 +70,7 @@ def test_a_command_is_the_next_launch_that_not_every_case_has(make_case):
     made = Plan(budget=DEFAULT, seed=0, cases=cases)
 
     def launches(*done) -> int:
-        return torchrun.one_launch(msgspec.structs.replace(made, done=frozenset(done))).budget.launches
+        return session.one_launch(msgspec.structs.replace(made, done=frozenset(done))).budget.launches
 
     assert launches() == 1
     assert launches((one, 0)) == 1
@@ -81,9 +81,9 @@ def test_a_command_is_the_next_launch_that_not_every_case_has(make_case):
 
 
 def test_the_id_of_a_run_is_that_of_the_attempt_before_and_no_other_runs(monkeypatch):
-    monkeypatch.setattr(torchrun, "_runs", iter((0, 1)))
-    first, second = torchrun.run_id(), torchrun.run_id()
+    monkeypatch.setattr(session, "_runs", iter((0, 1)))
+    first, second = session.run_id_under_torchrun(), session.run_id_under_torchrun()
     assert re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{8}", first)
     assert first != second
-    monkeypatch.setattr(torchrun, "_runs", iter((0,)))
-    assert torchrun.run_id() == first
+    monkeypatch.setattr(session, "_runs", iter((0,)))
+    assert session.run_id_under_torchrun() == first

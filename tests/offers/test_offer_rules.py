@@ -20,7 +20,7 @@ from gpubench.errors import GpuBenchError
 from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import asks_of
 from gpubench.offers.listing import list_offers
-from gpubench.offers.plausible import COVERAGE_RULES, OFFER_RULES, check
+from gpubench.offers.plausible import check
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.refresh import refresh, take_over
 from gpubench.offers.request import OffersRequest
@@ -141,9 +141,9 @@ def bad_rows() -> list[tuple[str, object]]:
 
 
 def test_every_field_of_an_offer_and_of_a_coverage_has_a_rule():
-    """A new field that nobody judges would let a stranger say anything in it."""
-    assert set(OFFER_RULES) == set(Offer.__struct_fields__) == set(BAD)
-    assert set(COVERAGE_RULES) == set(Coverage.__struct_fields__) == set(BAD_CLAIMS)
+    """A new field that nobody judges would let a stranger say anything in it: each is tried below."""
+    assert set(Offer.__struct_fields__) == set(BAD)
+    assert set(Coverage.__struct_fields__) == set(BAD_CLAIMS)
 
 
 def test_every_shipped_offer_keeps_every_rule_and_stands_there_once():

@@ -488,26 +488,13 @@ def _listing(instance, region, gpu, price, *, reserved=True):
     )
 
 
-def _client(service, region):
-    return boto3.client(service, region_name=region, aws_access_key_id="x", aws_secret_access_key="x")
+def _client():
+    return boto3.client("pricing", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
 
 
-def _spot_row(instance, zone, price):
-    return {
-        "InstanceType": instance,
-        "AvailabilityZone": zone,
-        "SpotPrice": price,
-        "ProductDescription": "Linux/UNIX",
-    }
-
-
-def test_aws_joins_the_price_list_with_the_spot_history(monkeypatch):
-    pricing, here, closed = (
-        _client("pricing", "us-east-1"),
-        _client("ec2", "us-east-1"),
-        _client("ec2", "me-south-1"),
-    )
-    lists, spot, refused = Stubber(pricing), Stubber(here), Stubber(closed)
+def test_aws_tells_on_demand_and_reserved_page_by_page(monkeypatch):
+    pricing = _client()
+    lists = Stubber(pricing)
     first = [
         _listing("p4d.24xlarge", "us-east-1", "8", "21.96"),
         _listing("p4d.24xlarge", "us-east-1", "8", "0.0000000000", reserved=False),
@@ -519,36 +506,15 @@ def test_aws_joins_the_price_list_with_the_spot_history(monkeypatch):
     expected = {"ServiceCode": "AmazonEC2", "Filters": ANY}
     lists.add_response("get_products", {"PriceList": first, "NextToken": "t"}, expected)
     lists.add_response("get_products", {"PriceList": second}, expected | {"NextToken": "t"})
-    rows = [
-        _spot_row("p4d.24xlarge", f"us-east-1{zone}", price)
-        for zone, price in zip("abc", ("7.0", "9.0", "20.0"), strict=True)
-    ]
-    spot.add_response(
-        "describe_spot_price_history",
-        {"SpotPriceHistory": rows},
-        {
-            "InstanceTypes": ["g99.xlarge", "p4d.24xlarge"],
-            "ProductDescriptions": ["Linux/UNIX"],
-            "StartTime": ANY,
-        },
-    )
-    refused.add_client_error("describe_spot_price_history", "AuthFailure")
-    with lists, spot, refused:
-        clients = {
-            ("pricing", "us-east-1"): pricing,
-            ("ec2", "us-east-1"): here,
-            ("ec2", "me-south-1"): closed,
-        }
-        monkeypatch.setattr(aws, "_clients", lambda: lambda service, region: clients[service, region])
+    monkeypatch.setattr(aws, "_client", lambda: pricing)
+    with lists:
         table = offers(aws.SOURCE, refuse)
     lists.assert_no_pending_responses()
-    spot.assert_no_pending_responses()
     assert {(o.region, o.pricing, o.term_years): float(o.price_usd_per_hour) for o in table.offers} == {
         ("us-east-1", Pricing.ON_DEMAND, None): 21.96,
         ("us-east-1", Pricing.RESERVED, 1): 13.0,
         ("us-east-1", Pricing.RESERVED, 3): 9.0,
         ("me-south-1", Pricing.ON_DEMAND, None): 25.0,
-        ("us-east-1", Pricing.SPOT, None): 9.0,
     }
     assert {o.gpu_key for o in table.offers} == {"nvidia-a100-sxm-40gb"}
     assert table.offers[0].ram_bytes == 1152 * 1024**3
@@ -556,13 +522,13 @@ def test_aws_joins_the_price_list_with_the_spot_history(monkeypatch):
 
 
 def test_aws_without_permission_is_a_failure_of_one_line(monkeypatch):
-    pricing = _client("pricing", "us-east-1")
+    pricing = _client()
     with (
         Stubber(pricing) as stub,
         pytest.raises(SourceError, match=r"AWS price list failed.*AccessDenied") as caught,
     ):
         stub.add_client_error("get_products", "AccessDeniedException", "not allowed")
-        monkeypatch.setattr(aws, "_clients", lambda: lambda *_: pricing)
+        monkeypatch.setattr(aws, "_client", lambda: pricing)
         offers(aws.SOURCE, refuse)
     assert "\n" not in str(caught.value)
 
@@ -663,19 +629,12 @@ def test_rows_that_gpuhunt_skips_are_counted_and_its_catalog_is_then_not_complet
 
 
 def test_a_listing_of_aws_that_cannot_be_read_costs_no_other(monkeypatch):
-    pricing, ec2 = _client("pricing", "us-east-1"), _client("ec2", "us-east-1")
+    pricing = _client()
     texts = ["{", '{"product": 5}', _listing("p4d.24xlarge", "us-east-1", "8", "21.96", reserved=False)]
-    with Stubber(pricing) as lists, Stubber(ec2) as spot:
+    monkeypatch.setattr(aws, "_client", lambda: pricing)
+    with Stubber(pricing) as lists:
         lists.add_response("get_products", {"PriceList": texts}, {"ServiceCode": "AmazonEC2", "Filters": ANY})
-        rows = [
-            _spot_row("p4d.24xlarge", "us-east-1a", "soon"),
-            _spot_row("p4d.24xlarge", "us-east-1b", "9.0"),
-        ]
-        spot.add_response("describe_spot_price_history", {"SpotPriceHistory": rows})
-        monkeypatch.setattr(
-            aws, "_clients", lambda: lambda service, _region: {"pricing": pricing, "ec2": ec2}[service]
-        )
         found = sort_quotes(aws.SOURCE.fetch(refuse), NOW)
-    assert sorted(float(o.price_usd_per_hour) for o in found.table.offers) == [9.0, 21.96]
-    assert len(found.table.set_aside) == 3
+    assert [float(o.price_usd_per_hour) for o in found.table.offers] == [21.96]
+    assert len(found.table.set_aside) == 2
     assert found.claims == ()

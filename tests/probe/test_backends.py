@@ -13,9 +13,8 @@ from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import host
 from gpubench.probe.backend import BackendReport, Readings
-from gpubench.probe.probe import load_backends, probe
+from gpubench.probe.probe import load_backends, open_telemetry, probe
 from gpubench.probe.select import select_device
-from gpubench.probe.telemetry import open_telemetry
 
 
 class _Outside:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from nvml.script import Fault, change, load_dump
 
-from gpubench.probe import checkup
+from gpubench.probe import health
 from gpubench.probe.backend import Host, ProbeReport
-from gpubench.probe.checkup import Check, check_up, failed, host_checks
+from gpubench.probe.health import Check, check_up, failed, host_checks
 from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
 
@@ -48,7 +48,7 @@ class ones:
 VERSION = "__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\nhip: str | None = None\n"
 RUN = (
     "import json, msgspec\n"
-    "from gpubench.probe.checkup import check_up\n"
+    "from gpubench.probe.health import check_up\n"
     "from gpubench.probe.probe import probe\n"
     "print(msgspec.json.encode(check_up(probe())).decode())\n"
 )
@@ -105,7 +105,7 @@ def by_name(checks: tuple[Check, ...]) -> dict[str, list[Check]]:
 @pytest.fixture(autouse=True)
 def _torch_is_asked_in_child_processes_only(monkeypatch) -> None:
     """The torch of this environment cannot open a GPU that only the fake driver has."""
-    monkeypatch.setattr(checkup, "torch_view", lambda device, variables: ("not asked here", None))
+    monkeypatch.setattr(health, "torch_view", lambda device, variables: ("not asked here", None))
 
 
 def test_a_machine_without_a_gpu_is_no_failure() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, FindingKind
-from gpubench.probe import identity
-from gpubench.probe.identity import check_same_device, child_environment, device_id, matched_by, storable
+from gpubench.probe import backend
+from gpubench.probe.backend import check_same_device, child_environment, device_id, matched_by, storable
 
 GPU = DeviceProfile(
     backend="cuda",
@@ -73,7 +73,7 @@ def test_a_stored_profile_holds_a_salted_hash_and_no_uuid(monkeypatch, tmp_path:
     assert stored.device_id == device_id(GPU)
     assert stored.device_id != device_id(BLANK)
     assert len(stored.device_id) == 16
-    identity._salt.cache_clear()
+    backend._salt.cache_clear()
     assert device_id(GPU) == stored.device_id  # the salt was kept
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert device_id(GPU) != stored.device_id  # another user's

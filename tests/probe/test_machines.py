@@ -10,10 +10,9 @@ from nvml.script import DATA, Fault
 from nvml.synthetic import MACHINES, text
 
 from gpubench.probe import nvidia, select
-from gpubench.probe.preflight import limits, preflight
-from gpubench.probe.probe import probe
+from gpubench.probe.health import limits, preflight
+from gpubench.probe.probe import open_telemetry, probe
 from gpubench.probe.select import select_device
-from gpubench.probe.telemetry import open_telemetry
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -12,7 +12,7 @@ from test_amd import MI300X, Library
 
 from gpubench.models import DeviceProfile
 from gpubench.probe import amd, nvidia
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.probe import open_telemetry
 
 ALL_BITS = 2**32 - 1
 V2 = 0x02000028

@@ -10,8 +10,8 @@ from nvml.script import Fault, change, load_dump
 from gpubench.errors import NoDeviceError
 from gpubench.models import FindingKind
 from gpubench.probe import nvidia
-from gpubench.probe.preflight import preflight
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.health import preflight
+from gpubench.probe.probe import open_telemetry
 
 TOTAL = 150754820096
 V2 = 0x02000028

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile
 from gpubench.probe import host
-from gpubench.probe.checkup import host_checks
-from gpubench.probe.identity import bus_id
+from gpubench.probe.backend import bus_id
+from gpubench.probe.health import host_checks
 from gpubench.probe.nvidia import mask, module_version
 from gpubench.probe.nvml import CLOCK_EVENTS, event_names
 from gpubench.probe.select import visible_devices

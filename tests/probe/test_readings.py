@@ -9,7 +9,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import nvidia
 from gpubench.probe.backend import DeviceGoneError, GpuProcess, PowerLimits
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.probe import open_telemetry
 
 
 def first_gpu() -> DeviceProfile:

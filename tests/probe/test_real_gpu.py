@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.probe import nvidia
-from gpubench.probe.checkup import check_up
+from gpubench.probe.health import check_up
 from gpubench.probe.nvidia import dump_text
-from gpubench.probe.probe import probe
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.probe import open_telemetry, probe
 from gpubench.probe.torch_view import torch_view
 
 pytestmark = pytest.mark.gpu

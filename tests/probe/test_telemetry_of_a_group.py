@@ -6,7 +6,7 @@ import pytest
 from nvml.script import Fault, change, load_dump, several
 
 from gpubench.models import DeviceProfile
-from gpubench.probe.telemetry import GpuGroup
+from gpubench.probe.probe import GpuGroup
 
 
 def gpu(index: int) -> DeviceProfile:

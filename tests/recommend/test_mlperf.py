@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpubench.cli.table import ListRequest
 from gpubench.cli.verbs import list as list_verb
 from gpubench.errors import MisuseError
 from gpubench.folders import data_text
@@ -156,4 +157,4 @@ def test_the_verb_lists_them_and_json_holds_every_run() -> None:
 
 def test_two_lists_at_once_are_refused() -> None:
     with pytest.raises(MisuseError, match="two lists"):
-        list_verb.verb(list_verb.ListRequest(gpus=True, mlperf=True), as_json=False)
+        list_verb.verb(ListRequest(gpus=True, mlperf=True), as_json=False)

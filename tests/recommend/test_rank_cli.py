@@ -253,7 +253,7 @@ def test_next_to_no_work_is_billed_as_one_unit_without_a_warning(gpubench):
         (["--gpu", "h1000"], "unknown GPU 'h1000'"),
         (["--provider", "awz"], "unknown provider 'awz'; nearest known: aws"),
         (["vgg61"], "vgg16"),
-        (["--batch-size", "many"], "neither a whole number nor max"),
+        (["--batch-size", "many"], "--batch-size 'many' is not a whole number or max"),
         (["--rent", "--buy"], "gpubench rank has no --rent any more: leave it out"),
         (["--tax", "0.19"], "gpubench rank has no --tax any more: set tax in gpubench.toml"),
         (["--tax=0.19"], "gpubench rank has no --tax any more: set tax in gpubench.toml"),
@@ -322,9 +322,9 @@ def test_a_wrong_setting_is_one_line_and_exit_2(gpubench, given, message):
 def test_settings_count_and_are_said_last(gpubench, file, text, tax):
     with settings() as folder:
         (folder / file).write_text(text)
-        told = gpubench("vgg16").stdout.splitlines()[-1]
+        told = gpubench("vgg16").stderr.splitlines()[-1]
         document = json.loads(gpubench("vgg16", "--json", "--brief").stdout)
-    said = f"Set in gpubench.toml or pyproject.toml of this folder: tax = {tax}."
+    said = f"set in {file}: tax = {tax}"
     assert (told == said) == (tax is not None)
     assert document["settings"] == ([] if tax is None else [f"tax = {tax}"])
     assert document["question"]["tax"] == (tax or 0)

@@ -6,7 +6,9 @@ import json
 import shlex
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
+from unittest.mock import patch
 
 import jsonschema
 import msgspec
@@ -404,7 +406,7 @@ REQUESTS = [
     RankRequest(offers=Path("my prices.csv"), accept_outliers=True, egress_usd=1e-5, samples=1e12),
     RankRequest(
         workloads=("vgg16",), samples=2.5e7, spot=True, gpus=("H100 SXM", "l4"), results=Path("my results"),
-        rent_or_buy="rent", utilization=Range(0.2, 0.3, 0.9), as_of="2026-11-20",
+        rent_or_buy="rent", utilization=Range(0.2, 0.3, 0.9), as_of=date(2026, 11, 20),
     ),
     RankRequest(workloads=("llama_8b",), trainable="lora", context_tokens=512, precision="bf16"),
 ]  # fmt: skip
@@ -430,17 +432,13 @@ def parsed(words):
     """Return the request that the command line makes of words."""
     from click.testing import CliRunner
 
-    from gpubench.cli.options import Verb, command_of
+    from gpubench.cli.options import command_of
+    from gpubench.cli.verbs import rank as verb
 
-    seen = []
-
-    def verb(request: RankRequest, *, as_json: bool) -> None:
-        assert not as_json
-        seen.append(request)
-
-    done = CliRunner().invoke(command_of("verb", Verb(verb)), words)
+    with patch.object(verb, "verb", return_value=None) as called:
+        done = CliRunner().invoke(command_of("rank"), words)
     assert done.exit_code == 0, done.output
-    return seen[0]
+    return called.call_args.args[0]
 
 
 def typed(request_):
@@ -496,14 +494,14 @@ def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
 
 def test_a_job_that_is_shared_out_is_measured_so():
     """Weights, gradients and Adam's state of 8 B parameters are 128 GB: no H100 of 80 GB holds them alone."""
-    request = RankRequest(workloads=("llama_8b_fsdp",), samples=1e5, as_of="2026-11-20")
+    request = RankRequest(workloads=("llama_8b_fsdp",), samples=1e5, as_of=date(2026, 11, 20))
     run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b_fsdp": "llama_8b_fsdp"}, 10)
     assert (run.gpus, run.jobs) == (8, "fsdp")
 
 
 def test_jobs_that_share_nothing_are_measured_on_one_gpu():
     """Generation is as many jobs as GPUs, also where nobody said so."""
-    request = RankRequest(workloads=("llama_8b",), as_of="2026-11-20")
+    request = RankRequest(workloads=("llama_8b",), as_of=date(2026, 11, 20))
     run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b": "llama_8b"}, 10)
     assert (run.gpus, run.jobs) == (1, None)
 

@@ -14,7 +14,7 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.models import Status
 from gpubench.record import store
-from gpubench.record.adding import add_runs
+from gpubench.record.store import add_runs
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
@@ -171,7 +171,7 @@ def test_of_many_that_collide_exactly_one_is_stored_and_the_others_are_told(tmp_
         for run_id in ids:
             store.write_run(tmp_path / str(writer), make_run(run_id=run_id, notes=(str(writer),)))
     program = (
-        "import sys\nfrom pathlib import Path\nfrom gpubench.record.adding import add_runs\n"
+        "import sys\nfrom pathlib import Path\nfrom gpubench.record.store import add_runs\n"
         "root = Path(sys.argv[1])\nsys.stdin.readline()\n"
         "added = add_runs(root / 'mine', [root / sys.argv[2]])\n"
         "assert not added.refused, added.refused\nprint(len(added.written), len(added.conflicts))\n"

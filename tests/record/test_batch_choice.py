@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.cli.progress import outcome
-from gpubench.measure.child import Record
+from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Unit, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Run, TaskKind
@@ -17,7 +17,7 @@ from gpubench.record.figures import frame, measurement_document
 from gpubench.record.store import read_run, write_run
 from gpubench.sections.data import of_run
 from gpubench.sections.section import brief
-from gpubench.session import resume, session
+from gpubench.session import session
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
 
@@ -68,7 +68,7 @@ def test_a_plan_hands_it_to_the_measurement() -> None:
 def test_a_run_that_goes_on_keeps_it(chosen) -> None:
     assert chosen("largest").measurements[0].case.task is TaskKind.TRAIN
     request = RunRequest(workloads=("cnn",))
-    again = resume.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
+    again = session.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
     assert [p.batch_choice for p in again.cases] == ["largest"]
 
 
@@ -76,8 +76,8 @@ def test_so_does_one_that_was_cut_off_before_its_first_row(chosen) -> None:
     """What the run was told stands in its settings."""
     run = chosen("largest")
     told = session._settings(
-        RunRequest(), resume.plan_again(run, CPU, PROFILES, RunRequest(workloads=("cnn",)))
+        RunRequest(), session.plan_again(run, CPU, PROFILES, RunRequest(workloads=("cnn",)))
     )
     cut = msgspec.structs.replace(run, measurements=(), settings=told)
-    again = resume.plan_again(cut, CPU, PROFILES, RunRequest(workloads=("cnn",)))
+    again = session.plan_again(cut, CPU, PROFILES, RunRequest(workloads=("cnn",)))
     assert [p.batch_choice for p in again.cases] == ["largest"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.measure import preflight
+from gpubench.measure import capability
 from gpubench.measure.budget import QUICK
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import (
@@ -48,7 +48,7 @@ def executed(make_run, monkeypatch, tmp_path):
                     yield Measurement(case=each, status=Status.OK, launches=(launch,))
 
         monkeypatch.setattr(session, "Launcher", Launcher)
-        monkeypatch.setattr(preflight, "newcomers", newcomers)
+        monkeypatch.setattr(capability, "newcomers", newcomers)
         planned = tuple(PlannedCase(reference="cnn", case=each) for each in cases)
         prepared = session.Prepared(
             device=DeviceProfile(

@@ -9,19 +9,18 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import chdir, contextmanager
 
 import pytest
 
 from gpubench.errors import ExitCode, StorageError
-from gpubench.record import lock
+from gpubench.record import store
 
 RUN = "20261120t000000z-abcd1234"
 SETUP = """
 import errno, fcntl, os, sys
 from pathlib import Path
-from gpubench.record import lock
+from gpubench.record import store
 
 def refuse(*_):
     raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -30,13 +29,13 @@ folder, kernel, run = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 if kernel == "without":
     fcntl.flock = refuse
 """
-HOLDS = SETUP + "with lock.hold(folder, run):\n    print('held', flush=True)\n    sys.stdin.readline()\n"
+HOLDS = SETUP + "with store.hold(folder, run):\n    print('held', flush=True)\n    sys.stdin.readline()\n"
 COUNTS = (
     SETUP
     + """
-lock.LOOK_EVERY_S, count = 0.001, folder / "count"
+store.LOOK_EVERY_S, count = 0.001, folder / "count"
 for _ in range(50):
-    with lock.hold(folder, run, patience_s=60):
+    with store.hold(folder, run, patience_s=60):
         before = int(count.read_text() or 0)
         count.write_text("")  # whoever comes in now begins at 0
         count.write_text(str(before + 1))
@@ -73,16 +72,16 @@ def holder(folder, kernel: str):
 
 
 def take(folder) -> None:
-    with lock.hold(folder, RUN, patience_s=0):
-        assert lock.lock_path(folder, RUN).exists()
+    with store.hold(folder, RUN, patience_s=0):
+        assert store.lock_path(folder, RUN).exists()
 
 
 def test_a_second_process_is_refused_in_one_line_while_the_first_holds_the_run(tmp_path, kernel):
     with holder(tmp_path, kernel) as process:
-        with pytest.raises(lock.RunLockedError, match=f"run {RUN} .* another process") as caught:
+        with pytest.raises(store.RunLockedError, match=f"run {RUN} .* another process") as caught:
             take(tmp_path)
         assert "\n" not in str(caught.value)
-        assert str(lock.lock_path(tmp_path, RUN)) in str(caught.value)
+        assert str(store.lock_path(tmp_path, RUN)) in str(caught.value)
         assert caught.value.exit_code == ExitCode.STORAGE == 5
         process.communicate("end\n")
         take(tmp_path)
@@ -93,33 +92,9 @@ def test_a_killed_holder_blocks_nobody(tmp_path):
     with holder(tmp_path, "with") as process:
         process.kill()
         process.wait()
-        assert lock.lock_path(tmp_path, RUN).exists()
+        assert store.lock_path(tmp_path, RUN).exists()
         take(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_killed_holders_left_is_cleared_a_day_later_and_a_held_lock_never(tmp_path):
-    old, fresh, held = (lock.lock_path(tmp_path, f"{number}{RUN}") for number in range(3))
-    yesterday_s = time.time() - lock.LEFT_BEHIND_S - 60
-    for path in (old, fresh):
-        path.touch()
-    with lock.hold(tmp_path, f"2{RUN}"):
-        for path in (old, held):
-            os.utime(path, (yesterday_s, yesterday_s))
-        lock.clear_left_behind(tmp_path)
-        assert {*tmp_path.iterdir()} == {fresh, held}
-
-
-def test_without_locks_nothing_is_cleared_since_nobody_can_tell_whether_it_is_held(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    path = lock.lock_path(tmp_path, RUN)
-    path.touch()
-    os.utime(path, (0, 0))
-    lock.clear_left_behind(tmp_path)
-    assert path.exists()
 
 
 @pytest.mark.parametrize("kernel", ["without"], indirect=True)
@@ -127,9 +102,9 @@ def test_without_locks_the_file_of_a_killed_holder_is_deleted_by_hand(tmp_path, 
     with holder(tmp_path, kernel) as process:
         process.kill()
         process.wait()
-        with pytest.raises(lock.RunLockedError, match=f"delete {lock.lock_path(tmp_path, RUN)}"):
+        with pytest.raises(store.RunLockedError, match=f"delete {store.lock_path(tmp_path, RUN)}"):
             take(tmp_path)
-        lock.lock_path(tmp_path, RUN).unlink()
+        store.lock_path(tmp_path, RUN).unlink()
         take(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -147,18 +122,18 @@ def test_of_many_that_hold_and_release_no_two_are_inside_at_once(tmp_path, kerne
 def test_who_holds_it_for_a_moment_is_waited_for(tmp_path, kernel):
     with holder(tmp_path, kernel) as process:
         threading.Timer(0.3, process.stdin.close).start()
-        with lock.hold(tmp_path, RUN, patience_s=20):
+        with store.hold(tmp_path, RUN, patience_s=20):
             pass
 
 
 def test_another_thread_of_this_process_is_another_writer(tmp_path, kernel):
-    with lock.hold(tmp_path, RUN), pytest.raises(lock.RunLockedError):
+    with store.hold(tmp_path, RUN), pytest.raises(store.RunLockedError):
         take(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b'{"pid": 1, "host": "node7"}'], ids=["empty", "of an older one"])
 def test_what_stands_in_the_file_blocks_nobody(tmp_path, content):
-    lock.lock_path(tmp_path, RUN).write_bytes(content)
+    store.lock_path(tmp_path, RUN).write_bytes(content)
     take(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -180,7 +155,7 @@ def unix_socket(path) -> None:
     ids=["pipe", "socket", "folder", "link", "broken link"],
 )
 def test_what_is_no_lock_file_is_named_and_neither_written_nor_waited_for(tmp_path, make, kind):
-    target, path = tmp_path / "target", lock.lock_path(tmp_path, RUN)
+    target, path = tmp_path / "target", store.lock_path(tmp_path, RUN)
     target.write_text("mine")
     make(path)
     before = path.lstat()
@@ -194,9 +169,9 @@ def test_what_is_no_lock_file_is_named_and_neither_written_nor_waited_for(tmp_pa
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EMFILE])
 def test_what_keeps_it_from_being_made_is_told(tmp_path, monkeypatch, number):
     def fail(*arguments, **more):
-        raise OSError(number, os.strerror(number), str(lock.lock_path(tmp_path, RUN)))
+        raise OSError(number, os.strerror(number), str(store.lock_path(tmp_path, RUN)))
 
-    monkeypatch.setattr(lock.os, "open", fail)
+    monkeypatch.setattr(store.os, "open", fail)
     with pytest.raises(StorageError, match=os.strerror(number)):
         take(tmp_path)
 

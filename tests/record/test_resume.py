@@ -9,9 +9,8 @@ from click.testing import CliRunner
 from gpubench.cli.app import app
 from gpubench.cli.verbs.run import _ranked
 from gpubench.errors import MisuseError
-from gpubench.measure import messages, preflight
-from gpubench.measure.child import Progress, Record
-from gpubench.measure.launcher import Launcher
+from gpubench.measure import capability, messages
+from gpubench.measure.launcher import Launcher, Progress, Record
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import PlannedCase, Unit
 from gpubench.measure.request import RunRequest
@@ -28,7 +27,7 @@ from gpubench.models import (
 )
 from gpubench.profile import load_profiles
 from gpubench.record import store
-from gpubench.session import resume, session
+from gpubench.session import session
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
 SHARED = Finding(kind=FindingKind.SHARED_GPU, value="1 process")
@@ -51,8 +50,8 @@ def cut_off(make_run):
 def prepared(run, root, **options):
     """What ``prepare`` makes of it, without looking at a device."""
     path = store.write_run(root, run)
-    request = resume.request_again(run, RunRequest(**options), ("cnn",))
-    made = resume.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
+    request = session.request_again(run, RunRequest(**options), ("cnn",))
+    made = session.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
     return session.Prepared(
         device=CPU,
         plan=made,
@@ -128,11 +127,11 @@ def test_a_stopped_launch_is_measured_anew_and_the_others_stay(cut_off):
     stopped = msgspec.structs.replace(first, index=1, stopped=True)
     both = msgspec.structs.replace(row, status=Status.INVALID, reason="x", launches=(first, stopped))
     run = msgspec.structs.replace(cut_off, measurements=(both,))
-    (kept,) = resume.without_cut_off(run).measurements
+    (kept,) = session.without_cut_off(run).measurements
     assert (kept.status, kept.reason, kept.launches) == (Status.OK, None, (first,))
-    assert resume.finished_units(run, 3) == {(row.case, 0)}
+    assert session.finished_units(run, 3) == {(row.case, 0)}
     alone = msgspec.structs.replace(row, launches=(stopped,))
-    assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(alone,))).measurements == ()
+    assert session.without_cut_off(msgspec.structs.replace(run, measurements=(alone,))).measurements == ()
 
 
 def test_only_what_is_left_is_counted_and_has_its_limits_added_up(cut_off, tmp_path, scripted):
@@ -212,8 +211,8 @@ def test_the_device_is_read_before_a_trial_of_a_batch_warms_it(tmp_path, monkeyp
     order = []
     monkeypatch.setattr(session, "select_device", lambda name: (device, None))
     monkeypatch.setattr(session, "select_peers", lambda device, gpus: ())
-    monkeypatch.setattr(preflight, "preflight", lambda device, *, allow_shared: order.append("free?") or ())
-    monkeypatch.setattr(preflight, "start_state", lambda device: order.append("start"))
+    monkeypatch.setattr(capability, "preflight", lambda device, *, allow_shared: order.append("free?") or ())
+    monkeypatch.setattr(capability, "start_state", lambda device: order.append("start"))
     monkeypatch.setattr(session, "with_largest_batches", lambda made, *_: order.append("trials") or made)
     session.prepare(RunRequest(workloads=("cnn",), batch_size="max", results=tmp_path))
     assert order == ["free?", "start", "trials"]
@@ -226,7 +225,7 @@ def test_a_run_whose_micro_benchmarks_came_first_still_wants_them(cut_off):
 
     def again(**changes):
         run = msgspec.structs.replace(cut_off, **changes)
-        return resume.plan_again(run, CPU, load_profiles(), RunRequest(workloads=("cnn",))).micro
+        return session.plan_again(run, CPU, load_profiles(), RunRequest(workloads=("cnn",))).micro
 
     assert again(settings=Settings(micro="only")) == "also"
     assert again(settings=None) == "none"
@@ -263,7 +262,7 @@ def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(of_th
     record.take(second, Progress(launch=second.launch).done(Status.FAILED, DEATH))
     assert record.ended == {}
     assert record.launches[unit.planned.case] == [sound]
-    assert resume.finished_units(with_row(run, sound), 3) == {(unit.planned.case, 0)}
+    assert session.finished_units(with_row(run, sound), 3) == {(unit.planned.case, 0)}
 
 
 def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(of_three):
@@ -272,7 +271,7 @@ def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(of
     record.take(unit, Progress(launch=unit.launch).done(Status.FAILED, DEATH))
     assert record.ended == {unit.planned.case: (Status.FAILED, DEATH, None)}
     died = with_row(run, *record.launches[unit.planned.case], status=Status.FAILED, reason=DEATH)
-    assert resume.finished_units(died, 3) == frozenset()
-    assert resume.without_cut_off(died).measurements == ()
+    assert session.finished_units(died, 3) == frozenset()
+    assert session.without_cut_off(died).measurements == ()
     raised = with_row(run, Launch(index=0), status=Status.FAILED, reason="ValueError")
-    assert resume.finished_units(raised, 3) == {(unit.planned.case, n) for n in range(3)}
+    assert session.finished_units(raised, 3) == {(unit.planned.case, n) for n in range(3)}

@@ -21,7 +21,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import RUN_VERSION, DeviceProfile, MicroResult, Run, Settings, StartState, Status
 from gpubench.profile import load_profiles
 from gpubench.record import store
-from gpubench.session import resume, session
+from gpubench.session import session
 
 MODEL = own_net('raise ValueError("mine")')
 
@@ -31,10 +31,10 @@ INFER = (*SHORT, "--task", "infer")
 """Where the task does not matter: every optimizer imports torch's compiler, which takes as long as torch."""
 PROGRAM = """
 import os, pathlib, sys, msgspec
-from gpubench.measure import child, messages, plan
+from gpubench.measure import launcher, messages, plan
 from gpubench.measure.budget import QUICK
 
-receive = child.Child.receive
+receive = launcher.Child.receive
 
 def noted(self, until_s):
     report = receive(self, until_s)
@@ -42,7 +42,7 @@ def noted(self, until_s):
         pathlib.Path(os.environ["GPUBENCH_TIMED"]).touch()
     return report
 
-child.Child.receive = noted
+launcher.Child.receive = noted
 timed_s, target = float(sys.argv.pop(1)), float(sys.argv.pop(1))
 plan.budget_of = lambda name, *, on_cpu: msgspec.structs.replace(
     QUICK, timed_s=timed_s, target=target, warmup_steps=2, warmup_least_s=0, warmup_most_s=0.3, round_s=0.01,
@@ -237,14 +237,14 @@ def test_a_run_of_another_device_or_software_is_not_gone_on_with(make_run, tmp_p
     run = make_run()
     elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
     with pytest.raises(MisuseError, match="another device"):
-        resume.plan_again(elsewhere, device, {}, RunRequest())
+        session.plan_again(elsewhere, device, {}, RunRequest())
     other_torch = msgspec.structs.replace(
         run, environment=msgspec.structs.replace(run.environment, torch="1.0")
     )
     with pytest.raises(MisuseError, match="torch is"):
-        resume.plan_again(other_torch, device, {}, RunRequest())
+        session.plan_again(other_torch, device, {}, RunRequest())
     with pytest.raises(MisuseError, match="what it planned"):
-        resume.plan_again(run, device, {}, RunRequest())
+        session.plan_again(run, device, {}, RunRequest())
 
 
 @pytest.fixture
@@ -263,8 +263,8 @@ def planned_run(make_run):
     run = msgspec.structs.replace(run, planned=planned, measurements=(row,))
 
     def again(run, **request):
-        asked = resume.request_again(run, RunRequest(**request), ("cnn",))
-        return resume.plan_again(run, run.device, {"cnn": profile}, asked)
+        asked = session.request_again(run, RunRequest(**request), ("cnn",))
+        return session.plan_again(run, run.device, {"cnn": profile}, asked)
 
     return run, again
 
@@ -278,8 +278,8 @@ def test_a_run_goes_on_with_its_settings(planned_run):
     limited = msgspec.structs.replace(run, settings=Settings(time_limit_s=90.0, allow_shared=True))
     assert again(limited).time_limit_s == 90.0
     assert again(limited, time_limit_s=30.0).time_limit_s == 30.0
-    assert resume.request_again(limited, RunRequest(), ()).allow_shared
-    assert not resume.request_again(run, RunRequest(), ()).allow_shared
+    assert session.request_again(limited, RunRequest(), ()).allow_shared
+    assert not session.request_again(run, RunRequest(), ()).allow_shared
     refused = msgspec.structs.replace(run, settings=Settings(micro="none"))
     assert again(refused).micro == "none"
 
@@ -289,7 +289,7 @@ def test_launches_go_on_counting_where_the_run_was_cut_off(planned_run):
     (row,) = run.measurements
     launch = msgspec.structs.replace(row.launches[0], sequence=4)
     run = msgspec.structs.replace(run, measurements=(msgspec.structs.replace(row, launches=(launch,)),))
-    assert resume.record_of(run, again(run), run.device).begun == 5
+    assert session.record_of(run, again(run), run.device).begun == 5
 
 
 def test_a_new_run_says_what_it_was_told_and_how_it_found_the_device(planned_run, tmp_path):
@@ -315,24 +315,24 @@ def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkey
     profile = load_profiles()["cnn"]
     case = msgspec.structs.replace(run.measurements[0].case, workload_version=profile.version)
     run = msgspec.structs.replace(run, planned=(case,))
-    assert resume.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
+    assert session.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
-        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
+        session.plan_again(run, device, {"cnn": profile}, RunRequest())
     forged = run.environment.variables | {"NVIDIA_TF32_OVERRIDE": "1"}
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, variables=forged))
     with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
-        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
+        session.plan_again(run, device, {"cnn": profile}, RunRequest())
 
 
 def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_anew(make_run):
     run = make_run()
     row = run.measurements[0]
     late = msgspec.structs.replace(row, status=Status.TIMEOUT)
-    assert resume.finished_units(run, 3) == {(row.case, 0)}
-    assert resume.finished_units(msgspec.structs.replace(run, measurements=(late,)), 3) == frozenset()
+    assert session.finished_units(run, 3) == {(row.case, 0)}
+    assert session.finished_units(msgspec.structs.replace(run, measurements=(late,)), 3) == frozenset()
     failed = msgspec.structs.replace(row, status=Status.FAILED)
     run_with_it = msgspec.structs.replace(run, measurements=(failed,))
-    assert resume.finished_units(run_with_it, 3) == {(row.case, 0), (row.case, 1), (row.case, 2)}
-    assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
-    assert isinstance(resume.without_cut_off(run), Run)
+    assert session.finished_units(run_with_it, 3) == {(row.case, 0), (row.case, 1), (row.case, 2)}
+    assert session.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
+    assert isinstance(session.without_cut_off(run), Run)

@@ -9,7 +9,6 @@ import re
 import resource
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -27,8 +26,7 @@ from gpubench.offers.snapshot import offers_folder
 from gpubench.predict.estimate import predict
 from gpubench.predict.memory_answer import memory
 from gpubench.recommend.feed import consumed_by
-from gpubench.record import lock, store
-from gpubench.record.run_file import SETTLED_S
+from gpubench.record import store
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +65,7 @@ def put(path, data):
     """Leave a file that nobody has written to for a while."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    then_s = time.time() - 2 * SETTLED_S
+    then_s = time.time() - 2 * store.SETTLED_S
     os.utime(path, (then_s, then_s))
 
 
@@ -141,7 +139,7 @@ def test_a_healthy_run_that_cannot_be_read_now_stays_and_is_named(tmp_path, make
 OUT_OF_DESCRIPTORS = """
 import os, resource, sys
 from pathlib import Path
-from gpubench.record import lock, store
+from gpubench.record import store
 root, held, listed = Path(sys.argv[1]), [], store.run_files
 
 def exhaust():
@@ -250,19 +248,6 @@ def test_only_what_lies_as_runs_are_stored_is_read_and_only_below_runs_is_a_file
     assert not list(other.rglob("*.corrupt"))
     assert name in problem
     assert name in beside
-
-
-def test_two_who_ask_at_once_whether_a_run_is_free_do_not_refuse_each_other(tmp_path, make_run):
-    run = make_run()
-    store.write_run(tmp_path, run)
-    with lock.hold(tmp_path / "runs", run.run_id):
-        with pytest.raises(lock.RunLockedError):
-            store.refuse_if_written(tmp_path, run)
-        other = threading.Thread(target=store.refuse_if_written, args=(tmp_path, run))
-        other.start()
-        other.join(lock.GLANCE_S / 4)
-        assert other.is_alive()  # it looks again, as the other may only have asked
-    other.join()
 
 
 def launch_of(document):
@@ -383,6 +368,8 @@ def test_a_later_schema_says_upgrade_and_is_not_set_aside(tmp_path, make_run):
     stored = store.read_runs(tmp_path)
     assert "upgrade gpubench" in stored.problems[0]
     assert path.exists()
+    with pytest.raises(MisuseError, match="upgrade gpubench"):
+        store.read_run(path)
 
 
 @pytest.mark.parametrize(

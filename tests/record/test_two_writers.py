@@ -17,7 +17,7 @@ import pytest
 from patience import wait_until
 
 from gpubench.models import Run, Status
-from gpubench.record import lock, store
+from gpubench.record import store
 
 PROGRAM = """
 import sys
@@ -115,7 +115,7 @@ def test_a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case(writers
     assert code == 5, err
     (line,) = err.strip().splitlines()
     assert "is being written by another process" in line
-    assert str(lock.lock_path(writers.root / "runs", writers.run().run_id)) in line
+    assert str(store.lock_path(writers.root / "runs", writers.run().run_id)) in line
     assert {name: writers.begun(name) for name in CASES} == before  # it measured nothing
     writers.open(last)
     code, err = end(first)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.measure import execution, hardware
+from gpubench.measure import guards, step
 from gpubench.measure.loop import Clock
 
 SEEN: list[str] = []
-_prepare = execution.prepare
+_prepare = guards.prepare
 
 
 def _noted(work):
@@ -16,8 +16,8 @@ def _noted(work):
     return lambda index: (SEEN.append("step"), advance(index))[1]
 
 
-execution.prepare = _noted
-hardware.Hardware.clock = lambda self: Clock(synchronize=lambda: SEEN.append("wait"))
+guards.prepare = _noted
+step.Hardware.clock = lambda self: Clock(synchronize=lambda: SEEN.append("wait"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -437,16 +437,6 @@ def test_two_gpus_without_a_common_case_are_not_compared():
     assert "no case on" in words_of("devices", samples.report_data(samples.h200_run(), lone))
 
 
-def test_the_bytes_that_images_need_are_held_against_the_link():
-    """VGG16 at 3,259 images/s of 3 x 224 x 224 float32: 3259 x 602,112 = 1.96 GB/s; the link carries 55.5."""
-    data = samples.report_data(samples.h200_run())
-    row = next(row for row in table_of("feeding", data).rows if row[0].startswith("vgg16"))
-    assert row[2] == "1.96 GB/s"
-    assert row[3] == "1.83 GB/s", "3259 photographs of 562,500 bytes: what `gpubench feed` counts"
-    assert row[4] == "3.5 %"
-    assert "room to spare" in words_of("feeding", data)
-
-
 def test_predictions_state_their_interval_and_what_they_rest_on():
     text = words_of("prediction", samples.report_data(samples.h200_run()))
     assert "13 of 15 kinds" in text

@@ -26,10 +26,10 @@ from patience import wait_until
 from readers import READERS, outcome
 from telling import launches_told
 
+from gpubench.children import MARK
 from gpubench.models import Run
-from gpubench.parent import MARK
 from gpubench.record import store
-from gpubench.record.adding import add_runs
+from gpubench.record.store import add_runs
 
 pytestmark = [
     pytest.mark.timeout(7200),

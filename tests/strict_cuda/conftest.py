@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gpubench.discovery import load_workload
-from gpubench.measure import busy, checks, worker
+from gpubench.measure import checks, guards, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
@@ -135,8 +135,8 @@ def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
     inside_nvml("h200")
     profile = _probed()
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(busy, "PROFILED_STEPS", (1, 1))
-    monkeypatch.setattr(busy, "ISSUED_STEPS", 1)
+    monkeypatch.setattr(guards, "PROFILED_STEPS", (1, 1))
+    monkeypatch.setattr(guards, "ISSUED_STEPS", 1)
 
     def make(machine: Machine | None = None, budget: Budget = BRIEF) -> Gpu:
         context = installed(machine or Machine(cost=lambda name: KERNEL_S))

@@ -9,17 +9,15 @@ from mutation import Mutant, Table
 
 MEASURE = "gpubench/measure/"
 CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "loop", "guards"))
-HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("hardware", "execution", "busy"))
 LAUNCH = f"{MEASURE}launch.py"
 MICRO, PROBES, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "probes", "team", "worker"))
-PRECISION = f"{MEASURE}precision.py"
 READINGS = "gpubench/probe/nvidia.py"
 
 MUTANTS = (
     # --- the clock and the rounds --------------------------------------------------------------------------
     Mutant(
         name="the clock never waits for the GPU",
-        file=HARDWARE,
+        file=STEP,
         old="return Clock(synchronize=synchronize)",
         new="return Clock()",
         misleads="the time to issue a step is sold as the time of the step, several times too fast",
@@ -101,7 +99,7 @@ MUTANTS = (
     # --- capture and replay --------------------------------------------------------------------------------
     Mutant(
         name="no side stream before a capture",
-        file=EXECUTION,
+        file=GUARDS,
         old="    with torch.cuda.stream(side):\n",
         new="    with torch.cuda.stream(torch.cuda.current_stream()):\n",
         misleads="library handles and gradients are made inside the capture: it fails or reads freed memory",
@@ -109,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the side stream does not wait for what made the model",
-        file=EXECUTION,
+        file=GUARDS,
         old="    side.wait_stream(torch.cuda.current_stream())\n",
         new="",
         misleads="the first steps may read weights that are still being written",
@@ -117,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the graphs of a step share no memory",
-        file=EXECUTION,
+        file=GUARDS,
         old="            pool = graph.pool()\n",
         new="",
         misleads="graph rows need several times their memory, or run out of it",
@@ -125,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         name="one graph is replayed for every batch",
-        file=EXECUTION,
+        file=GUARDS,
         old="graphs[index % len(graphs)]",
         new="graphs[0]",
         misleads="a graph row trains on one batch, which it learns by heart",
@@ -133,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         name="eager steps are run under the name of a graph",
-        file=EXECUTION,
+        file=GUARDS,
         old="    return replay\n",
         new="    return work.step\n",
         misleads="the gain of graphs is never seen",
@@ -141,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         name="eager steps are run under the name of compile",
-        file=EXECUTION,
+        file=GUARDS,
         old='    if not counters["stats"]["unique_graphs"]:\n',
         new="    if False:\n",
         misleads="a row says compile where nothing was compiled",
@@ -149,7 +147,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the end of a capture hides what ended it",
-        file=EXECUTION,
+        file=GUARDS,
         old="            cause = cause.__context__\n",
         new="            break\n",
         misleads='a refused model is told of "a previous error" and not of its .item()',
@@ -157,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         name="want of memory inside a capture is a refusal",
-        file=EXECUTION,
+        file=GUARDS,
         old="        if lacks_memory(cause):\n",
         new="        if False:\n",
         misleads="a batch that is too large is reported as a model that no graph can take",
@@ -165,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a full device is not noticed where a capture ends without a word",
-        file=EXECUTION,
+        file=GUARDS,
         old="    free, total = torch.cuda.mem_get_info()\n",
         new="    free = total = torch.cuda.mem_get_info()[1]\n",
         misleads="as above, where the allocator frees memory inside the capture",
@@ -173,7 +171,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a capture does not tell what ended it",
-        file=EXECUTION,
+        file=GUARDS,
         old="    with _capturing():\n",
         new="    if True:\n",
         misleads="a generation that is too large is reported as a model that failed, and a search loses its case",
@@ -214,7 +212,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the prompts of one batch are replayed for every batch",
-        file=EXECUTION,
+        file=GUARDS,
         old="prompts[n % len(prompts)].replay()",
         new="prompts[0].replay()",
         misleads="graph rows answer the same prompts again and again",
@@ -222,7 +220,7 @@ MUTANTS = (
     ),
     Mutant(
         name="tokens are issued one by one under the name of a graph",
-        file=EXECUTION,
+        file=GUARDS,
         old=".replay(), token.replay)",
         new=".replay(), turn.go_on)",
         misleads="the gain of graphs, which is largest for single tokens, is never seen",
@@ -239,7 +237,7 @@ MUTANTS = (
     # --- memory --------------------------------------------------------------------------------------------
     Mutant(
         name="the peak of memory is the present",
-        file=HARDWARE,
+        file=STEP,
         old='self._ask("max_memory_allocated")',
         new='self._ask("memory_allocated")',
         misleads="a step seems to fit a card that it does not fit",
@@ -247,7 +245,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the peak of memory is never reset",
-        file=HARDWARE,
+        file=STEP,
         old='        self._ask("reset_peak_memory_stats")\n',
         new="",
         misleads="trials of algorithms in the first steps count as memory of a step",
@@ -273,7 +271,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an allocator statistic that does not exist",
-        file=HARDWARE,
+        file=STEP,
         old='figures.get("segment.all.current")',
         new='figures.get("segments.all.current")',
         misleads="a warm-up ends while the allocator still grows",
@@ -281,7 +279,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the cache is never handed back",
-        file=HARDWARE,
+        file=STEP,
         old='        self._ask("empty_cache")\n',
         new="",
         misleads="a case runs out of memory because of the one before",
@@ -305,7 +303,7 @@ MUTANTS = (
     ),
     Mutant(
         name="workspaces of cuBLAS are not handed back",
-        file=HARDWARE,
+        file=STEP,
         old="            clear()\n",
         new="            pass\n",
         misleads="the peak of a case counts the graphs that were captured before it",
@@ -313,7 +311,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the collector does not run before the cache is emptied",
-        file=HARDWARE,
+        file=STEP,
         old="        gc.collect()\n",
         new="",
         misleads="the model of the case before still lies on the device",
@@ -337,7 +335,7 @@ MUTANTS = (
     ),
     Mutant(
         name="cuDNN does not try its algorithms",
-        file=HARDWARE,
+        file=STEP,
         old="torch.backends.cudnn.benchmark = True",
         new="torch.backends.cudnn.benchmark = False",
         misleads="convolutions are 3 to 16 % slower than users have them",
@@ -346,15 +344,15 @@ MUTANTS = (
     # --- events and profiler ----------------------------------------------------------------------------------
     Mutant(
         name="events are read before they have passed",
-        file=BUSY,
-        old="    torch.cuda.synchronize()\n",
-        new="",
+        file=GUARDS,
+        old="    torch.cuda.synchronize()\n    return tuple(before",
+        new="    return tuple(before",
         misleads="the second look fails, or reads times of nothing",
         killer="test_capture.py::test_events_span_the_device_time_of_each_step",
     ),
     Mutant(
         name="events are made without timing",
-        file=BUSY,
+        file=GUARDS,
         old="torch.cuda.Event(enable_timing=True)",
         new="torch.cuda.Event()",
         misleads="the second look fails",
@@ -362,7 +360,7 @@ MUTANTS = (
     ),
     Mutant(
         name="times of events are off by 1000",
-        file=BUSY,
+        file=GUARDS,
         old="before.elapsed_time(after) * 1e-3",
         new="before.elapsed_time(after)",
         misleads="device times in the record are milliseconds under the name of seconds",
@@ -370,7 +368,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an event is recorded before its step",
-        file=BUSY,
+        file=GUARDS,
         old="        advance(index)\n        edge.record()\n",
         new="        edge.record()\n        advance(index)\n",
         misleads="the first time is of nothing and the last step of none",
@@ -378,7 +376,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the busy share is off by 1000",
-        file=BUSY,
+        file=GUARDS,
         old="kernels_us * 1e-6 / wall_s",
         new="kernels_us * 1e-3 / wall_s",
         misleads="a host-bound step seems to fill the device",
@@ -386,7 +384,7 @@ MUTANTS = (
     ),
     Mutant(
         name="annotations count as kernels",
-        file=BUSY,
+        file=GUARDS,
         old='        if not getattr(event, "is_user_annotation", False)',
         new="        if True",
         misleads="the busy share counts every kernel twice",
@@ -394,7 +392,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the busy share is of profiled steps",
-        file=BUSY,
+        file=GUARDS,
         old="as seen:\n        clock.time(partial(steps, count))\n",
         new="as seen:\n        wall_s = clock.time(partial(steps, count))\n",
         misleads="the profiler's own work makes a busy device look idle",
@@ -402,7 +400,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the time to issue a step holds the wait for it",
-        file=BUSY,
+        file=GUARDS,
         old="        advance(index)\n        times.append(clock.now_s() - start)\n",
         new="        advance(index)\n        clock.synchronize()\n        times.append(clock.now_s() - start)\n",
         misleads="every step seems to be bound by the host",
@@ -410,7 +408,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the time to issue a step begins with a busy device",
-        file=BUSY,
+        file=GUARDS,
         old="        clock.synchronize()\n        start = clock.now_s()\n",
         new="        start = clock.now_s()\n",
         misleads="earlier work counts as work of the step",
@@ -707,7 +705,7 @@ MUTANTS = (
     # --- precision: strict fp32 may share its process ------------------------------------------------------
     Mutant(
         name="a case computes with the switches of the case before",
-        file=PRECISION,
+        file=STEP,
         old="        _set(Switches.wanted(precision))\n",
         new="        pass\n",
         misleads="TF32 is sold as fp32",
@@ -715,7 +713,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the product that proves a precision is computed on the host",
-        file=PRECISION,
+        file=STEP,
         old="(a.to(device) @ b.to(device)).cpu()",
         new="a @ b",
         misleads="TF32 is sold as fp32, with a proof",
@@ -723,7 +721,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the convolution that proves a precision is computed on the host",
-        file=PRECISION,
+        file=STEP,
         old="convolve(image.to(device), kernel.to(device))[:HELD_IMAGES].cpu()",
         new="convolve(image, kernel)[:HELD_IMAGES]",
         misleads="as above",
@@ -731,7 +729,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the recurrent layer that proves a precision is computed on the host",
-        file=PRECISION,
+        file=STEP,
         old="_error(single(inputs.to(device))[0].cpu(), ",
         new="_error(single.cpu()(inputs)[0], ",
         misleads="as above",
@@ -739,7 +737,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the switch of recurrent layers is left as the case before set it",
-        file=PRECISION,
+        file=STEP,
         old="        if switch is not None and value is not None:\n",
         new="        if switch is not None and value is not None and switch is not torch.backends.cudnn.rnn:\n",
         misleads="an LSTM in TF32 is sold as fp32",
@@ -747,7 +745,7 @@ MUTANTS = (
     ),
     Mutant(
         name="recurrent layers of strict fp32 are not proven",
-        file=PRECISION,
+        file=STEP,
         old=" | {RECURRENT: recurrent_error(device)} if recurrent else errors\n",
         new="\n",
         misleads="an LSTM in TF32 is sold as fp32, with a proof",
@@ -756,7 +754,7 @@ MUTANTS = (
     # --- positive controls: what a proof of a precision is worth -----------------------------------------------
     Mutant(
         name="TF32 on purpose is fp32",
-        file=PRECISION,
+        file=STEP,
         old="    with switches_for(Precision.TF32):\n",
         new="    with switches_for(Precision.FP32):\n",
         misleads="no row of strict fp32 leads or anchors, on any card",
@@ -764,7 +762,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the smallest convolution is the control, whether TF32 shows by it or not",
-        file=PRECISION,
+        file=STEP,
         old='            if control.errors["conv"] > limit:\n',
         new="            if True:\n",
         misleads="on an H100 the proof of convolutions cannot fail",
@@ -780,7 +778,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the control of a recurrent layer is left out",
-        file=PRECISION,
+        file=STEP,
         old="            control = Control(probe_errors(device, scale=scale) | recurrent, scale)\n",
         new="            control = Control(probe_errors(device, scale=scale), scale)\n",
         misleads="an LSTM that TF32 would not show in stands as proven",
@@ -804,7 +802,7 @@ MUTANTS = (
     ),
     Mutant(
         name="AMP is proven without autocast",
-        file=PRECISION,
+        file=STEP,
         old="    with torch.autocast(device.type, dtype=dtype) if name is not None else nullcontext():\n",
         new="    with nullcontext():\n",
         misleads="the error of TF32 stands as that of AMP",
@@ -812,7 +810,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an operator that autocast left in float32 proves AMP",
-        file=PRECISION,
+        file=STEP,
         old=" if result.dtype is dtype else math.nan\n",
         new="\n",
         misleads="float32 is sold as AMP, with a proof",
@@ -828,7 +826,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a latency does not wait for the device",
-        file=BUSY,
+        file=GUARDS,
         old="        times.append(clock.time(one))\n",
         new=(
             "        began_at_s = clock.now_s()\n"

@@ -13,9 +13,9 @@ from gpubench.measure import launcher, worker
 from gpubench.measure.batch_search import fits, largest_that_fits
 from gpubench.measure.budget import QUICK
 from gpubench.measure.case import try_batch
-from gpubench.measure.hardware import Hardware
 from gpubench.measure.messages import Ready, Setup, TryBatch
 from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.step import Hardware
 from gpubench.models import Execution, Finding, FindingKind, Status
 from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from gpubench.discovery import load_workload
-from gpubench.measure import busy, guards
-from gpubench.measure.execution import prepare
+from gpubench.measure import guards
+from gpubench.measure.guards import prepare
 from gpubench.measure.messages import Phase
 from gpubench.measure.step import move
 from gpubench.models import Execution, Precision, Status, TaskKind
@@ -131,14 +131,14 @@ def test_events_span_the_device_time_of_each_step(gpu):
     work = work_of(gpu, execution=Execution.EAGER)
     first_steps(work)
     kernels = count(gpu, lambda: work.step(0))
-    assert busy.event_times(work.step, 3) == pytest.approx((kernels * KERNEL_S,) * 3, rel=0.02)
+    assert guards.event_times(work.step, 3) == pytest.approx((kernels * KERNEL_S,) * 3, rel=0.02)
 
 
 def test_issue_times_tell_the_host_from_the_device(gpu):
     work = work_of(gpu, execution=Execution.EAGER)
     first_steps(work)
     kernels = count(gpu, lambda: work.step(0))
-    issued, whole = busy.host_issue_times(work.step, gpu.desk.hardware.clock())[:2]
+    issued, whole = guards.host_issue_times(work.step, gpu.desk.hardware.clock())[:2]
     assert issued == pytest.approx(kernels * gpu.machine.issue_s, rel=0.05)
     assert whole == pytest.approx(kernels * KERNEL_S, rel=0.05)
 
@@ -148,7 +148,7 @@ def test_the_busy_share_is_that_of_the_kernels(make_gpu, kernel_s, share):
     gpu = make_gpu(Machine(cost=lambda name: kernel_s))
     work = work_of(gpu, execution=Execution.EAGER)
     first_steps(work)
-    assert busy.busy_share(work.step, gpu.desk.hardware.clock()) == pytest.approx(share, rel=0.1)
+    assert guards.busy_share(work.step, gpu.desk.hardware.clock()) == pytest.approx(share, rel=0.1)
 
 
 def test_no_step_of_a_round_waits_for_the_device(make_gpu):

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from gpubench.measure import checks, precision
-from gpubench.measure.precision import control_on, switches_for
+from gpubench.measure import checks, step
+from gpubench.measure.step import control_on, switches_for
 from gpubench.models import FindingKind, Measurement, Precision, Status
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
@@ -50,13 +50,13 @@ def test_other_precisions_need_no_control(gpu):
 
 def test_the_control_is_computed_once_in_a_process(gpu, monkeypatch):
     made = []
-    real = precision.probe_errors
+    real = step.probe_errors
 
     def counted(*args, **kwargs):
         made.append(torch.backends.cuda.matmul.allow_tf32)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(precision, "probe_errors", counted)
+    monkeypatch.setattr(step, "probe_errors", counted)
     for _ in range(2):
         gpu.measure("cnn", precision=Precision.FP32, batch_size=2)
     assert made.count(True) == 1
@@ -68,33 +68,33 @@ def test_controls_of_every_size_take_the_host_well_under_a_second(make_gpu):
     device = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never")).desk.hardware.device
     took_s = []
     for _ in range(2):
-        precision._proof.cache_clear()
+        step._proof.cache_clear()
         began_s = time.process_time()
         control = control_on(device)
         took_s.append(time.process_time() - began_s)
-    assert control.scale == precision.CONTROL_SCALES[-1]
+    assert control.scale == step.CONTROL_SCALES[-1]
     assert min(took_s) < 0.6
 
 
 @pytest.fixture
 def small_in_fp32(monkeypatch):
     """As cuDNN on an H100: small convolutions are in fp32 whatever the switch says; gives their channels."""
-    real, seen = precision._convolve, []
+    real, seen = step._convolve, []
 
     def convolve(image, kernel):
-        small = image.is_cuda and image.shape[1] <= precision.PROOF_CHANNELS
+        small = image.is_cuda and image.shape[1] <= step.PROOF_CHANNELS
         if image.is_cuda:
-            seen.append((image.shape[1] // precision.PROOF_CHANNELS, torch.backends.cudnn.allow_tf32))
+            seen.append((image.shape[1] // step.PROOF_CHANNELS, torch.backends.cudnn.allow_tf32))
         with switches_for(Precision.FP32) if small else nullcontext():
             return real(image, kernel)
 
-    monkeypatch.setattr(precision, "_convolve", convolve)
+    monkeypatch.setattr(step, "_convolve", convolve)
     return seen
 
 
 def test_a_convolution_too_small_for_tf32_is_proven_by_a_larger_one(gpu, small_in_fp32):
     control = control_on(gpu.desk.hardware.device)
-    assert control.scale == precision.CONTROL_SCALES[1]
+    assert control.scale == step.CONTROL_SCALES[1]
     assert control.errors["conv"] > 1e-4
     small_in_fp32.clear()
     done = gpu.measure("cnn", precision=Precision.FP32, batch_size=2)
@@ -111,13 +111,13 @@ def test_amp_is_proven_under_autocast(gpu, amp, least):
 
 
 def test_autocast_that_leaves_an_operator_as_it_was_proves_no_amp(gpu, monkeypatch):
-    real = precision._convolve
+    real = step._convolve
 
     def apart(image, kernel):
         with torch.autocast("cuda", enabled=False):
             return real(image, kernel)
 
-    monkeypatch.setattr(precision, "_convolve", apart)
+    monkeypatch.setattr(step, "_convolve", apart)
     done = gpu.measure("cnn", precision=Precision.AMP_BF16, batch_size=2)
     assert done.launch.precision_errors["conv"] is None
     assert done.launch.precision_errors["matmul"] is not None
@@ -128,4 +128,4 @@ def test_autocast_that_leaves_an_operator_as_it_was_proves_no_amp(gpu, monkeypat
 def test_the_switches_are_as_before_after_a_control(gpu):
     with switches_for(Precision.FP32) as strict:
         control_on(gpu.desk.hardware.device)
-        assert precision.read_switches() == strict
+        assert step.read_switches() == strict

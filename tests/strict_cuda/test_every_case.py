@@ -17,7 +17,7 @@ import torch.utils.checkpoint
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.executions import OF_TORCH
-from gpubench.measure import precision as proof
+from gpubench.measure import step as proof
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest

@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 import torch
 
-from gpubench.measure.execution import prepare
+from gpubench.measure.guards import prepare
 from gpubench.measure.step import Turn, move
 from gpubench.models import Execution, Precision, Recipe, TaskKind, WeightType
 from strict_cuda.conftest import KERNEL_S

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from command import gpubench
 
-from gpubench.cli.progress import LiveProgress
+from gpubench.cli.progress import Shown
 from gpubench.measure import messages
-from gpubench.measure.child import Child, environment_of
-from gpubench.measure.launcher import Launcher
+from gpubench.measure.environment import environment_of
+from gpubench.measure.launcher import Child, Launcher
 from gpubench.measure.messages import RoundEnded
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
@@ -92,12 +92,12 @@ def test_a_launcher_measures_in_processes_of_its_own(inside_gpu):
         load_profiles(),
     )
     made = msgspec.structs.replace(made, budget=msgspec.structs.replace(BRIEF, launches=1, timed_s=3.0))
-    live, lines = LiveProgress(), set()
+    live, lines = Shown(), set()
 
     def on_event(event):
-        live(event)
+        live.note(event)
         if isinstance(event, RoundEnded) and event.timed:
-            lines.add(live._line().plain)
+            lines.add(live.line())
 
     found = {m.case: m for m in Launcher(made, device, on_event).run()}
     assert {(m.case.label, m.status, m.reason) for m in found.values() if m.status is not Status.OK} == set()

@@ -16,8 +16,7 @@ from torch import distributed
 
 from gpubench.discovery import load_workload
 from gpubench.measure import micro
-from gpubench.measure.messages import Setup
-from gpubench.measure.place import STORE_VARIABLE, Place
+from gpubench.measure.messages import STORE_VARIABLE, Place, Setup
 from gpubench.measure.step import move
 from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up, open_store, share
 from gpubench.models import ParallelMode, Precision, Status

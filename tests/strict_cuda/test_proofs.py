@@ -13,16 +13,14 @@ import pytest
 import torch
 from cuda_check.builders import check
 
-from gpubench.cuda_check.cases import waiting_case
 from gpubench.cuda_check.judge import judge
-from gpubench.cuda_check.run import WAITING
-from gpubench.measure import execution, proofs
+from gpubench.cuda_check.run import WAITING, waiting_case
+from gpubench.measure import guards, proofs
 from gpubench.measure.case import try_batch
-from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.messages import Prove, TryBatch
 from gpubench.measure.proofs import prove
-from gpubench.measure.step import Work
+from gpubench.measure.step import Hardware, Work
 from gpubench.models import (
     CaseRow,
     CudaCheck,
@@ -140,8 +138,8 @@ def test_where_the_host_sets_the_pace_the_clock_is_undecided(proven):
 
 
 def test_events_that_run_at_another_speed_are_seen(proven, monkeypatch):
-    times = proofs.busy.event_times
-    monkeypatch.setattr(proofs.busy, "event_times", lambda *a: tuple(1.05 * t for t in times(*a)))
+    times = proofs.guards.event_times
+    monkeypatch.setattr(proofs.guards, "event_times", lambda *a: tuple(1.05 * t for t in times(*a)))
     assert state_of(proven("clock"), "clock", "device events") == "FAILED"
 
 
@@ -304,7 +302,7 @@ def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
 
 
 def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
-    monkeypatch.setattr(execution, "_tells_nothing", lambda error: False)
+    monkeypatch.setattr(guards, "_tells_nothing", lambda error: False)
     made = waiting(make_gpu())
     assert state_of(made, "faults", "that waits") == "FAILED"
 
@@ -354,9 +352,7 @@ def test_a_proof_that_is_over_leaves_nothing_on_the_device(gpu, monkeypatch):
 
 def test_blocks_run_in_the_order_that_a_steady_drift_cancels_in():
     order = []
-    made = proofs.by_hand.in_fours(
-        lambda: order.append("a") or 1.0, lambda: order.append("b") or 2.0, fours=3
-    )
+    made = proofs.in_fours(lambda: order.append("a") or 1.0, lambda: order.append("b") or 2.0, fours=3)
     assert "".join(order) == "abba" * 3
     assert (made.first_s, made.second_s) == ((1.0,) * 6, (2.0,) * 6)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from gpubench.measure import busy, guards
-from gpubench.measure.execution import prepare
+from gpubench.measure import guards
+from gpubench.measure.guards import prepare
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Ready
 from gpubench.measure.step import move
@@ -69,11 +69,11 @@ def test_issue_times_begin_with_an_idle_device(gpu):
     for index in range(2):
         work.step(index)
     gpu.desk.clock().synchronize()
-    alone = busy.host_issue_times(work.step, gpu.desk.clock())
+    alone = guards.host_issue_times(work.step, gpu.desk.clock())
     x = torch.zeros(1, device="cuda")
     for _ in range(50):
         x.add_(1)
-    assert busy.host_issue_times(work.step, gpu.desk.clock()) == pytest.approx(alone, abs=KERNEL_S)
+    assert guards.host_issue_times(work.step, gpu.desk.clock()) == pytest.approx(alone, abs=KERNEL_S)
 
 
 def test_a_latency_spans_all_the_work_of_its_pass(gpu):

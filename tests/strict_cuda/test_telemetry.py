@@ -9,7 +9,8 @@ import pytest
 from nvml.script import Fault, change, load_dump
 
 from gpubench.errors import NoDeviceError
-from gpubench.measure import telemetry, worker
+from gpubench.measure import launch as measuring
+from gpubench.measure import worker
 from gpubench.measure.messages import Setup
 from gpubench.models import Reading, Status
 from gpubench.probe.backend import Readings
@@ -68,7 +69,7 @@ def test_energy_and_held_clocks_are_those_of_the_timed_rounds(make_slow):
 
 def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monkeypatch):
     """mJ, mW, MHz and ns by the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the record."""
-    monkeypatch.setattr(telemetry, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     calls, faults = load_dump("h200"), []
     for function, answers, arguments in (
         ("nvmlDeviceGetTotalEnergyConsumption", (2_000_000, 8_000_000), ()),
@@ -93,7 +94,7 @@ def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monk
 
 
 def test_samples_lie_on_the_clock_of_the_rounds(make_slow, monkeypatch):
-    monkeypatch.setattr(telemetry, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     gpu = make_slow()
     began_s = gpu.machine.now_ns * 1e-9
     gpu.desk.telemetry = Counters(gpu.machine)

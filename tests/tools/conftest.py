@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ FITTED = "2026-11-20"
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What is said of a calibration from the published rows, as of ``FITTED``."""
     path = tmp_path_factory.mktemp("calibrated") / "c.json"
-    document = write_calibration(None, path, FITTED)
+    document = write_calibration(None, path, date.fromisoformat(FITTED))
     assert document["path"] == str(path)
     return document
 

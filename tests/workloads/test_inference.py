@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.measure.busy import LATENCY_PASSES, latencies
+from gpubench.measure.guards import LATENCY_PASSES, latencies
 from gpubench.measure.loop import Clock
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest

@@ -94,7 +94,7 @@ def test_a_build_without_further_batches_of_its_form_keeps_one(tmp_path: Path, i
 
 
 def test_a_slow_build_is_called_once_and_a_task_is_taken_as_it_is(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("gpubench.user_build.SLOW_BUILD_S", -1.0)
+    monkeypatch.setattr("gpubench.user_model.SLOW_BUILD_S", -1.0)
     assert len(load_workload(write(tmp_path, GOOD)).build(3, 0).batches) == 1
     monkeypatch.undo()
     source = "from gpubench.discovery import load_workload\ndef build(n):\n    return load_workload('cnn').tiny(n, 0)\n"

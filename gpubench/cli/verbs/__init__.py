@@ -1,1 +1,1 @@
-"""The verbs: a file each, whose name is the verb's, with ``_`` for ``-``."""
+"""The verbs, a file each, named as the verb with ``_`` for ``-``; what each does stands in the table."""

@@ -1,31 +1,18 @@
-"""`gpubench compare`: two runs, case by case, with the interval of each ratio."""
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode
+from gpubench.record import compare, store
 from gpubench.record.request import CompareRequest
+from gpubench.sections.comparison import compared
 from gpubench.units import plain
-
-if TYPE_CHECKING:
-    from gpubench.record.compare import Comparison
 
 
 def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
-    """Compare two runs case by case: B over A, so that above 1 B is faster."""
-    from gpubench.folders import results_root
-    from gpubench.record.compare import compare
-    from gpubench.record.run_file import read_run
-    from gpubench.record.store import find_run
-    from gpubench.sections.comparison import compared
-
-    tolerance, root = request.fail_over, results_root(request.results)
-    a, b = (read_run(find_run(root, name)) for name in (request.a, request.b))
-    found = compare(a, b, across_devices=request.by == "device")
+    tolerance = request.fail_over
+    a, b = (store.read_named(request.results, name) for name in (request.a, request.b))
+    found = compare.compare(a, b, across_devices=request.by == "device")
     for remark in found.remarks:
         say(remark)
     answer(as_json, lambda: found.document(tolerance), lambda: compared(found))
@@ -36,27 +23,19 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     return ExitCode.UNDECIDED if found.undecided(tolerance) else ExitCode.DONE
 
 
-def _against_b(found: Comparison, tolerance: float | None) -> Iterator[str]:
+def _against_b(found: compare.Comparison, tolerance: float | None) -> Iterator[str]:
     """Name the cases without a figure in B, and those that fail the gate or are undecided at it."""
-    from gpubench.record.compare import share_words
-
     for broken in found.broken:
         why = f": {plain(broken.reason)}" if broken.reason else ""
         yield f"no figure in B ({broken.status.replace('_', ' ')}{why}): {plain(broken.label)}"
     if tolerance is None:
         return
-    share = share_words(tolerance)
-    for why, cases, then in (
-        (f"slower in B by more than {share}, beyond the interval", found.slower(tolerance), ""),
-        ("broken in B", found.broken, ""),
-        (
-            f"undecided at {share}, as the interval allows both",
-            found.undecided(tolerance),
-            "; measure longer",
-        ),
-    ):
-        if cases:
-            yield f"{why}: {', '.join(plain(each.label) for each in cases)}{then}"
-
-
-VERB = Verb(verb, place=60, also_called=("diff", "regress"))
+    share = compare.share_words(tolerance)
+    told: dict[str, Sequence[Any]] = {
+        f"slower in B by more than {share}, beyond the interval": found.slower(tolerance),
+        "broken in B": found.broken,
+        f"undecided at {share}, as the interval allows both; measure longer": found.undecided(tolerance),
+    }
+    yield from (
+        f"{why}: {', '.join(plain(each.label) for each in cases)}" for why, cases in told.items() if cases
+    )

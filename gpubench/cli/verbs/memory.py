@@ -1,32 +1,28 @@
-"""`gpubench memory`: what a step needs, whether it fits, and what would make it fit."""
-
-from __future__ import annotations
-
 from typing import Any
 
-from gpubench.cli.options import Verb
-from gpubench.cli.output import BriefRequest, answer, say_meanings
+import msgspec
+
+from gpubench.cli.output import answer, say_meanings
+from gpubench.cli.table import BriefRequest
+from gpubench.errors import MisuseError
+from gpubench.models import MEMORY_VERSION
+from gpubench.predict.capacity import capacity_of
+from gpubench.predict.memory_answer import memory
 from gpubench.predict.request import MemoryRequest
+from gpubench.sections.memory import answered, room
+from gpubench.specs import usual_spec
 
 
 def verb(request: MemoryRequest, shown: BriefRequest, *, as_json: bool) -> None:
-    """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
     say_meanings(request.gpus)
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json, shown.brief)
         return
-    from gpubench.models import MEMORY_VERSION
-    from gpubench.predict.memory_answer import memory
-    from gpubench.sections.memory import answered
-
-    answers = memory(request)
+    answers, alone = memory(request), len(request.workloads) == 1
 
     def document(*, brief: bool = False) -> dict[str, Any]:
-        alone = len(request.workloads) == 1
         documents = [each.brief(with_cards=alone) if brief else each.flat() for each in answers]
-        if alone:
-            return documents[0]
-        return {"schema_version": MEMORY_VERSION, "workloads": documents}
+        return documents[0] if alone else {"schema_version": MEMORY_VERSION, "workloads": documents}
 
     answer(
         as_json,
@@ -38,14 +34,6 @@ def verb(request: MemoryRequest, shown: BriefRequest, *, as_json: bool) -> None:
 
 def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> None:
     """What each card has room for."""
-    import msgspec
-
-    from gpubench.errors import MisuseError
-    from gpubench.models import MEMORY_VERSION
-    from gpubench.predict.capacity import capacity_of
-    from gpubench.sections.memory import room
-    from gpubench.specs import usual_spec
-
     bare = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
     if msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
         raise MisuseError(
@@ -59,6 +47,3 @@ def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> Non
         lambda: {"schema_version": MEMORY_VERSION, "gpus": [each.flat() for each in found]},
         lambda: (part for each in found for part in room(each)),
     )
-
-
-VERB = Verb(verb, place=100, also_called=("fit", "fits", "vram", "mem"))

@@ -1,33 +1,15 @@
-"""`gpubench new-workload`."""
-
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import msgspec
-
-from gpubench.cli.options import Verb
 from gpubench.cli.output import print_json, say
+from gpubench.cli.table import NewWorkloadRequest
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file
-from gpubench.options import Option
-
-
-class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model is called."""
-
-    name: Annotated[
-        str, Option("Name of the model; the file is ./NAME.py.", place=True, bare=True, metavar="NAME")
-    ]
+from gpubench.folders import package_text
 
 
 def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
-    """Write a commented template for a model of your own; it runs unchanged."""
-    from gpubench.folders import package_text
-
     stem = request.name.removesuffix(".py")
     if not stem.isidentifier():
         raise MisuseError(
@@ -53,6 +35,3 @@ def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
     if as_json:
         print_json({"path": str(path)})
     say(f"wrote {path}; next: gpubench rank --workload ./{path}, or gpubench run --workload ./{path} --quick")
-
-
-VERB = Verb(verb, place=150)

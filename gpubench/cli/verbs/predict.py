@@ -1,22 +1,19 @@
-"""`gpubench predict`: throughput on GPUs that are not here, with an interval and its reasons."""
-
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import Any
 
 from gpubench.blocks.parts import Paragraph
-from gpubench.cli.options import Verb
-from gpubench.cli.output import BriefRequest, answer, print_json, print_path, say, say_meanings
+from gpubench.cli.output import answer, print_json, print_path, say, say_meanings
+from gpubench.cli.table import BriefRequest
 from gpubench.errors import MisuseError
 from gpubench.files import table_json, write_file
 from gpubench.folders import package_path
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
 
+# What is imported inside loads numpy, before which `tools` says how many threads it may start.
 
-def show(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None:
-    """Print throughput, interval and reasons for each GPU, the fastest first."""
+
+def show_(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None:
     from gpubench.predict.answers import as_brief_records, as_records
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
@@ -27,33 +24,26 @@ def show(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None
         say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
     say_meanings(request.gpus)
     answers = predict(request)
-    answer(
-        as_json,
-        lambda: as_records(answers),
-        lambda: answered(answers),
-        (lambda: as_brief_records(answers)) if shown.brief else None,
-    )
+    brief = (lambda: as_brief_records(answers)) if shown.brief else None
+    answer(as_json, lambda: as_records(answers), lambda: answered(answers), brief)
 
 
-def score(request: ScoreRequest, *, as_json: bool) -> None:
-    """Score the calibration, in a checkout, or sealed forecasts on measurements of your own."""
+def score_(request: ScoreRequest, *, as_json: bool) -> None:
+    from gpubench.predict.seal import score_sealed
     from gpubench.sections.prediction import scored, scored_seal
 
     if request.sealed is not None:
-        from gpubench.predict.seal import score_sealed
-
         held = score_sealed(request.sealed, request.file)
         answer(as_json, lambda: held, lambda: scored_seal(held))
-        return
-    document = _tool("evaluate").score(request.file)
-    answer(as_json, lambda: document, lambda: scored(document))
+    else:
+        document = _tool("evaluate").score(request.file)
+        answer(as_json, lambda: document, lambda: scored(document))
 
 
-def seal(request: SealRequest, *, as_json: bool) -> None:
-    """Write what is predicted of a CSV of cases, with version, commit and one hash over all of it."""
-    from gpubench.predict.seal import seal as seal_of
+def seal_(request: SealRequest, *, as_json: bool) -> None:
+    from gpubench.predict.seal import seal
 
-    made = seal_of(request.cases)
+    made = seal(request.cases)
     if request.output is not None:
         write_file(request.output, table_json(made, order="sorted"))
     if as_json or request.output is None:
@@ -62,8 +52,7 @@ def seal(request: SealRequest, *, as_json: bool) -> None:
         print_path(request.output)
 
 
-def calibrate(request: CalibrateRequest, *, as_json: bool) -> None:
-    """Rebuild what predictions rest on from the published rows and your own runs, in a checkout."""
+def calibrate_(request: CalibrateRequest, *, as_json: bool) -> None:
     tool = _tool("calibrate")
     done = tool.write_calibration(request.own, tool.own_calibration_path())
     told = (
@@ -88,10 +77,3 @@ def _tool(name: str) -> Any:
         )
     sys.path.insert(0, str(checkout))
     return import_module(f"tools.{name}")
-
-
-VERB = Verb(
-    {"show": show, "seal": seal, "score": score, "calibrate": calibrate},
-    "Predict throughput on GPUs that are not here.",
-    place=90,
-)

@@ -8,6 +8,7 @@ replace is decided in one place for all sources.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -56,19 +57,24 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int | None = None
 
 
-class Quote(msgspec.Struct, frozen=True, kw_only=True):
-    """One price as a source gives it, not yet believed.
+NO_HOST = HostFacts()
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One price as a source or a table gives it, not yet believed.
 
     Attributes:
         gpu: The GPU in the source's own words; "" where only the instance tells it.
         gpu_memory_gib: Memory of one GPU, where the source says [GiB].
         price: Price of the whole instance [USD/h] as text or number.
+        usd_per_unit: What a unit of the price's currency is worth; None is US dollars.
         price_date: None is the day of retrieval.
         in_stock: Whether one can be had at this moment; None where the source does not say.
         ask_count: Hosts of a marketplace whose cheapest this is.
         ask_median: What the middle one of them asks [USD/h].
         seller: None is the usual one of the kind: a company, or any host of a marketplace.
-        host: What the source says of the host that asks: fields of ``HostFacts``.
+        host: What the source says of the host that asks.
+        row: Where it stands in a table of one's own, whose cells are all of text; None is no such table.
     """
 
     provider: str
@@ -80,17 +86,20 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     vcpus: float | str | None = None
     ram_gib: float | str | None = None
     price: float | str
+    usd_per_unit: Decimal | None = None
     pricing: Pricing = Pricing.ON_DEMAND
-    term_years: int | None = None
+    term_years: int | str | None = None
     kind: str = "vm"
     price_date: str | None = None
     source: str
     note: str | None = None
     in_stock: bool | None = None
-    ask_count: int | None = None
-    ask_median: float | None = None
+    ask_count: int | str | None = None
+    ask_median: float | str | None = None
     seller: Seller | None = None
-    host: HostFacts = HostFacts()
+    is_floor: bool | None = None
+    host: HostFacts = NO_HOST
+    row: str | None = None
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):

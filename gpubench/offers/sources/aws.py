@@ -1,15 +1,12 @@
-"""AWS: Linux prices of GPU instances on demand and reserved from the price list, and spot from its history.
+"""AWS: Linux prices of GPU instances on demand and reserved, from the price list.
 
-Needs AWS credentials, in any of the places where boto3 looks, with ``pricing:GetProducts`` and
-``ec2:DescribeSpotPriceHistory``. Reserved means standard, no upfront. Spot is the median over the zones of
-a region; a region that refuses these credentials has no spot quotes.
+Needs AWS credentials, in any of the places where boto3 looks, with ``pricing:GetProducts``. Reserved means
+standard, no upfront. Spot prices are in the catalog that gpuhunt collects.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -24,13 +21,10 @@ from gpubench.offers.sources import (
     SourceError,
     SourceSkippedError,
     Transport,
-    Unread,
     decode_rows,
 )
-from gpubench.today import now
 
 PRICING_REGION = "us-east-1"
-INSTANCE_TYPES_PER_REQUEST = 100
 MAX_PAGES = 500
 PRODUCT_FILTERS = {
     "instanceFamily": "GPU instance",
@@ -40,8 +34,6 @@ PRODUCT_FILTERS = {
     "capacitystatus": "Used",
 }
 _TERMS = {"1yr": 1, "3yr": 3}
-
-ClientFactory = Callable[[str, str], Any]
 
 
 class _Attributes(msgspec.Struct, rename="camel"):
@@ -88,32 +80,23 @@ def fetch(transport: Transport) -> Iterator[Said]:
     try:
         from botocore.exceptions import BotoCoreError, ClientError
 
-        clients = _clients()
+        client = _client()
     except ImportError:
         raise SourceSkippedError(f"boto3 is not installed: {pip_install('boto3')}") from None
     try:
-        texts = [text.encode() for text in _price_list(clients)]
+        texts = [text.encode() for text in _price_list(client)]
     except (BotoCoreError, ClientError) as error:
         raise SourceError(f"AWS price list failed: {error}") from None
     listings, unread = decode_rows(texts, _Listing, "AWS price list")
     yield from unread
-    quotes = [quote for listing in listings for quote in _list_quotes(listing)]
-    yield from quotes
+    for listing in listings:
+        yield from _list_quotes(listing)
     if not unread:
-        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
-    machines: dict[str, dict[str, Quote]] = defaultdict(dict)
-    for quote in quotes:
-        if quote.region and quote.pricing is Pricing.ON_DEMAND:
-            machines[quote.region][quote.instance] = quote
-    for region, by_name in machines.items():
-        try:
-            yield from _spot_quotes(clients("ec2", region), by_name)
-        except (BotoCoreError, ClientError):
-            continue  # the account has not enabled this region, or may not ask for its spot prices
+        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))
 
 
-def _clients() -> ClientFactory:
-    """Return what makes a boto3 client of a service in a region."""
+def _client() -> Any:
+    """Return a boto3 client of the price list."""
     import boto3
     from botocore.config import Config
 
@@ -121,12 +104,11 @@ def _clients() -> ClientFactory:
     if session.get_credentials() is None:
         raise SourceSkippedError("no AWS credentials: see `aws configure`, or set AWS_PROFILE")
     config = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 4})
-    return lambda service, region: session.client(service, region_name=region, config=config)
+    return session.client("pricing", region_name=PRICING_REGION, config=config)
 
 
-def _price_list(clients: ClientFactory) -> Iterator[str]:
+def _price_list(client: Any) -> Iterator[str]:
     filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in PRODUCT_FILTERS.items()]
-    client = clients("pricing", PRICING_REGION)
     pages = client.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
     for number, page in enumerate(pages):
         if number >= MAX_PAGES:
@@ -161,34 +143,6 @@ def _list_quotes(listing: _Listing) -> Iterator[Quote]:
                 source="AWS Price List API",
                 note="standard, no upfront" if term_years else None,
             )
-
-
-def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote | Unread]:
-    names = sorted(machines)
-    prices: dict[str, dict[str, float]] = defaultdict(dict)
-    for start in range(0, len(names), INSTANCE_TYPES_PER_REQUEST):
-        pages = client.get_paginator("describe_spot_price_history").paginate(
-            InstanceTypes=names[start : start + INSTANCE_TYPES_PER_REQUEST],
-            ProductDescriptions=["Linux/UNIX"],
-            StartTime=now(),
-        )
-        for page in pages:
-            for row in page["SpotPriceHistory"]:
-                try:
-                    name, zone, price = row["InstanceType"], row["AvailabilityZone"], float(row["SpotPrice"])
-                except (KeyError, TypeError, ValueError) as error:
-                    yield Unread(row="AWS spot price history", reason=f"not read: {error!r}")
-                else:
-                    prices[name].setdefault(zone, price)
-    for name in machines.keys() & prices.keys():
-        zones = prices[name]
-        yield msgspec.structs.replace(
-            machines[name],
-            price=median(zones.values()),
-            pricing=Pricing.SPOT,
-            source="AWS spot price history",
-            note=f"median of {len(zones)} zones",
-        )
 
 
 SOURCE = Source("aws", "aws", fetch)

@@ -1,0 +1,484 @@
+"""Is a device fit to be measured: who else uses it, what limits it, and each check of ``gpubench doctor``.
+
+Process lists are blind in most containers, and utilization lags a load that has just ended. So use by
+others is judged by the list, by utilization and by memory together, and seen twice before a run is refused.
+The checks of doctor go from the software up: each says what was seen and how to fix it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import psutil
+
+from gpubench.errors import MisuseError, NoDeviceError, seen_and_fix
+from gpubench.installing import pip_install
+from gpubench.models import DeviceProfile, Finding, FindingKind
+from gpubench.precisions import TF32_OVERRIDE, forcing_tf32
+from gpubench.probe.backend import DeviceState, ProbeReport, Readings, unusable
+from gpubench.probe.host import (
+    container,
+    cpu_governor,
+    cpu_name,
+    cpu_quota,
+    memory_bytes,
+    nvidia_nodes,
+    usable_threads,
+)
+from gpubench.probe.select import CUDA_VARIABLE, given_none, visible_devices, why_hidden
+from gpubench.probe.torch_view import torch_problem, torch_view
+from gpubench.units import GIB, Seconds, count, format_bytes, format_number, format_percent, plain
+from gpubench.workload import OR_CPU_BUILD
+
+BUSY_LIMIT = 0.05
+"""Utilization of an idle GPU is 0 to 1 %; a desktop that draws stays below this."""
+MEMORY_LIMIT = 0.02
+"""Used memory without the driver's reserve, as a share of the whole."""
+POWER_CAP_LIMIT = 0.98
+"""Enforced over default power limit; below it the card is slower than its name says."""
+SECOND_LOOK_AFTER_S = 1.0
+_NARROW_LINK = 4
+"""Lanes of a PCIe link over which copies are slow."""
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """Use of a device by others, seen twice. ``refuse``: it disturbs; else it only holds memory."""
+
+    seen: str
+    limit: float | None
+    refuse: bool
+    pids: tuple[int, ...] = ()
+
+    def finding(self) -> Finding:
+        """The same as it is stored; process numbers are of no use to anybody else."""
+        return Finding(kind=FindingKind.SHARED_GPU, value=self.seen, limit=self.limit)
+
+
+def preflight(
+    device: DeviceProfile,
+    readings: Readings,
+    *,
+    allow_shared: bool = False,
+    wait: Callable[[Seconds], None] = time.sleep,
+) -> tuple[Finding, ...]:
+    """Check that a device is free and whole, in at most a second.
+
+    Args:
+        device: As probed.
+        readings: Open on this device.
+        allow_shared: Note use by others instead of refusing.
+        wait: Sleeps between two looks; a test's clock in tests.
+
+    Returns:
+        ``SHARED_GPU`` and ``POWER_CAPPED`` where they apply.
+
+    Raises:
+        NoDeviceError: If the compute mode keeps this run out, or if others use the device unallowed.
+    """
+    mode = readings.compute_mode()
+    if mode not in {None, "default"}:
+        foreign = ", ".join(map(str, _foreign(readings)))
+        refusal = kept_out(device, mode, f"PIDs {foreign}" if foreign else None)
+        if refusal is not None:
+            raise NoDeviceError(refusal)
+    sharing = look_twice(device, readings, wait=wait)
+    if sharing is not None and sharing.refuse and not allow_shared:
+        who = f" (PIDs {', '.join(map(str, sharing.pids))})" if sharing.pids else ""
+        raise NoDeviceError(
+            f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
+            "--device; `gpubench run` also takes --allow shared, which marks every figure"
+        )
+    findings = [] if sharing is None else [sharing.finding()]
+    capped = power_capped(readings)
+    return (*findings, *(() if capped is None else (capped,)))
+
+
+def look_twice(
+    device: DeviceProfile, readings: Readings, *, wait: Callable[[Seconds], None] = time.sleep
+) -> Sharing | None:
+    """Return who else uses the device, if two looks a second apart agree that somebody does."""
+    first = _look(device, readings)
+    if first is None or not first.refuse:
+        return first
+    wait(SECOND_LOOK_AFTER_S)
+    second = _look(device, readings)
+    return second if second is None or second.refuse else None
+
+
+def power_capped(readings: Readings) -> Finding | None:
+    """``POWER_CAPPED`` with the enforced share of the default power limit, where it is below the limit."""
+    limits = readings.power_limits()
+    share = _capped_share(limits.enforced_w, limits.default_w)
+    if share is None:
+        return None
+    return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
+
+
+def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
+    """The share of its default power limit that a card is held to; None where it is whole or not known."""
+    if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
+        return None
+    return enforced_w / default_w
+
+
+def _foreign(readings: Readings) -> list[int]:
+    """Numbers of the other processes that compute on a device, as far as its driver lists them."""
+    return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
+
+
+def _look(device: DeviceProfile, readings: Readings) -> Sharing | None:
+    if foreign := _foreign(readings):
+        return Sharing(
+            seen=count(len(foreign), "other process"),
+            limit=None,
+            refuse=True,
+            pids=tuple(foreign),
+        )
+    now = readings.sample()
+    if now.utilization is not None and now.utilization > BUSY_LIMIT:
+        seen = f"{format_percent(now.utilization)} busy, no process listed"
+        return Sharing(seen=seen, limit=BUSY_LIMIT, refuse=True)
+    used, total = readings.memory_in_use_bytes(), device.memory_bytes
+    if used is not None and total and not device.unified_memory and used / total > MEMORY_LIMIT:
+        return Sharing(
+            seen=f"{format_percent(used / total)} of memory in use", limit=MEMORY_LIMIT, refuse=False
+        )
+    return None
+
+
+def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
+    """Why its compute mode keeps a run from a device; None where it does not.
+
+    Args:
+        device: As probed.
+        mode: Its compute mode, where it tells.
+        taken_by: Who else computes on it.
+    """
+    back = f"set the mode back with nvidia-smi -i {device.index} -c DEFAULT"
+    if mode == "prohibited":
+        return f"{_label(device)} is in compute mode {mode}: no program may use it; {back}"
+    if mode in {"exclusive_process", "exclusive_thread"} and taken_by is not None:
+        return (
+            f"{_label(device)} is in compute mode {mode} and taken ({taken_by}); end that process or {back}"
+        )
+    return None
+
+
+def _label(device: DeviceProfile) -> str:
+    return f"GPU {device.index} ({plain(device.name or 'unknown')})"
+
+
+def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
+    """What keeps a device below what it could do now: a line each, with what to do where that helps."""
+    found = []
+    limit, default = device.power_limit_w, device.power_limit_default_w
+    if limit is not None and default and (share := _capped_share(limit, default)) is not None:
+        restore = "restore the default with the driver's own tool"
+        if device.is_nvidia:
+            restore = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
+        found.append(
+            f"power limit {format_number(limit)} W of {format_number(default)} W "
+            f"({format_percent(share)}); {restore}"
+        )
+    if device.mig_enabled:
+        found.append("MIG mode: this is a slice of the card, not the card")
+    if device.virtualization in {"vgpu", "host_vgpu", "host_vsga"}:
+        found.append(f"virtual GPU ({device.virtualization}): the card is shared with other machines")
+    if state is None:
+        return found
+    clocks = (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
+    return [*found, *_link(device, state), *clocks, *_others(device, state)]
+
+
+def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
+    found = []
+    width, most = state.pcie_width_now, device.pcie_width
+    if width is not None and most is not None and width < most:
+        found.append(f"PCIe link x{width} of x{most}; check seating and slot (some laptops are wired so)")
+    elif most is not None and most <= _NARROW_LINK:
+        found.append(f"PCIe link of x{most}: copies to and from the host are slow; use a wider slot")
+    generation, best = state.pcie_generation_now, device.pcie_generation
+    if generation is not None and best is not None and generation < best and state.idle is False:
+        found.append(f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS")
+    if best is not None and state.pcie_generation_card is not None and best < state.pcie_generation_card:
+        found.append(
+            f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
+        )
+    return found
+
+
+def _others(device: DeviceProfile, state: DeviceState) -> list[str]:
+    found = []
+    if state.process_count:
+        who = f"{count(state.process_count, 'process')} {'is' if state.process_count == 1 else 'are'}"
+        found.append(f"{who} on it; end what need not run, or choose another GPU")
+    elif state.utilization is not None and state.utilization > BUSY_LIMIT:
+        found.append(f"{format_percent(state.utilization)} busy although no process is listed")
+    elif state.memory_in_use_bytes is not None and device.memory_bytes:
+        share = state.memory_in_use_bytes / device.memory_bytes
+        if share > MEMORY_LIMIT and not device.unified_memory:
+            found.append(f"{format_percent(share)} of its memory is in use")
+    if state.compute_mode not in {None, "default"}:
+        found.append(f"compute mode {state.compute_mode}; set it back with nvidia-smi -c DEFAULT")
+    return found
+
+
+class Check(msgspec.Struct, frozen=True):
+    """What was looked at and seen: ``fail`` keeps a run from it, ``warn`` makes its figures worth less.
+
+    ``none`` is neither: what was looked for is not here, and nothing needs it.
+    """
+
+    status: Literal["ok", "none", "warn", "fail"]
+    name: str
+    seen: str
+    fix: str | None = None
+
+
+_NEWEST_PYTHON = (3, 13)
+_OLDEST_TORCH = (2, 4)
+# Variables that slow every step down, and how.
+_SLOWING_VARIABLES = {
+    "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the one before",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "asks the driver for every allocation",
+    "TORCH_USE_CUDA_DSA": "checks every access on the device",
+}
+
+
+def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) -> tuple[Check, ...]:
+    """Check everything between Python and the GPU, and the machine around it.
+
+    Args:
+        report: From ``probe()``.
+        environment: Variables; None means this process's own.
+    """
+    variables = os.environ if environment is None else environment
+    seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if not d.is_cpu]
+    gpus = [device for device, _ in seen if device.is_nvidia]
+    return (
+        _python(report),
+        _torch(report),
+        _binding(),
+        *_driver(report, gpus),
+        *_visibility(gpus, variables, unusable(report.problems)),
+        *_torch_reaches(gpus, variables),
+        *(check for device, state in seen for check in _gpu(device, state)),
+        *_variables(variables),
+        *host_checks(),
+    )
+
+
+def failed(checks: Iterable[Check]) -> bool:
+    """Whether something keeps a measurement from running."""
+    return any(check.status == "fail" for check in checks)
+
+
+def _python(report: ProbeReport) -> Check:
+    if sys.version_info[:2] > _NEWEST_PYTHON:
+        newest = ".".join(map(str, _NEWEST_PYTHON))
+        return Check(
+            "warn", "Python", report.host.python, f"gpubench is tested up to {newest}; use that if in doubt"
+        )
+    return Check("ok", "Python", report.host.python)
+
+
+def _torch(report: ProbeReport) -> Check:
+    host = report.host
+    if host.torch is None:
+        return Check("fail", "torch", "not installed", f"{pip_install('torch')}; {OR_CPU_BUILD}")
+    build = f"CUDA {host.torch_cuda}" if host.torch_cuda else "ROCm" if host.torch_hip else "CPU only"
+    seen = f"{plain(host.torch)} ({build})"
+    numbers = host.torch.split("+")[0].split(".")[:2]
+    if all(n.isdigit() for n in numbers) and tuple(map(int, numbers)) < _OLDEST_TORCH:
+        return Check("fail", "torch", seen, "install torch 2.4 or later")
+    return Check("ok", "torch", seen)
+
+
+def _binding() -> Check:
+    name = "driver binding"
+    installed = {(d.metadata["Name"] or "").lower() for d in metadata.distributions()}
+    if "nvidia-ml-py" not in installed:
+        return Check("fail", name, "nvidia-ml-py is not installed", pip_install("nvidia-ml-py"))
+    seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}"
+    if "pynvml" in installed:
+        fix = f"pip uninstall pynvml, then {pip_install('--force-reinstall', 'nvidia-ml-py')}"
+        return Check("warn", name, f"{seen}, and the retired package pynvml beside it", fix)
+    return Check("ok", name, seen)
+
+
+def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Check]:
+    if gpus:
+        seen = f"{gpus[0].driver_version}, CUDA {gpus[0].cuda_driver_version}"
+        yield Check("ok", "NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path not told'}")
+    for problem in report.problems:
+        name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
+        if problem.device_index is not None:
+            name = f"GPU {problem.device_index}"
+        if problem.exit_code:
+            yield Check("fail", name, problem.seen(), problem.fix)
+        else:
+            yield (
+                Check("warn", name, problem.seen(), problem.fix)
+                if gpus
+                else Check("none", name, problem.seen())
+            )
+
+
+def _visibility(
+    gpus: Sequence[DeviceProfile], variables: Mapping[str, str], broken: Mapping[int, str]
+) -> Iterator[Check]:
+    name = CUDA_VARIABLE
+    text = variables.get(name)
+    if text is None:
+        return
+    if not gpus:
+        yield Check("ok", name, f"{text!r}, and no GPU here to show or hide")
+        return
+    try:
+        visible = visible_devices(gpus, variables, unusable=broken)
+    except (MisuseError, NoDeviceError) as error:
+        yield Check("fail", name, error.seen, error.fix)
+        return
+    if visible:
+        yield Check("ok", name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
+    else:
+        fix = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
+        yield Check("warn", name, f"{why_hidden(variables)}: runs measure the CPU", fix)
+
+
+def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
+    """Open each GPU with torch in a child process, and compare what it sees with what the driver says."""
+    for device in gpus:
+        if torch_problem(device) is not None:
+            return  # said already
+        seen, fix = torch_view(device, variables)
+        name = f"GPU {device.index} in torch"
+        yield Check("ok", name, seen) if fix is None else Check("fail", name, seen, fix)
+
+
+def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
+    name = f"GPU {device.index}"
+    if state is not None:
+        others = count(state.process_count, "process") if state.process_count else None
+        refusal = kept_out(device, state.compute_mode, others)
+        if refusal is not None:
+            yield Check("fail", name, *seen_and_fix(refusal))
+            state = msgspec.structs.replace(state, compute_mode=None)  # said already
+    reasons = limits(device, state)
+    if not reasons:
+        yield Check(
+            "ok", name, f"{plain(device.name or 'unnamed')}, limited by nothing that the driver reports"
+        )
+    for reason in reasons:
+        seen, fix = seen_and_fix(reason)
+        yield Check("warn", name, seen, fix or "runs are marked with it; compare them with like only")
+    if state is not None and state.persistence_mode is False and not device.mig_enabled:
+        seen = "persistence mode is off: the driver unloads between runs and starts slowly"
+        yield Check("warn", name, seen, f"nvidia-smi -i {device.index} -pm 1")
+
+
+def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
+    name = "environment"
+    forced = forcing_tf32(variables)
+    for variable in forced:
+        seen = plain(f"{variable}={variables[variable]} forces TF32: fp32 cannot be measured")
+        yield Check("fail", name, seen, f"unset {variable}")
+    if variables.get(TF32_OVERRIDE) == "0":
+        seen = f"{TF32_OVERRIDE}=0 forbids TF32: tf32 cannot be measured"
+        yield Check("warn", name, seen, f"unset {TF32_OVERRIDE}")
+    for variable, effect in _SLOWING_VARIABLES.items():
+        if variables.get(variable, "0") not in {"", "0"}:
+            yield Check(
+                "warn", name, plain(f"{variable}={variables[variable]} {effect}"), f"unset {variable}"
+            )
+    if not forced:
+        yield Check("ok", name, "no variable forces TF32")
+
+
+_BUSY_SHARE = 0.25
+_LITTLE_MEMORY_BYTES = 4 * GIB
+_LITTLE_SHARED_BYTES = GIB // 2
+
+
+def host_checks(root: Path = Path("/")) -> list[Check]:
+    """Every check of the host; ``root`` is "/" but in tests."""
+    return [
+        *_nodes(root),
+        *_container(root),
+        *_processors(root),
+        *_governor(root),
+        *_other_work(),
+        *_memory(root),
+    ]
+
+
+def _nodes(root: Path) -> Iterator[Check]:
+    nodes, closed = nvidia_nodes(root)
+    if closed:
+        fix = "join the group that owns them (often video or render), then log in again"
+        yield Check("fail", "device nodes", "no access to " + ", ".join(closed), fix)
+    elif nodes:
+        yield Check("ok", "device nodes", f"{len(nodes)} below /dev/nvidia*, all open to this user")
+
+
+def _container(root: Path) -> Iterator[Check]:
+    kind = container(root)
+    if kind is None:
+        return
+    shared = root / "dev/shm"
+    size = psutil.disk_usage(str(shared)).total if shared.is_dir() else None
+    if size is not None and size < _LITTLE_SHARED_BYTES:
+        seen = f"{kind}, shared memory {format_bytes(size)}: data loaders with workers need more"
+        yield Check("warn", "container", seen, "start it with --shm-size=8g or --ipc=host")
+    else:
+        yield Check("ok", "container", kind)
+
+
+def _processors(root: Path) -> Iterator[Check]:
+    threads, quota = usable_threads(), cpu_quota(root)
+    name = cpu_name(root) or "unknown"
+    seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
+    if quota is not None and threads is not None and quota < threads:
+        seen += f", of which the control group allows the time of {format_number(quota)}"
+        fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
+        yield Check("warn", "processors", seen, fix)
+    else:
+        yield Check("ok", "processors", seen)
+
+
+def _governor(root: Path) -> Iterator[Check]:
+    policy = cpu_governor(root)
+    if policy is None:
+        yield Check("ok", "clock policy", "not told (a virtual machine, most often)")
+    elif policy in {"powersave", "conservative", "ondemand"}:
+        seen = f"governor {policy}: host-bound figures vary with it"
+        yield Check("warn", "clock policy", seen, "cpupower frequency-set -g performance")
+    else:
+        yield Check("ok", "clock policy", f"governor {policy}")
+
+
+def _other_work() -> Iterator[Check]:
+    if not hasattr(os, "getloadavg"):
+        return
+    load, threads = os.getloadavg()[0], usable_threads() or 1
+    seen = f"load {format_number(load)} on {count(threads, 'thread')}"
+    if load > max(1.0, _BUSY_SHARE * threads):
+        yield Check("warn", "other work", seen, "close other programs: they disturb host-bound figures")
+    else:
+        yield Check("ok", "other work", seen)
+
+
+def _memory(root: Path) -> Iterator[Check]:
+    total, free = memory_bytes(root), int(psutil.virtual_memory().available)
+    seen = f"{format_bytes(min(free, total))} free of {format_bytes(total)}"
+    if min(free, total) < _LITTLE_MEMORY_BYTES:
+        yield Check("warn", "memory", seen, "close programs: a large batch may be killed by the system")
+    else:
+        yield Check("ok", "memory", seen)
