@@ -404,8 +404,8 @@ MUTANTS = (
     Mutant(
         name="a host whose memory does not hold the file of weights is paid for",
         file="gpubench/recommend/hosts.py",
-        old="return RAM_OVER_WEIGHTS * self.weights_bytes + RAM_BYTES_PER_GPU * gpu_count",
-        new="return RAM_BYTES_PER_GPU * gpu_count",
+        old="return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0",
+        new="return RAM_BYTES_PER_GPU * gpu_count if weights else 0.0",
         killer="recommend/test_hosts.py::test_a_host_with_too_little_memory_falls_and_one_that_does_not_say_stays",
     ),
     Mutant(
