@@ -15,10 +15,8 @@ def main() -> None:
         fail("standard output is closed: open it, or send it to /dev/null", ExitCode.STORAGE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        from gpubench.children import adopt_orphans
         from gpubench.cli.app import main as run
 
-        adopt_orphans()
         run()
     except SystemExit:
         raise

@@ -4,25 +4,22 @@ Parent and child send each other JSON lines over two pipes of their own, because
 whatever comes through them is hostile until decoded. Short commands of the system are run here too.
 
 A killed parent runs no ``finally`` and no handler. So a guard stands beside each child: a process that
-waits for the end of a pipe, which the kernel closes when the parent is gone, and then kills the child's
-process group. It runs none of the child's code, so a hang of the child does not stop it.
+waits for the end of a pipe, which the parent closes with the child, and the kernel when the parent is gone,
+and then kills the child's process group. It runs none of the child's code, so a hang of the child does not
+stop it.
 
 A daemon leaves that group on purpose. So each child carries a mark in its environment, which its
-descendants inherit. Whatever still has the mark when the child has ended is ended too, and named. A process
-that clears its environment is reached by parentage: on Linux the command adopts what its children orphan, and
-ends it with the child. A program that imports gpubench does not, since its orphans may be its own. Nobody is
-left to do it where the command is killed by SIGKILL.
+descendants inherit. On Linux the guard ends whatever still has the mark, and names it. A daemon that clears
+its environment is not found.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import queue
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -213,9 +210,6 @@ def write_message(descriptor: int, message: msgspec.Struct) -> None:
         line = line[os.write(descriptor, line) :]
 
 
-if TYPE_CHECKING:
-    import psutil
-
 # --- the parent's end ----------------------------------------------------------------------------------
 
 TERMINATE_AFTER_S = 10.0
@@ -231,49 +225,48 @@ MOST_ASKED_PRINTED_BYTES = 8 * MIB
 LOOK_UP_EVERY_S = 0.5
 """Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 
-ENDS_ITSELF_S = 0.5
-"""The kernel is ending some already, with the process that they were bound to."""
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 """Waits without a descriptor of its own."""
-_SET_CHILD_SUBREAPER = 36
-"""Option of prctl(2): orphans among the descendants of this process become its children."""
-_SWEEPS = 3
-"""A daemon may have started another before it was ended."""
 
 _GUARD = """
-import os, signal, sys
+import os, shutil, signal, sys, time
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)  # sent to all at once, they must not end the guard before its work
 while os.read(0, 1):
     pass
+group, mark = int(sys.argv[1]), sys.argv[2].encode()
 try:
-    os.killpg(int(sys.argv[1]), signal.SIGKILL)
+    os.killpg(group, signal.SIGKILL)
 except OSError:  # it has ended before
     pass
-for pid in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # what has left the group
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as variables:
-            if sys.argv[2].encode() in variables.read().split(b"\\0"):
-                os.kill(int(pid), signal.SIGKILL)
-    except (OSError, ValueError):
-        pass
-import shutil
+
+def left():  # what bears the mark and has left the group
+    for pid in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as variables:
+                if mark in variables.read().split(b"\\0") and os.getpgid(int(pid)) != group:
+                    yield int(pid)
+        except (OSError, ValueError):  # somebody else's, or no process
+            pass
+
+for _ in range(3):  # a daemon may have started another before it was ended
+    if not list(left()):
+        break
+    time.sleep(0.5)  # the kernel is ending some already, with the process that they were bound to
+    for pid in left():
+        try:
+            with open(f"/proc/{pid}/comm") as name:
+                said = f"{name.read().strip()} (process {pid})"
+            os.kill(pid, signal.SIGKILL)
+            print(said, flush=True)
+        except OSError:  # it is gone, or nobody is there to read this
+            pass
 shutil.rmtree(sys.argv[3], ignore_errors=True)
 """
 """Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench."""
 
 _Report = TypeVar("_Report")
 _Answer = TypeVar("_Answer")
-_started: set[int] = set()
-"""Children with a session of their own that were started here: no orphans."""
-_adopts = False
-
-
-def adopt_orphans() -> None:
-    """Let this process adopt, and end, what its children orphan; for one in which nothing else starts any."""
-    global _adopts  # noqa: PLW0603 - the kernel keeps it for the process, too
-    if sys.platform == "linux":
-        _adopts = ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 class ChildEndedError(Exception):
@@ -378,19 +371,17 @@ class ChildProcess(Generic[_Report]):
                 )
             )
             guard = (sys.executable, "-I", "-S", "-c", _GUARD)
-            _started.add(self.pid)
             undo.callback(self.kill)  # first, then its end is waited for
             self._guard = undo.enter_context(
                 subprocess.Popen(
                     [*guard, str(self.pid), f"{MARK}={self._mark}", scratch_folder(self._mark)],
                     stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                     cwd="/",
                     start_new_session=True,
                 )
             )
-            _started.add(self._guard.pid)
             self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
             self._drain.start()
             undo.pop_all()
@@ -467,15 +458,9 @@ class ChildProcess(Generic[_Report]):
                 break
         else:
             return f"process {self.pid} cannot be ended; its device is left alone"
-        self.kill()  # whatever it started itself
-        with contextlib.suppress(OSError):  # no descriptor is left to look with: the guard does it
-            self.swept = _sweep(self._mark, self.pid)
-            self._guard.kill()  # before its pipe is closed: its work is done
-        shutil.rmtree(scratch_folder(self._mark), ignore_errors=True)
-        if self._guard.stdin is not None:
-            self._guard.stdin.close()
-        self._guard.wait()
-        _started.difference_update((self.pid, self._guard.pid))
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what the child has started itself
+            told, _ = self._guard.communicate(timeout=TERMINATE_AFTER_S)
+            self.swept = tuple(plain(line, 120) for line in told.decode("utf-8", "replace").splitlines())
         self._drain.join(1.0)
         with contextlib.suppress(OSError):
             os.close(self._read_fd)
@@ -640,43 +625,3 @@ def _receive(
             if now_s >= until_s or child.cpu_s() >= cpu_limit_s:
                 raise
             look_s = now_s + LOOK_UP_EVERY_S
-
-
-def _sweep(mark: str, group: int) -> tuple[str, ...]:
-    """End every process that bears a mark and has left a group; return each by name and number."""
-    import psutil
-
-    ended: dict[int, str] = {}
-    for _ in range(_SWEEPS):
-        left = [process for process in psutil.process_iter() if _has_left(process, mark, group)]
-        if not left:
-            break
-        _, found = psutil.wait_procs(left, timeout=ENDS_ITSELF_S)  # what ends may leave orphans of its own
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                ended[process.pid] = f"{plain(process.name(), 80)} (process {process.pid})"
-                process.kill()
-        psutil.wait_procs(found, timeout=1.0)
-    return tuple(ended.values())
-
-
-def _has_left(process: psutil.Process, mark: str, group: int) -> bool:
-    """Whether a process has inherited a mark, or was adopted, and left a group.
-
-    What is in the group was killed, if not gone yet.
-    """
-    import psutil
-
-    try:
-        if _adopts and process.ppid() == os.getpid() and process.pid not in _started:
-            return os.getsid(process.pid) != os.getsid(0)  # what this process starts beside is of its session
-        if process.environ().get(MARK) != mark:
-            return False
-    except (psutil.Error, OSError):  # somebody else's: not known
-        return False
-    try:
-        return os.getpgid(process.pid) != group
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True

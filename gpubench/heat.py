@@ -110,5 +110,5 @@ def _warmer(early: Moment, late: Moment) -> bool:
 
 
 def _clock(early: Moment, late: Moment) -> float:
-    """By what share the clock rose; 0 where it is not known."""
+    # By what share the clock rose; 0 where it is not known
     return late.clock_hz / early.clock_hz - 1 if early.clock_hz and late.clock_hz else 0.0

@@ -230,7 +230,6 @@ def _match(reference: str) -> re.Match[str]:
 
 
 def _file(match: re.Match[str]) -> Path | None:
-    """Where a model's file lies; None of an installed module."""
     return None if match["file"] is None else Path(match["file"]).resolve()
 
 

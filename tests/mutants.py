@@ -233,23 +233,23 @@ MUTANTS = (
     # --- what is printed ------------------------------------------------------------------------------------
     Mutant(
         name="AMP is slower beyond the interval where the interval holds a gain",
-        file="gpubench/sections/amp.py",
+        file="gpubench/sections/measured.py",
         old="s.interval.high is not None and s.interval.high < 1",
         new="s.interval.value is not None and s.interval.value < 1",
         killer="report/test_deeper_sections.py::test_amp_loses_only_where_the_whole_interval_does",
     ),
     Mutant(
         name="AMP takes the peak memory that full precision takes",
-        file="gpubench/sections/amp.py",
+        file="gpubench/sections/measured.py",
         old="{format_bytes(amp)} for {format_bytes(baseline)}",
         new="{format_bytes(baseline)} for {format_bytes(amp)}",
         killer="report/test_deeper_sections.py::test_amp_states_its_own_peak_before_that_of_the_baseline",
     ),
     Mutant(
         name="a CPU is too slow where its interval leaves that open",
-        file="gpubench/sections/processor.py",
-        old="hard = [c for c in trained if _at_least_s(c.cpus) > SMALL_JOB_S and c not in far]",
-        new="hard = [c for c in trained if _surely_within_s(c.cpus) > SMALL_JOB_S and c not in far]",
+        file="gpubench/sections/compared.py",
+        old="if least_s > SMALL_JOB_S:",
+        new="if surely_s > SMALL_JOB_S:",
         killer="report/test_deeper_sections.py::test_what_the_interval_leaves_open_is_not_told",
     ),
     Mutant(

@@ -318,9 +318,21 @@ def test_a_notebook_shows_a_small_table(name: str) -> None:
     assert len(page) < 20_000
 
 
-@pytest.mark.parametrize("make", [large_ranking, large_run], ids=["ranking", "run"])
-def test_what_was_ranked_or_measured_plots_itself(make) -> None:
-    figure = make().plot()
+PLOTTED = {
+    "ranking": large_ranking,
+    "run": large_run,
+    "predict": lambda: gpubench.predict("vgg16", gpu=["h100-sxm", "l4"]),
+    "memory": lambda: gpubench.memory("vgg16", gpu="l4"),
+}
+
+
+@pytest.mark.parametrize("make", PLOTTED.values(), ids=PLOTTED)
+def test_every_answer_is_a_table_a_page_and_a_plot(make) -> None:
+    answer = make()
+    frame = answer.to_frame()
+    assert len(frame) == len(getattr(answer, "rows", getattr(answer, "measurements", answer)))
+    assert "<table" in answer._repr_html_()
+    figure = answer.plot()
     assert sum(len(trace.x) for trace in figure.data) >= 1
     assert all(trace.error_x.type == "data" for trace in figure.data if "markers" in trace.mode)
 

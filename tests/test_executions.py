@@ -43,7 +43,8 @@ from gpubench.profile import load_profiles
 from gpubench.record.store import reference_runs
 from gpubench.blocks.block import as_html
 from gpubench.effects import execution_effects
-from gpubench.sections import host, throughput
+from gpubench.blocks.block import Block
+from gpubench.sections.measured import LOOKS, host, throughput
 from gpubench.sections.data import of_run
 from gpubench.specs import load_specs
 from gpubench.workload import Task
@@ -86,9 +87,9 @@ def renamed(m):
 run = next(run for run in reference_runs() if execution_effects(of_run(run).results))
 data = of_run(msgspec.structs.replace(run, measurements=tuple(renamed(m) for m in run.measurements)))
 assert {each.of.case.execution for each in execution_effects(data.results)} == {replay}
-for section in (host.SECTION, throughput.SECTION):
-    assert "replay" in as_html(section.render(data)), section.key
-looks = {(look.color, look.symbol, look.pattern) for look in throughput.LOOKS.values()}
+for told in (host, throughput):
+    assert "replay" in as_html(Block(title="t", parts=tuple(told(data)))), told
+looks = {(look.color, look.symbol) for look in LOOKS.values()}
 assert len(looks) == len(Execution)
 """
 

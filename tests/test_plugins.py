@@ -55,16 +55,6 @@ def test_probe_and_doctor_go_on_without_a_backend_that_does_not_load(installed, 
     assert "bad-luck" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_report_goes_on_without_a_section_that_does_not_load(installed, tmp_path, body):
-    done = gpubench(
-        installed("gpubench.sections", body), "report", "-o", str(tmp_path / "r.md"), cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    assert "bad-luck" in done.stderr
-    assert "bad-luck" in (tmp_path / "r.md").read_text().replace("\\", "")
-
-
 @pytest.mark.parametrize("body", [*BODIES.values(), ""], ids=[*BODIES, "is none"])
 def test_refresh_goes_on_without_a_source_that_does_not_load(installed, body):
     from gpubench.offers.sources import own_sources

@@ -135,7 +135,7 @@ def _own_runs(results: Path | None) -> tuple[Run, ...]:
 
 
 def _rounded(figure: str) -> float:
-    """A float of a calibration at so many digits that all machines agree."""
+    # A float of a calibration at so many digits that all machines agree
     return float(f"{float(figure):.{_DIGITS - 1}e}")
 
 
@@ -216,7 +216,7 @@ def _others(
 
 
 def _widths(name: str, judged: pd.DataFrame) -> dict[str, float]:
-    """Half-width of a group by arithmetic: its matrix cores err otherwise than its vector units."""
+    # Half-width of a group by arithmetic: its matrix cores err otherwise than its vector units
     return {
         halved(name) if half else name: factor_of(mine.error.abs().to_numpy(), mine.weight.to_numpy())
         for half, mine in judged.groupby("half")

@@ -597,7 +597,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
 
 
 def _weights(rows: pd.DataFrame) -> Floats:
-    """One vote for each harness, GPU and model."""
+    # One vote for each harness, GPU and model
     return (1 / rows.groupby(["harness", "gpu_key", "model"]).few.transform("size")).to_numpy()
 
 

@@ -134,7 +134,7 @@ def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:
 
 @cache
 def _labels() -> Mapping[tuple[str, str], str]:
-    """The model behind a label, by the beginning of the source's name and the label."""
+    # The model behind a label, by the beginning of the source's name and the label
     return {(row["prefix"], row["label"]): row["model"] for row in published_rows("labels.csv")}
 
 

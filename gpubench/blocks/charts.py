@@ -13,7 +13,7 @@ import html
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias
 
 from gpubench.blocks.parts import Figure
 from gpubench.interval import Interval
@@ -40,19 +40,7 @@ PALETTE: Mapping[str, str] = {
 BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predicted": "○"}
 """In words what ``BASIS_LOOKS`` are in a chart."""
 
-_ROW_GAP = 0.3
-"""Share of a row that stays empty between groups of bars."""
-
-_LONG, _AXIS_ROWS = 15, 2.6
-"""A chart of more rows has its axis above them, which takes the height of so many."""
-
 _FEWEST_TICKS, _MOST_TICKS = 3, 12
-_NAME_WIDTH, _NAME_HEIGHT = 0.22, 0.08
-"""Room that the name of a point takes, as a share of the span of the line that it stands on."""
-
-_TEXT_ROOM, _CHARACTER_ROOM = 0.2, 0.055
-"""Room right of the longest bar for the figure beside it, and for each of its characters [bars]."""
-
 AXIS_LENGTH = 46
 """Characters of an axis title: what a phone has room for."""
 
@@ -74,7 +62,6 @@ class Mark:
     Attributes:
         row: Label of its row, as ``label`` or ``two_lines`` made it.
         hover: What stands beside the pointer.
-        text: What stands beside its bar.
         told: What it is and how much, for those who do not see the chart.
         kind: Which of the looks it has.
     """
@@ -82,7 +69,6 @@ class Mark:
     row: str
     interval: Interval
     hover: str
-    text: str = ""
     told: str = ""
     kind: Hashable = None
 
@@ -94,12 +80,11 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What marks share that mean the same: a name, and so a color and a symbol or a pattern."""
+    """What marks share that mean the same: a name, and so a color and a symbol."""
 
     name: str
     color: str
     symbol: str = "circle"
-    pattern: str = ""
 
 
 Looks: TypeAlias = Mapping[Any, Look]
@@ -128,135 +113,78 @@ def label(text: str, limit: int = 60) -> str:
     return isolated(html.escape(plain(text, limit), quote=False))
 
 
-class Frame(TypedDict, total=False):
-    """What stands around the rows of a chart.
-
-    Attributes:
-        title: Of the figure, where there are several.
-        head_px: Height beside the rows [CSS px]; else 80.
-        row_px: Height of a row [CSS px]; else 38.
-        shared: Whether marks of one label stand in one row.
-    """
-
-    title: str
-    head_px: int
-    row_px: int
-    shared: bool
-
-
-def bars(marks: Sequence[Mark], looks: Looks, axis: str, alt: str, **frame: Unpack[Frame]) -> Figure:
-    """Draw horizontal bars from zero with interval whiskers; rows from top to bottom.
-
-    Args:
-        marks: What to draw, in reading order; several looks stand side by side in a row.
-        looks: By kind of mark.
-        axis: Title of the value axis, with its unit.
-        alt: What the chart shows, before what is told of each mark.
-        frame: See ``Frame``.
-    """
-    # Bars are placed by hand, because the text must stand clear of the whisker: plotly would set it at
-    # the end of the bar, across the line.
-    rows, groups = _placed(marks, looks, frame)
-    slot = (1 - _ROW_GAP) / len(groups)
-    traces: list[Any] = []
-    for i, (look, found) in enumerate(groups):
-        y = [row - (1 - _ROW_GAP) / 2 + slot * (i + 0.5) for row, _ in found]
-        pattern = {"shape": look.pattern, "fgcolor": PAPER, "size": 6, "solidity": 0.25}
-        traces += [
-            _trace("bar", look, found) | {
-                "orientation": "h", "y": y, "width": slot * 0.9, "error_x": _whiskers(found),
-                "marker": {"color": look.color, "pattern": pattern},
-            },
-            {
-                "type": "scatter", "mode": "text", "y": y,
-                "x": [m.interval.high or m.value for _, m in found],
-                "text": [f"\u2002{m.text}" for _, m in found], "textposition": "middle right",
-                "textfont": {"color": INK, "size": 12}, "showlegend": False, "hoverinfo": "skip",
-                "cliponaxis": False,
-            },
-        ]  # fmt: skip
-    room = 1 + _TEXT_ROOM + _CHARACTER_ROOM * max(len(m.text) for m in marks)
-    reach = max(m.interval.high or m.value for m in marks)
-    x = {"range": [0, reach * room], "nticks": 4, "tickangle": 0, "separatethousands": True}
-    layout = _layout(axis, x, rows, legend=len(groups) > 1) | {"barmode": "overlay"}
-    return _framed({"data": traces, "layout": layout}, marks, alt, len(rows), frame)
-
-
 def dots(
     marks: Sequence[Mark],
     looks: Looks,
     axis: str,
     alt: str,
     *,
+    title: str | None = None,
+    row_px: int = 38,
     line_at: float | None = None,
     logarithmic: bool = False,
-    **frame: Unpack[Frame],
 ) -> Figure:
-    """Draw one dot a row with its interval, from zero or on a logarithmic axis.
+    """Draw dots with their intervals, those of one label in one row, from zero or on a logarithmic axis.
 
     Args:
         marks: What to draw, in reading order.
         looks: By kind of mark.
         axis: Title of the value axis, with its unit.
         alt: What the chart shows, before what is told of each mark.
+        title: Of the figure, where there are several.
+        row_px: Height of a row [CSS px].
         line_at: A value to mark by a line, such as 1 for "no gain".
         logarithmic: For values that lie far apart; none is zero.
-        frame: See ``Frame``.
     """
-    rows, groups = _placed(marks, looks, frame)
+    rows = list(dict.fromkeys(mark.row for mark in marks))
+    groups = [(look, [mark for mark in marks if mark.kind == kind]) for kind, look in looks.items()]
+    groups = [(look, found) for look, found in groups if found]
     traces = [
-        _trace("scatter", look, found) | {
-            "mode": "markers", "y": [row for row, _ in found], "marker": _marker(look, 11),
-            "error_x": _whiskers(found) | {"thickness": 2.5, "width": 0, "color": look.color},
+        {
+            "type": "scatter", "mode": "markers", "name": label(look.name), "x": [m.value for m in found],
+            "y": [rows.index(m.row) for m in found], "hovertext": [m.hover for m in found],
+            "hoverinfo": "text", "error_x": _whiskers(found, look.color),
+            "marker": {
+                "color": look.color, "symbol": look.symbol, "size": 11,
+                "line": {"width": 2, "color": look.color},
+            },
         }
         for look, found in groups
     ]  # fmt: skip
     ends = [end for m in marks for end in (m.interval.low, m.value, m.interval.high) if end]
-    x = {"range": [0, max([*ends, line_at or 0.0], default=1.0) * 1.06], "nticks": 6}
-    x = log_axis(ends, axis, room=0.03) if logarithmic else x
-    layout = _layout(axis, x, rows, legend=len(groups) > 1)
+    reach = max([*ends, line_at or 0.0], default=1.0)
+    x = QUIET_AXIS | {
+        "range": [0, reach * 1.06], "nticks": 6, "zeroline": False, "fixedrange": True,
+        "exponentformat": "SI",
+        "title": {"text": label(axis, AXIS_LENGTH), "font": {"color": QUIET, "size": 12}, "standoff": 8},
+    }  # fmt: skip
     line = {
         "type": "line", "x0": line_at, "x1": line_at, "yref": "paper", "y0": 0, "y1": 1,
         "line": {"color": INK, "width": 1, "dash": "dot"}, "layer": "below",
     }  # fmt: skip
-    layout["shapes"] = [line] if line_at is not None else []
-    layout["meta"] = {"labels_above_where_narrow": True}
-    if len(rows) > _LONG:  # its axis would be below the screen
-        layout["xaxis"]["side"] = "top"
-        layout["legend"] = layout["legend"] | {"y": 1 + _AXIS_ROWS / len(rows)}
-    return _framed({"data": traces, "layout": layout}, marks, alt, len(rows), frame)
-
-
-_Found: TypeAlias = tuple[int, Mark]
-
-
-def _placed(
-    marks: Sequence[Mark], looks: Looks, frame: Frame
-) -> tuple[list[str], list[tuple[Look, list[_Found]]]]:
-    """Return the labels of the rows, and each look that has marks, with the marks and their rows."""
-    labels, shared = [mark.row for mark in marks], frame.get("shared", False)
-    rows = list(dict.fromkeys(labels)) if shared else labels
-    placed = [(rows.index(mark.row) if shared else i, mark) for i, mark in enumerate(marks)]
-    groups = [(look, [each for each in placed if each[1].kind == kind]) for kind, look in looks.items()]
-    return rows, [(look, found) for look, found in groups if found]
-
-
-def _framed(figure: dict[str, Any], marks: Sequence[Mark], alt: str, rows: int, frame: Frame) -> Figure:
-    told = "; ".join(mark.told for mark in marks if mark.told)
-    height_px = frame.get("head_px", 80) + frame.get("row_px", 38) * rows
-    return Figure(figure=figure, title=frame.get("title") or None, alt=f"{alt}: {told}.", height_px=height_px)
-
-
-def _trace(form: str, look: Look, found: Sequence[_Found]) -> dict[str, Any]:
-    return {
-        "type": form, "name": label(look.name), "x": [m.value for _, m in found],
-        "hovertext": [m.hover for _, m in found], "hoverinfo": "text",
+    layout = dress() | {
+        "xaxis": log_axis(ends, axis, room=0.03) if logarithmic else x,
+        "yaxis": {
+            "automargin": True, "tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": rows,
+            "range": [len(rows) - 0.5, -0.5], "tickfont": {"color": INK}, "ticks": "", "showgrid": False,
+            "zeroline": False, "fixedrange": True, "ticklabelstandoff": 6,
+        },
+        "showlegend": len(groups) > 1,
+        "shapes": [line] if line_at is not None else [],
+        "meta": {"labels_above_where_narrow": True},
     }  # fmt: skip
+    told = "; ".join(mark.told for mark in marks if mark.told)
+    return Figure(
+        figure={"data": traces, "layout": layout},
+        title=title,
+        alt=f"{alt}: {told}.",
+        height_px=92 + row_px * len(rows),
+    )
 
 
 def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
     """An axis with ticks at 1, 2 and 5 of each decade, written out; plotly would write a bare 2 or 5."""
-    low, high = _log_ends(values)
+    low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
     pad = max(room * (high - low), 0.05)
     decades = range(math.floor(low - pad), math.ceil(high + pad) + 1)
 
@@ -284,24 +212,15 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
     }
 
 
-def _log_ends(values: Sequence[float]) -> tuple[float, float]:
-    return math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
-
-
-def _marker(look: Look, size: int) -> dict[str, Any]:
-    line = {"width": 2, "color": look.color}
-    return {"color": look.color, "symbol": look.symbol, "size": size, "line": line}
-
-
-def _whiskers(found: Sequence[_Found]) -> dict[str, Any]:
+def _whiskers(found: Sequence[Mark], color: str) -> dict[str, Any]:
     return {
         "type": "data",
         "symmetric": False,
-        "array": [0.0 if m.interval.high is None else m.interval.high - m.value for _, m in found],
-        "arrayminus": [0.0 if m.interval.low is None else m.value - m.interval.low for _, m in found],
-        "color": INK,
-        "thickness": 1.4,
-        "width": 3,
+        "array": [0.0 if m.interval.high is None else m.interval.high - m.value for m in found],
+        "arrayminus": [0.0 if m.interval.low is None else m.value - m.interval.low for m in found],
+        "color": color,
+        "thickness": 2.5,
+        "width": 0,
     }
 
 
@@ -315,28 +234,4 @@ def dress() -> dict[str, Any]:
         "hoverlabel": {"bgcolor": PAPER, "bordercolor": RULE, "font": {"color": INK}, "align": "left"},
         "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"color": INK}},
         "dragmode": False,
-    }
-
-
-def _layout(axis: str, x: dict[str, Any], rows: Sequence[str], *, legend: bool) -> dict[str, Any]:
-    title = {"text": label(axis, AXIS_LENGTH), "font": {"color": QUIET, "size": 12}, "standoff": 8}
-    return dress() | {
-        "xaxis": QUIET_AXIS
-        | {"zeroline": False, "fixedrange": True, "exponentformat": "SI"}
-        | x
-        | {"title": title},
-        "yaxis": {
-            "automargin": True,
-            "tickmode": "array",
-            "tickvals": list(range(len(rows))),
-            "ticktext": list(rows),
-            "range": [len(rows) - 0.5, -0.5],
-            "tickfont": {"color": INK},
-            "ticks": "",
-            "showgrid": False,
-            "zeroline": False,
-            "fixedrange": True,
-            "ticklabelstandoff": 6,
-        },
-        "showlegend": legend,
     }

@@ -7,20 +7,16 @@ optional columns go, those with the highest number first.
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import pairwise
-from textwrap import wrap
-from typing import TYPE_CHECKING, Literal
+from itertools import pairwise, zip_longest
+from typing import TYPE_CHECKING
 
 from gpubench.blocks.parts import (
     NO_BREAK_SPACE,
     Bullets,
     Charts,
-    Column,
     Facts,
     Paragraph,
     Part,
@@ -29,11 +25,9 @@ from gpubench.blocks.parts import (
     held_together,
     printable,
 )
-from gpubench.units import UNKNOWN
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.text import Text
 
 PIPED_WIDTH = 10_000
 """Columns of a file or a pipe where COLUMNS says nothing else: no line is broken, no column left out."""
@@ -44,22 +38,16 @@ LEAST_TEXT, LONGEST_WORD = 10, 26
 WHERE_THERE_IS_ROOM = 6
 """Optional columns from this number on stand only where no line of the table need be broken."""
 
-MANY_ROWS = 100
-"""A longer table is drawn row by row, without laying out each cell: ten times as fast, and none is marked."""
-
 TALLEST = 3
-"""Lines of a row: an optional column goes before one is taller."""
+"""Lines that a text takes: an optional column goes before one takes more."""
 
 LAID_OUT_BY = 100
 """Rows of a table by which its columns are shared out."""
 
-INDENT = 2
-"""Before the details of a first column."""
-
 LEAST_WIDTH = 20
 """However narrow a terminal says that it is: less holds no figure with its unit."""
 
-GAP = 2
+GAP = "  "
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
 _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
 """Color goes where the terminal has any and NO_COLOR is not set; nothing rests on it alone."""
@@ -106,77 +94,71 @@ def _drawn(part: Part, console: Console) -> list[RenderableType]:
                 grid.add_row("-", Text(item))
             return [grid]
         case Facts():
-            grid = Grid.grid(padding=(0, GAP, 0, 0))
+            grid = Grid.grid(padding=(0, len(GAP), 0, 0))
             for fact in part.rows:
                 grid.add_row(Text(f"  {fact.term}", style="cyan"), Text(fact.words))
             return [grid]
         case Charts():
-            caption = [Text(part.caption, style="dim")] if part.caption else []
-            return [*_table(part.twin, console), *caption]
+            return _table(part.twin, console)
         case Table():
             return _table(part, console)
 
 
 def _table(table: Table, console: Console) -> list[RenderableType]:
-    from rich import box
-    from rich.table import Table as Grid
+    from rich.segment import Segment, Segments
     from rich.text import Text
 
     fitting, widths, hidden = fitted(drop_empty_columns(table), console.width)
-    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
-    for column, width in zip(fitting.columns, widths, strict=True):
-        justify: Literal["left", "right"] = "right" if column.numeric else "left"
-        grid.add_column(Text(column.title), justify=justify, overflow="fold", width=width)
-    lines = _as_lines(fitting, widths) if len(fitting.rows) > MANY_ROWS else None
-    if lines is not None:
-        fitting = replace(fitting, rows=(), marks=())
-    for i, row in enumerate(fitting.rows):
-        style = _MARKS[fitting.marks[i] if fitting.marks else None]
-        cells = zip(row, widths, strict=True)
-        grid.add_row(
-            *(_cell(cell, width, first=j == 0) for j, (cell, width) in enumerate(cells)), style=style
-        )
-    left_out = f"Not shown at this width: {', '.join(hidden)}."
+    titles = tuple(column.title.replace("\n", " ") for column in fitting.columns)
+    marks = fitting.marks or (None,) * len(fitting.rows)
+    lines = [
+        *((line, "bold") for line in _lines(fitting, titles, widths)),
+        ("─" * _sum(widths), "dim"),
+        *(
+            (line, _MARKS[mark])
+            for mark, row in zip(marks, fitting.rows, strict=True)
+            for line in _lines(fitting, row, widths)
+        ),
+    ]
+    drawn = Segments([Segment(f"{line}\n", console.get_style(style)) for line, style in lines])
     return [
         *([Text(table.caption, style="bold")] if table.caption else []),
-        *([grid] if table.rows else []),
-        *([lines] if lines is not None else []),
-        *([Text(left_out, style="dim")] if hidden else []),
+        *([drawn] if table.rows else []),
+        *([Text(f"Not shown at this width: {', '.join(hidden)}.", style="dim")] if hidden else []),
     ]
 
 
-def _as_lines(table: Table, widths: Sequence[int]) -> RenderableType | None:
-    """Return rows as what a terminal is sent; None unless each cell is a line of letters of one place."""
-    from rich.segment import Segment, Segments
+def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a row: what qualifies a cell stands below it, in the first column set in."""
+    from rich.cells import set_cell_size
 
-    cells = ((cell, width) for row in table.rows for cell, width in zip(row, widths, strict=True))
-    if not all(
-        cell.replace(UNKNOWN, "").isascii() and "\n" not in cell and len(cell) <= width
-        for cell, width in cells
-    ):
-        return None
-    pad = [str.rjust if column.numeric else str.ljust for column in table.columns]
-    columns = list(zip(pad, widths, strict=True))
-    lines = (
-        (" " * GAP).join(
-            justified(cell, width) for cell, (justified, width) in zip(row, columns, strict=True)
+    cells = []
+    for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        value, *details = cell.split("\n")
+        indent = "" if i else GAP
+        below = [f"{indent}{line}" for each in details for line in _broken(each, width - len(indent))]
+        cells.append([*_broken(value, width), *below])
+    for line in zip_longest(*cells, fillvalue=""):
+        padded = [
+            " " * (width - _len(text)) + text if column.numeric else set_cell_size(text, width)
+            for text, width, column in zip(line, widths, table.columns, strict=True)
+        ]
+        yield GAP.join(padded).rstrip().replace(NO_BREAK_SPACE, " ")
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """Return a text in lines of so many places, broken between words; a longer word is broken too."""
+    from rich.cells import chop_cells
+
+    if _len(text) <= width:
+        return [text]
+    lines = [""]
+    for word in text.split(" "):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        lines[-1:] = (
+            [joined] if _len(joined) <= width else [*filter(None, lines[-1:]), *chop_cells(word, width)]
         )
-        for row in table.rows
-    )
-    return Segments([Segment("".join(f"{line}\n" for line in lines))])
-
-
-def _cell(cell: str, width: int, first: bool) -> Text:
-    """Return a cell, what qualifies it on quieter lines below; in the first column they are set in."""
-    from rich.text import Text
-
-    value, *details = cell.split("\n")
-    text = Text(value)
-    indent = " " * INDENT if first else ""
-    for detail in details:
-        lines = wrap(detail, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-        text.append("".join(f"\n{line}" for line in lines).replace(NO_BREAK_SPACE, " "), style="dim")
-    return text
+    return lines
 
 
 def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
@@ -186,31 +168,45 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
         The table, its details on the line of their value where the whole then fits, else without as many
         optional columns as must go; the width of each column; and the titles of those that went.
     """
-    joined = replace(
-        table,
-        rows=tuple(tuple(map(_joined, row)) for row in table.rows),
-    )
-    natural = _widths(joined, _natural)
+    joined = replace(table, rows=tuple(tuple(map(_joined, row)) for row in table.rows))
+    natural = [_natural(joined, i) for i in range(len(joined.columns))]
     if _sum(natural) <= width:
         return joined, natural, []
     hidden: list[str] = []
     table = replace(table, rows=tuple(tuple(map(held_together, row)) for row in table.rows))
     while most := max(column.optional for column in table.columns):
-        if most >= WHERE_THERE_IS_ROOM:
-            stays = _sum(_widths(table, _natural)) <= width
-        else:
-            least = _sum(_widths(table, _least))
-            stays = least <= width and all(
-                _height(cell, wide) <= TALLEST
-                for i, wide in enumerate(_shared(table, width))
-                for cell in _sample(table, i)[1:]
-            )
-        if stays:
+        if _sum([_wanted(table, i, most) for i in range(len(table.columns))]) <= width:
             break
         goes = next(i for i, column in enumerate(table.columns) if column.optional == most)
         title, table = _without(table, goes)
         hidden.insert(0, title)
-    return table, _shared(table, width), hidden
+    natural = [_natural(table, i) for i in range(len(table.columns))]
+    widths = [_least(table, i) for i in range(len(table.columns))]
+    while _sum(widths) > width and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    return table, _widened(table, widths, natural, width), hidden
+
+
+def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int) -> list[int]:
+    """Give the room that is left, place by place, to the column that makes the most rows tall."""
+    rows = [tuple(column.title for column in table.columns), *table.rows[:LAID_OUT_BY]]
+    heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
+    for _ in range(width - _sum(widths)):
+        tallest = [max(of_row) for of_row in zip(*heights, strict=True)]
+        tall = [
+            sum(1 < of == most for of, most in zip(column, tallest, strict=True)) if wide < whole else 0
+            for column, wide, whole in zip(heights, widths, natural, strict=True)
+        ]
+        if not any(tall):
+            break
+        i = tall.index(max(tall))
+        widths[i] += 1
+        heights[i] = [_height(row[i], widths[i]) for row in rows]
+    return widths
+
+
+def _height(cell: str, width: int) -> int:
+    return sum(len(_broken(line, width)) for line in cell.split("\n"))
 
 
 def _without(table: Table, goes: int) -> tuple[str, Table]:
@@ -232,64 +228,8 @@ def _without(table: Table, goes: int) -> tuple[str, Table]:
     )
 
 
-def _shared(table: Table, width: int) -> list[int]:
-    """Share out what the narrowest columns leave where it saves most lines, or take from the widest.
-
-    A tall cell counts by its square.
-    """
-    widths = _widths(table, _least)
-    while _sum(widths) > width and max(widths) > 1:
-        widths[widths.index(max(widths))] -= 1
-    costs = [_costs(_sample(table, i), least) for i, least in enumerate(widths)]
-    while room := max(0, width - _sum(widths)):
-        saved, i, wider = max(
-            (
-                ((cost[widths[i]] - cost[w]) / (w - widths[i]), -i, w)
-                for i, cost in enumerate(costs)
-                for w in range(widths[i] + 1, min(widths[i] + room, max(cost, default=0)) + 1)
-            ),
-            default=(0.0, 0, 0),
-        )
-        if saved <= 0:
-            break
-        widths[-i] = wider
-    return widths
-
-
-def _costs(cells: Sequence[str], least: int) -> dict[int, int]:
-    """Return the squares of the heights of cells, in sum, at each width from the least to the widest line."""
-    natural = max(_len(line) for cell in cells for line in cell.split("\n"))
-    return {width: sum(_height(cell, width) ** 2 for cell in cells) for width in range(least, natural + 1)}
-
-
-def _sample(table: Table, i: int) -> tuple[str, ...]:
-    """Return the title of a column and its first cells, as they are drawn: set in, in the first column."""
-    line_end = "\n" + NO_BREAK_SPACE * INDENT if i == 0 else "\n"
-    return table.columns[i].title, *(row[i].replace("\n", line_end) for row in table.rows[:LAID_OUT_BY])
-
-
-@lru_cache(maxsize=65536)
-def _height(cell: str, width: int) -> int:
-    """Return how many lines a cell takes, broken between words."""
-    lines = 0
-    for line in cell.split("\n"):
-        room = 0
-        for i, word in enumerate(map(_len, line.split(" "))):
-            if i and word < room:
-                room -= word + 1
-            else:
-                whole, rest = divmod(max(1, word), width)
-                lines += whole + bool(rest)
-                room = width - rest if rest else 0
-    return lines
-
-
 def _sum(widths: Sequence[int]) -> int:
-    return sum(widths) + GAP * (len(widths) - 1)
-
-
-def _widths(table: Table, of: Callable[[Column, Sequence[str]], int]) -> list[int]:
-    return [of(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def _joined(cell: str) -> str:
@@ -297,25 +237,35 @@ def _joined(cell: str) -> str:
     return f"{value} ({', '.join(details)})" if details else value
 
 
-def _natural(column: Column, cells: Sequence[str]) -> int:
-    """Return the width of the longest line of a column."""
-    return max(_len(line) for text in (column.title, *cells) for line in text.split("\n"))
+def _texts(table: Table, i: int) -> list[str]:
+    """Return what stands in a column, its title too, each line by itself; in the first they are set in."""
+    below = f"\n{NO_BREAK_SPACE * len(GAP)}" if i == 0 else "\n"
+    cells = (table.columns[i].title, *(row[i].replace("\n", below) for row in table.rows))
+    return [line for cell in cells for line in cell.split("\n")]
 
 
-def _least(column: Column, cells: Sequence[str]) -> int:
+def _natural(table: Table, i: int) -> int:
+    return max(map(_len, _texts(table, i)))
+
+
+def _wanted(table: Table, i: int, most: int) -> int:
+    """Return the width that a column should have for its optional ones to stay."""
+    natural = _natural(table, i)
+    return natural if most >= WHERE_THERE_IS_ROOM else max(_least(table, i), -(-natural // TALLEST))
+
+
+def _least(table: Table, i: int) -> int:
     """Return how narrow a column can be: no figure is broken, nor a word of a text unless it is long."""
-    title = max(_len(word) for word in column.title.split() or [""])
+    column, texts = table.columns[i], _texts(table, i)
+    words = max(_len(word) for text in texts for word in text.split(" "))
     if column.numeric:
-        values = [cell.partition("\n") for cell in cells]
-        details = (_len(word) for _, _, rest in values for word in re.split(r"[ \n]", rest))
-        return max([title, *(_len(value) for value, _, _ in values), *details])
-    words = max([title, *(_len(word) for cell in cells for word in re.split(r"[ \n]", cell))])
-    return max(min(words, LONGEST_WORD), min(_natural(column, cells), LEAST_TEXT))
+        values = (row[i].partition("\n")[0] for row in table.rows)
+        return max([words, *map(_len, values)])
+    return max(min(words, LONGEST_WORD), min(_natural(table, i), LEAST_TEXT))
 
 
 def _len(text: str) -> int:
     """Return how many places a text takes: some letters take two."""
     from rich.cells import cell_len
 
-    places: int = cell_len(text)
-    return places
+    return len(text) if text.isascii() else cell_len(text)

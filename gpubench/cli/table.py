@@ -134,7 +134,7 @@ class Verb(msgspec.Struct, frozen=True):
 
 _ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
 _OF_REPORT = dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(
-    ("workload", "precision", "samples", "have", "offers", "as_of"), _ASK
+    ("workload", "offers", "as_of"), _ASK
 )
 
 VERBS: Mapping[str, Verb] = {
@@ -225,7 +225,7 @@ VERBS: Mapping[str, Verb] = {
         ("trial", "skypilot", "dstack"),
     ),
     "report": Verb(
-        "Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path.",
+        "Write one self-contained page that answers what to rent, with what was measured. Prints its path.",
         (ReportRequest,),
         ("html", "page", "export"),
         _OF_REPORT,

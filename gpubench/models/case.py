@@ -22,7 +22,7 @@ class MemoryFormat(StrEnum):
 
 
 def _one() -> int:
-    """Make a default that is written all the same: a stored case has always named its GPU count."""
+    # Make a default that is written all the same: a stored case has always named its GPU count
     return 1
 
 

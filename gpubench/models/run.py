@@ -17,6 +17,7 @@ from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, 
 from gpubench.units import Joules, Seconds, count
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from plotly.graph_objects import Figure
 
 RUN_VERSION = 2
@@ -345,6 +346,11 @@ class Run(Record, frozen=True, kw_only=True):
     def workload_names(self) -> list[str]:
         """The workloads of its cases, each once, by name."""
         return sorted({m.case.workload for m in self.measurements})
+
+    def to_frame(self) -> DataFrame:
+        """Return one row a measurement, columns as in ``gpubench.load_runs``."""
+        found: DataFrame = views().run_frame(self)
+        return found
 
     def plot(self) -> Figure:
         """Return the throughput of every case with its interval, as a plotly figure."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from gpubench.draws import normals
 from gpubench.findings import describe
 from gpubench.labels import gpu_name
 from gpubench.models import Estimate
-from gpubench.models.record import headed, html_table
+from gpubench.models.record import headed, html_table, views
 from gpubench.predict.anchors import UNKNOWN_NOISE
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chip_of
@@ -22,6 +22,10 @@ from gpubench.predict.question import Refusal
 from gpubench.specs import load_specs
 from gpubench.stats import Z90, Z95
 from gpubench.units import count, format_percent
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 PREDICTION_VERSION = 2
 """Version of ``gpubench predict show --json``."""
@@ -56,6 +60,16 @@ class Predictions(dict[str, Estimate | Refusal]):
         ]
         return html_table(self._head(), ("GPU", "throughput", "basis", "case"), rows)
 
+    def to_frame(self) -> DataFrame:
+        """Return one row an estimate, columns as in ``predict show --json``."""
+        import pandas as pd
+
+        return pd.DataFrame([each.flat() for each in self.estimates])
+
+    def plot(self) -> Figure:
+        """Return the throughput of every GPU with its interval, as a plotly figure."""
+        return views().predictions_figure(self)
+
     def _head(self) -> str:
         refusals = count(len(self.refusals), "refusal")
         return f"Predictions: {count(len(self.estimates), 'estimate')}, {refusals}"
@@ -63,7 +77,7 @@ class Predictions(dict[str, Estimate | Refusal]):
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
     """The document of `predict show --json`."""
-    from gpubench.record.shared import readings_by
+    from gpubench.record.sharing import readings_by
 
     calibration = load_calibration()
     return {

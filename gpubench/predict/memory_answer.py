@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.models.record import Record, headed, html_table, shown
+from gpubench.models.record import Record, headed, html_table, shown, views
 from gpubench.options import LARGEST_NUMBER, asked_recipe, shown_value, takes_options_of
 from gpubench.precisions import in_memory
 from gpubench.predict import memory as of_question
@@ -51,6 +51,10 @@ from gpubench.profile.allowance import card_of, class_of
 from gpubench.profile.memory import checkpointed, chunked, judge_fit, with_adapters
 from gpubench.specs import load_specs, usual_spec
 from gpubench.units import count, format_bytes, listing
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 MOST_GPUS = 8
 """No machine with more than this is proposed to make a step fit."""
@@ -196,6 +200,16 @@ class MemoryAnswers(tuple[MemoryAnswer, ...]):
         if len(self) == 1:
             return self[0]._repr_html_()
         return html_table(self._head(), ("case", "in use on the device", "where"), self._rows())
+
+    def to_frame(self) -> DataFrame:
+        """Return one row a case, columns as in ``memory --json``."""
+        import pandas as pd
+
+        return pd.DataFrame([each.flat() for each in self])
+
+    def plot(self) -> Figure:
+        """Return what each case has in use on the device, as a plotly figure."""
+        return views().memory_figure(self)
 
     def _head(self) -> str:
         return count(len(self), "workload")

@@ -88,7 +88,7 @@ def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
 
 
 def _step(beyond: float, sharpness: float) -> float:
-    """Zero well below the knee, ``beyond`` well above it."""
+    # Zero well below the knee, `beyond` well above it
     return math.log1p(math.exp(sharpness * beyond)) / sharpness
 
 

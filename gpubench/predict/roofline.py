@@ -393,7 +393,6 @@ def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> F
 
 
 def _pick(table: NDArray[Any], mode: Indices) -> NDArray[Any]:
-    """The column of each row's mode."""
     return np.where(
         mode == Mode.FP32, table[..., 0], np.where(mode == Mode.TF32, table[..., 1], table[..., 2])
     )

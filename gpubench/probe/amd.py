@@ -174,7 +174,6 @@ def _power(told: Mapping[str, Any]) -> Any:
 
 
 def _energy_uj(told: Mapping[str, Any]) -> float:
-    """A count of steps, each of so many µJ."""
     return float(told["energy_accumulator"]) * float(told["counter_resolution"])
 
 

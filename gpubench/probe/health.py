@@ -129,7 +129,7 @@ def _capped_share(enforced_w: float | None, default_w: float | None) -> float | 
 
 
 def _foreign(readings: Readings) -> list[int]:
-    """Numbers of the other processes that compute on a device, as far as its driver lists them."""
+    # Numbers of the other processes that compute on a device, as far as its driver lists them.
     return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
 
 

@@ -124,7 +124,7 @@ def usable_threads() -> int | None:
 
 
 def _whole(text: str | None) -> int | None:
-    """A whole number of ordinary length, else None: "max", "-1", nothing, or nonsense."""
+    # A whole number of ordinary length, else None: "max", "-1", nothing, or nonsense.
     return int(text) if text and re.fullmatch(r"[0-9]{1,20}", text) else None
 
 

@@ -30,16 +30,6 @@ _LIMIT_S = 20.0
 _GPU_FILES = ("dri/*", "kfd", "nvidia[0-9]*", "dxg", "mali*", "kgsl-*")
 """Through which Linux gives a process its GPUs: all kinds, AMD, NVIDIA, Windows' below it, Arm, Qualcomm."""
 _CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
-_VENDORS = {
-    "nvidia": "NVIDIA",
-    "advanced micro devices": "AMD",
-    "amd": "AMD",
-    "intel": "Intel",
-    "genuineintel": "Intel",
-    "authenticamd": "AMD",
-    "apple": "Apple",
-}
-"""Makers by the beginning of how their drivers spell them."""
 
 
 def ask_listing() -> BackendReport:
@@ -47,10 +37,11 @@ def ask_listing() -> BackendReport:
     # numpy, which pyopencl brings, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     asked = run_child(_PROGRAM, (), BackendReport, time_limit_s=_LIMIT_S, environment=environment)
-    return asked.answer or _report([], [f"the process that lists OpenCL devices {asked.how}"])
+    return asked.answer or report([], [f"the process that lists OpenCL devices {asked.how}"])
 
 
-def _report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> BackendReport:
+def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> BackendReport:
+    """Return what was found, with a problem for each platform that cannot be used."""
     problems = tuple(
         Problem(
             what="an OpenCL platform cannot be used",
@@ -73,14 +64,14 @@ def listing() -> BackendReport:
     try:
         platforms = pyopencl.get_platforms()
     except pyopencl.Error as error:  # the loader's own word for "no driver"
-        return _report([], [str(error)])
+        return report([], [str(error)])
     for platform in platforms:
         try:
             devices = platform.get_devices()
             found += [profile_of(each, platform.name, n) for n, each in enumerate(devices, len(found))]
         except pyopencl.Error as error:
             problems.append(f"{platform.name.strip()}: {error}")
-    return _report(found, problems)
+    return report(found, problems)
 
 
 def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
@@ -93,14 +84,13 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
     def gated(field: str, value: int, gate: plausible.Gate) -> Any:
         return plausible.taken(gate, value, field, unavailable)
 
-    name, vendor = plain(device.name.strip(), 120), device.vendor.strip()
+    name = plain(device.name.strip(), 120)
     is_cpu = bool(device.type & 2)  # CL_DEVICE_TYPE_CPU
     spec = None if is_cpu else find_spec(name)
     units = gated("sm_count", device.max_compute_units, plausible.SMS)
-    makers = (maker for start, maker in _VENDORS.items() if vendor.lower().startswith(start))
     return DeviceProfile(
         backend=NAME,
-        vendor=next(makers, plain(vendor, 60)) or None,
+        vendor=plain(device.vendor.strip(), 60) or None,
         name=name,
         gpu_key=None if spec is None else spec.key,
         index=index,

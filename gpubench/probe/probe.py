@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import TypeVar
 
 import msgspec
-from msgspec import structs
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.foreign_code import load_plugin
@@ -91,8 +90,9 @@ def probe(_request: ProbeRequest) -> ProbeReport:
     A driver that is missing or broken becomes a Problem in the report, never an exception.
     """
     backends = load_backends()
-    by_name = {name: backend.devices() for name, backend in backends.found.items()}
-    by_name[opencl.NAME] = _through_opencl_alone(by_name)
+    by_name = {name: backend.devices() for name, backend in backends.found.items() if name != opencl.NAME}
+    if all(device.is_cpu for report in by_name.values() for device in report.devices):
+        by_name = {opencl.NAME: opencl.BACKEND.devices()} | by_name  # GPUs that OpenCL alone reaches
     gpus, reports = by_name[nvidia.BACKEND.name], by_name.values()
     first = next(d for r in reports for d in r.devices)
     unreachable = None if first.is_cpu else torch_problem(first)
@@ -106,14 +106,6 @@ def probe(_request: ProbeRequest) -> ProbeReport:
         ),
         host=_host(gpus),
     )
-
-
-def _through_opencl_alone(by_name: Mapping[str, BackendReport]) -> BackendReport:
-    """OpenCL's devices of the makers whose own driver lists none."""
-    listed, apart = by_name[opencl.NAME], {opencl.NAME, host.CPU.name}
-    others = {d.vendor for name, r in by_name.items() for d in r.devices if name not in apart}
-    alone = tuple(d for d in listed.devices if d.vendor not in others)
-    return structs.replace(listed, devices=alone, states=(None,) * len(alone))
 
 
 def _host(gpus: BackendReport) -> Host:

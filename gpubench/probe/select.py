@@ -202,7 +202,6 @@ def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple
 
 
 def _hurt(report: BackendReport) -> str | None:
-    """What is wrong with the GPUs beside the one that is chosen."""
     return "; ".join(problem.line() for problem in report.problems) or None
 
 

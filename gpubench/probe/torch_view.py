@@ -98,19 +98,17 @@ def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
 
 
 def _install(build: str) -> str:
-    """How to replace torch by another build: pip keeps the one that is there, so it goes first."""
+    # How to replace torch by another build: pip keeps the one that is there, so it goes first.
     return (
         f"pip uninstall torch, then install its {build} build with the command of the selector at pytorch.org"
     )
 
 
 def _fitting(cuda: str | None) -> str:
-    """Name of the build that fits a driver with this CUDA release."""
     return "CUDA" if cuda is None else f"CUDA {_major(cuda)}"
 
 
 def _problem(what: str, value: str | None, fix: str) -> Problem:
-    """What keeps torch from a GPU that is here."""
     return Problem(what=what, value=value, fix=fix, exit_code=ExitCode.NO_DEVICE, backend="torch")
 
 

@@ -89,7 +89,7 @@ def cuda_rules() -> Iterator[None]:
 
 
 def _banned(*_: Any, **__: Any) -> Tensor:
-    """Refuse what CUDA's autocast refuses: aten/src/ATen/autocast_mode.cpp, binary_cross_entropy_banned."""
+    # Refuse what CUDA's autocast refuses: aten/src/ATen/autocast_mode.cpp, binary_cross_entropy_banned
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: take "
         "binary_cross_entropy_with_logits or BCEWithLogitsLoss, without the sigmoid before them"
@@ -150,7 +150,7 @@ def _without_autocast() -> Any:
 
 
 def _empty_like(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
-    """Gradients that nothing was written to, of those that are needed."""
+    # Gradients that nothing was written to, of those that are needed
     return [torch.empty_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
 
 

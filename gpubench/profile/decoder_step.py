@@ -415,7 +415,7 @@ class _Step:
         )
 
     def _bytes(self, elements: float) -> float:
-        """Of activations, so many elements a token."""
+        # Of activations, so many elements a token
         return _HALF * elements * self.tokens
 
     @property
@@ -447,7 +447,7 @@ class _Step:
 
     @property
     def _inner(self) -> float:
-        """Elements inside of the feed-forward networks of one layer, over all that a token passes."""
+        # Elements inside of the feed-forward networks of one layer, over all that a token passes
         return max(
             sum(width * copies * share for width, copies, share in networks)
             for _, networks in self._networks(self.decoder.layers)
@@ -467,7 +467,7 @@ class _Step:
 
     @property
     def _scores(self) -> float:
-        """Bytes of the scores of one layer where they are held: in float32 and in 16 bits."""
+        # Bytes of the scores of one layer where they are held: in float32 and in 16 bits
         return (_FLOAT + _HALF) * self.tokens**2 * self.decoder.heads
 
     def _held(self, how: Checkpointing) -> float:
@@ -492,12 +492,12 @@ class _Step:
 
     @property
     def _unread(self) -> float:
-        """Bytes of the norm before the feed-forward network, which frozen layers do not keep."""
+        # Bytes of the norm before the feed-forward network, which frozen layers do not keep
         return 0.0 if self.is_full or self.decoder.layer_norms == 1 else self._bytes(self.decoder.width)
 
     @property
     def _inner_kept(self) -> int:
-        """How many times as much the feed-forward network keeps as it is wide."""
+        # How many times as much the feed-forward network keeps as it is wide
         return (3 if self.decoder.gated else 4 if self.is_slow else 1) + self.is_full
 
     @property

@@ -131,7 +131,7 @@ def _batch_norm(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _batch_norm_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Its input is read for the two sums and again for the result."""
+    # Its input is read for the two sums and again for the result
     return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, out) + moved(args[1])),)
 
 
@@ -272,7 +272,7 @@ class _Layer:
         yield memory(self.batch * self.steps * wide + wide)  # gradient of the bias
 
     def _pointwise(self) -> Kernel:
-        """Both products are read, the gates kept for the backward pass, state and output written."""
+        # Both products are read, the gates kept for the backward pass, state and output written
         return memory(self.batch * self.hidden * (3 * self.gates + 3))
 
 

@@ -126,7 +126,7 @@ def _alike(
 
 
 def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
-    """Whether a step runs under autocast, or not: weights in half precision have no use for it."""
+    # Whether a step runs under autocast, or not: weights in half precision have no use for it
     return (False, True) if recipe.weight_type is WeightType.FLOAT32 else (False,)
 
 

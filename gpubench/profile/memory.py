@@ -321,7 +321,7 @@ def scale_of(
 
 
 def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> ClassAllowance:
-    """What a trace cannot know of the case on a class of card."""
+    # What a trace cannot know of the case on a class of card
     return load_allowance().of(card_class, convolves=profile.convolves(case.task))
 
 
@@ -360,7 +360,6 @@ def _as_executed(held: Held, case: Case) -> Held:
 
 
 def _micro(case: Case, accumulate: int) -> Case:
-    """The case with the batch of one of its micro-batches, the largest."""
     return msgspec.structs.replace(case, batch_size=-(-case.batch_size // accumulate))
 
 

@@ -1,23 +1,78 @@
-"""Runs that people share: what a file may hold, and what it is held to."""
+"""Runs that people share: where they lie, what a file may hold and is held to, and who else read a figure.
+
+A shared run lies in ``results/shared/NAME/RUN-ID.json`` of the repository, and in the wheel. No figure rests
+on one: they are counted beside the figures.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gpubench.discovery import checkout
 from gpubench.errors import MisuseError
+from gpubench.folders import FOLDER_VARIABLE, data_path
 from gpubench.measure.privacy import private_part
 from gpubench.models import Case, Run, Status
 from gpubench.profile import load_profiles
 from gpubench.record.run_check import check_run
-from gpubench.record.run_file import beyond_belief, is_safe_name
-from gpubench.record.shared import SHARED
-from gpubench.units import plain
+from gpubench.record.run_file import beyond_belief, is_safe_name, read_run
+from gpubench.units import count, plain
+
+SHARED = Path("results/shared")
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """A shared run, and what its contributor wants to be called."""
+
+    by: str
+    run: Run
+
+
+def shared_folder() -> Path:
+    """Return the folder of the shared runs: the wheel's, or the checkout's."""
+    packed, root = data_path("shared"), checkout()
+    return packed if root is None or os.environ.get(FOLDER_VARIABLE) else root / SHARED
+
+
+def shared_files() -> Sequence[Path]:
+    """Return the files of the shared runs."""
+    return sorted(shared_folder().glob("*/*.json"))
+
+
+@cache
+def shared_runs() -> tuple[Shared, ...]:
+    """Return every shared run."""
+    return tuple(Shared(by=path.parent.name, run=read_run(path)) for path in shared_files())
+
+
+def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None) -> str | None:
+    """Say how many readings by how many people there are of a case on a GPU; None where there is none.
+
+    The batch does not matter, nor how the step is executed: a figure is told of another one as well.
+    """
+    wanted = _alike(case)
+    found = [
+        each.by
+        for each in (shared_runs() if shared is None else shared)
+        if each.run.device.gpu_key == gpu_key
+        for measurement in each.run.measurements
+        if measurement.status is Status.OK and _alike(measurement.case) == wanted
+    ]
+    people = "person" if len({*found}) == 1 else "people"
+    return f"{count(len(found), 'reading')} by {len({*found})} {people}" if found else None
+
+
+def _alike(case: Case) -> tuple[Any, ...]:
+    return case.workload, case.workload_version, case.task, case.precision, case.gpu_count, case.recipe
+
 
 FACTOR = 1.5
 """Beyond this, either way, of what others read of a case on the same GPU, a reading is doubted."""

@@ -211,7 +211,6 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
 
 
 def _top(root: Path) -> Path:
-    """Folder of the device folders: ``runs`` where there is one, else a folder that is one itself."""
     return root / "runs" if _has_runs(root) else root
 
 
@@ -457,7 +456,7 @@ def read_named(results: Path | None, name: str) -> Run:
 
 
 def _is_run_name(name: str) -> bool:
-    """Whether a file is named as ``write_run`` names them: <UTC>-<id>.json."""
+    # Whether a file is named as ``write_run`` names them: <UTC>-<id>.json.
     return _RUN_NAME.fullmatch(name) is not None and is_safe_name(name.casefold().removesuffix(".json"))
 
 
@@ -571,5 +570,5 @@ def stored_alike(root: Path, run: Run) -> Path | None:
 
 
 def _content(run: Run) -> bytes:
-    """What makes two files one run: all they say, not how it is laid out, nor the case of the id."""
+    # What makes two files one run: all they say, not how it is laid out, nor the case of the id.
     return msgspec.json.encode(msgspec.structs.replace(run, run_id=run.run_id.casefold()))

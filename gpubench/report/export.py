@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import unicodedata
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -126,13 +125,12 @@ def document(data: ReportData) -> dict[str, Any]:
 
 
 def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[str, Any], int]:
-    """``document`` and CSV for a page that is to be mailed: of the runs it uses, with no more than it needs.
+    """``document`` for a page that is to be mailed: of the runs it uses, with no more than it needs.
 
     Telemetry is thinned where it is long, and figures keep ``MOST_DIGITS``.
 
     Returns:
-        The document under ``data`` and the table under ``csv``; and the step of the thinning: each n-th
-        sample stands, 1 is all of them.
+        The document, and the step of the thinning: each n-th sample stands, 1 is all of them.
     """
     on_threads = (pair.of for pair in data.thread_pairs)
     results = (*data.everything, *on_threads, *data.failures)
@@ -144,7 +142,8 @@ def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[s
         for measurement in run["measurements"]:
             for launch in measurement["launches"]:
                 launch["telemetry"] = launch["telemetry"][::step]
-    return {"data": _rounded(_document(data, runs)), "csv": as_csv(data, line=_rounded)}, step
+    document: dict[str, Any] = _rounded(_document(data, runs))
+    return document, step
 
 
 def _rounded(value: Any) -> Any:
@@ -186,21 +185,16 @@ def as_json(data: ReportData) -> str:
     return msgspec.json.format(msgspec.json.encode(document(data)), indent=2).decode() + "\n"
 
 
-def as_csv(data: ReportData, line: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> str:
-    """Return one line for each measured case and each ranked offer; ``kind`` tells them apart.
-
-    Args:
-        data: Its runs and its ranking.
-        line: What becomes of the cells of a line before it is written.
-    """
+def as_csv(data: ReportData) -> str:
+    """Return one line for each measured case and each ranked offer; ``kind`` tells them apart."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\r\n")
     writer.writeheader()
     for run in data.runs:
         for measurement in run.measurements:
-            writer.writerow(line(_guarded(_measurement_cells(run, measurement))))
+            writer.writerow(_guarded(_measurement_cells(run, measurement)))
     for row in () if data.ranking is None else data.ranking.rows:
-        writer.writerow(line(_guarded(_offer_cells(row))))
+        writer.writerow(_guarded(_offer_cells(row)))
     return text.getvalue()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -15,11 +15,11 @@ import msgspec
 from gpubench.blocks.block import Block, environment
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Charts, printable
+from gpubench.blocks.parts import Charts, Part, printable
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.folders import package_text
-from gpubench.models import Row, Sentence
+from gpubench.models import Row
 from gpubench.options import options_of, takes_options_of
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
@@ -30,24 +30,12 @@ from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
 from gpubench.report.still import still_of
 from gpubench.sections.data import ReportData, gather
-from gpubench.sections.offer_table import head_of
-from gpubench.sections.section import HEADINGS, Section, load_sections
+from gpubench.sections.section import HEADINGS, own_sections
 from gpubench.sections.words import moment_words
 from gpubench.units import plain
 
-RAW_UNDER = "method"
-"""The heading that the raw data stand under."""
-
 MOST_OFFERS = 1000
 """Rows of a ranking whose figures a page carries: each takes 0.4 kB of it, packed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Placed:
-    """A block with the section that it is of."""
-
-    section: Section
-    block: Block
 
 
 @takes_options_of(ReportRequest)
@@ -125,74 +113,34 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
         return as_json(data)
     if format == "csv":
         return as_csv(data)
-    data = shortened(data)
-    rendered = ((section, section.render(data)) for section in load_sections())
-    blocks = [_Placed(section=of, block=printable(block)) for of, block in rendered if block is not None]
+    rendered = ((section, section.render(data)) for section in own_sections())
+    blocks = [(section.heading, printable(block)) for section, block in rendered if block is not None]
     if format == "md":
-        return as_markdown(_title(data), _subtitle(data), [placed.block for placed in blocks])
-    return _html(data, blocks)
-
-
-def shortened(data: ReportData) -> ReportData:
-    """Return what a page can hold of a ranking of thousands of offers.
-
-    That is its head, the best of each GPU, and whatever nothing dominates. A note of the ranking says so;
-    JSON and CSV have all.
-    """
-    ranking = data.ranking
-    if ranking is None or len(ranking.rows) <= MOST_OFFERS:
-        return data
-    kept = {id(row) for row in head_of(ranking.rows, MOST_OFFERS)}
-    kept |= {
-        id(row) for row in [row for row in ranking.rows if row.pareto and id(row) not in kept][:MOST_OFFERS]
-    }
-    note = (
-        f"{ranking.offer_count or len(ranking.rows):,} offers are ranked; this page has the first "
-        f"{MOST_OFFERS:,}, the best of each GPU, and those that nothing "
-        "dominates: gpubench report -o FILE.csv has all."
-    )
-    rows = tuple(row for row in ranking.rows if id(row) in kept)
-    sentences = (*ranking.sentences, Sentence(kind="note", text=note))
-    shown = msgspec.structs.replace(ranking, rows=rows, sentences=sentences)
-    return replace(data, ranking=shown)
+        return as_markdown(_title(data), _subtitle(data), [block for _, block in blocks])
+    return _html(data, [_Heading.of(key, [b for of, b in blocks if of == key]) for key in HEADINGS])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Heading:
-    """What stands under one title of the page."""
+    """What stands under one title of the page, its charts by their ids."""
 
     key: str
     title: str
-    blocks: tuple[_Placed, ...]
-    has_raw: bool
+    parts: tuple[Part, ...]
+    figures: Mapping[str, Any]
 
-    @property
-    def printed(self) -> bool:
-        """Whether a print shows it though nobody has opened it."""
-        return self.key == "throughput"
-
-
-def _headings(blocks: Sequence[_Placed]) -> list[_Heading]:
-    found = []
-    for key, name in HEADINGS.items():
-        under = tuple(placed for placed in blocks if placed.section.heading == key)
-        finding = next((placed.block.finding for placed in under if placed.block.finding), None)
-        title = f"{name}: {finding}" if finding else name
-        if under or key == RAW_UNDER:
-            found.append(_Heading(key=key, title=title, blocks=under, has_raw=key == RAW_UNDER))
-    return found
+    @classmethod
+    def of(cls, key: str, blocks: Sequence[Block]) -> _Heading:
+        parts = tuple(part for block in blocks for part in block.parts)
+        charts = [figure for part in parts if isinstance(part, Charts) for figure in part.figures]
+        name = ": ".join([HEADINGS[key], *[block.finding for block in blocks if block.finding][:1]])
+        drawn = {f"chart-{key}-{i}": figure.figure for i, figure in enumerate(charts, start=1)}
+        return cls(key=key, title=name, parts=parts, figures=drawn)
 
 
-def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
-    headings = _headings(blocks)
-    is_drawn = data.run is not None  # what was measured has charts; without it their tables do
-    figures: dict[str, Any] = {}
-    for placed in (placed for heading in headings for placed in heading.blocks):
-        charts = [part for part in placed.block.parts if isinstance(part, Charts)]
-        drawn = [figure for part in charts for figure in part.figures]
-        figures |= {f"chart-{placed.section.key}-{i}": each.figure for i, each in enumerate(drawn, start=1)}
+def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
+    figures = {id_: figure for heading in headings for id_, figure in heading.figures.items()}
     content, thinned = embedded(_best_of_each_machine(data))
-    raw = packed(msgspec.json.encode(content))
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
     if begin is not None and data.ranking is not None:
@@ -204,13 +152,13 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
         subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # the method says when
-        headings=headings,
+        headings=[heading for heading in headings if heading.parts],
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
-        raw=raw,
+        raw=packed(msgspec.json.encode(content)),
         thinned=thinned,
         digits=MOST_DIGITS,
-        plotly=_plotly() if is_drawn else None,
+        plotly=_plotly() if figures else None,
         plotly_notice=package_text("report/vendor/plotly-LICENSE.txt"),
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
@@ -235,15 +183,11 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
 
 
 def _title(data: ReportData) -> str:
-    cards = [device for device in data.devices if not device.is_cpu]
-    models = {device.gpu_key or device.name for device in cards}
+    models = {device.gpu_key or device.name for device in data.devices if not device.is_cpu}
     if data.device is None or data.run is None:
         return "Training per dollar"
     if len(models) > 1:
         return f"{len(models)} GPUs compared"
-    ids = {run.device.device_id for run in data.device_runs}
-    if len(ids) > 1 and not data.is_cpu:
-        return f"{plain(data.device.name or 'Unnamed device', 80)}, {len(ids)} cards of one model"
     return plain(data.device.name or "Unnamed device", 80)
 
 

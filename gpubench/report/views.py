@@ -11,16 +11,22 @@ from gpubench.blocks.charts import BASIS_LOOKS, BLUE, Look, Mark, dots, dress, l
 from gpubench.blocks.parts import Figure
 from gpubench.errors import MisuseError
 from gpubench.interval import Interval
-from gpubench.labels import gpus_of, offer_name
+from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import Ranking, Row, Run
+from gpubench.record.figures import frame
 from gpubench.report.calculator import WORDS
 from gpubench.sections import answer as answer_section
 from gpubench.sections import value
 from gpubench.sections.data import of_ranking
 from gpubench.sections.roofline import LOOKS
+from gpubench.units import GIB, per_second
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from plotly.graph_objects import Figure as Plot
+
+    from gpubench.predict.answers import Predictions
+    from gpubench.predict.memory_answer import MemoryAnswer
 
 HEAD_ROWS = 20
 MOST_DOTS = 40
@@ -131,6 +137,11 @@ def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def run_frame(run: Run) -> DataFrame:
+    """Return one row a measurement of the run."""
+    return frame((run,))
+
+
 def run_figure(run: Run) -> Plot:
     """Return the throughput of every case on one logarithmic axis, with its interval.
 
@@ -151,6 +162,34 @@ def run_figure(run: Run) -> Plot:
     ]
     chart = dots(marks, LOOKS, "samples/s", "Throughput", row_px=22, logarithmic=True)
     return _plotted(chart)
+
+
+def predictions_figure(answers: Predictions) -> Plot:
+    """Return the predicted throughput of every GPU on one logarithmic axis, with its interval.
+
+    Raises:
+        MisuseError: If there is no estimate.
+    """
+    if not answers.estimates:
+        raise MisuseError("there is no estimate, so there is nothing to plot")
+    marks = [
+        Mark(
+            row=label(gpu_name(e.gpu_key)), interval=e.interval, hover=label(e.interval.text()), kind=e.basis
+        )
+        for e in answers.estimates
+    ]
+    unit = per_second(answers.estimates[0].case.sample_unit)
+    return _plotted(dots(marks, BASIS_LOOKS, unit, "Throughput", row_px=22, logarithmic=True))
+
+
+def memory_figure(answers: Sequence[MemoryAnswer]) -> Plot:
+    """Return what each case has in use on the device, with its bounds [GiB]."""
+    marks = [
+        Mark(row=label(each.label), interval=each.need.device.over(GIB), hover=label(each.fits_on()))
+        for each in answers
+    ]
+    looks = {None: Look(name="in use on the device", color=BLUE)}
+    return _plotted(dots(marks, looks, "GiB in use on the device", "Memory"))
 
 
 def _plotted(figure: Figure) -> Plot:

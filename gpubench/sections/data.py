@@ -7,32 +7,25 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from gpubench import __version__
 from gpubench.effects import Effect, Result, on_all_threads, results_of, thread_effects
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import GpuBenchError
 from gpubench.models import (
     BuyOrRent,
     Case,
     DeviceProfile,
     GpuSpec,
     Ranking,
-    Row,
     Run,
     Status,
-    WorkloadProfile,
 )
 from gpubench.models.run import newest_first
-from gpubench.options import asked_recipe, options_of
-from gpubench.profile import load_profiles, profiles_of, traced_once
+from gpubench.options import options_of
+from gpubench.profile import traced_once
 from gpubench.specs import load_specs
 from gpubench.today import day_of
-
-if TYPE_CHECKING:
-    from gpubench.recommend.request import RankRequest
 
 
 @dataclass(frozen=True)
@@ -45,13 +38,8 @@ class ReportData:
         ranking: None where no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
         about: Id of the run whose device the page is about; None is the newest with a usable row.
-        buy_or_rent: Owning against renting: the user's own cards where they were given, else every card
-            that has a street price.
-        unranked: Hardware to buy and spot prices beside a ranking that is of neither, each best first: of the
-            same question, without rank and chances.
+        buy_or_rent: Owning against renting, of the user's own cards or what was asked to buy.
         specs: The specification table by GPU key.
-        profiles: What the ranked workloads were traced to be, by the name that their cases bear: a model of
-            the user's own among them.
         most_offers: So many rows of the ranking a terminal shows; None is all.
         every_offer: Whether they are offers; else each is the best one of a GPU.
         more_by: What shows the notes that a terminal leaves out; None where it shows all.
@@ -64,10 +52,8 @@ class ReportData:
     ranking_problem: str | None = None
     problems: tuple[str, ...] = ()
     buy_or_rent: tuple[BuyOrRent, ...] = ()
-    unranked: tuple[Row, ...] = ()
     about: str | None = None
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
-    profiles: Mapping[str, WorkloadProfile] = field(default_factory=load_profiles)
     version: str = __version__
     most_offers: int | None = 20
     every_offer: bool = False
@@ -202,15 +188,16 @@ def gather(
         every_run: Whether to read runs that later ones shadow in every case; no section needs them.
         most_rows: So many offers of the ranking are enough, beside those that every cut of it keeps; None
             is all.
-        first: Of a page that answers by itself, spot prices too: the workload that is ranked where none is
-            named. None is what ``rank`` takes.
+        first: The workload that is ranked where none is named; None is what ``rank`` takes.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
         MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
     from gpubench.folders import results_root
+    from gpubench.recommend.rank import ranked
     from gpubench.recommend.request import RankRequest
+    from gpubench.recommend.rows import head
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run, newest_runs, read_runs
 
@@ -219,16 +206,19 @@ def gather(
     root = results_root(results)
     stored = read_runs(root) if every_run else newest_runs(root)
     chosen = None if run is None else read_run(find_run(root, run))
-    answer: dict[str, Any] = {}
+    ranking, problem = None, None
     asked = tuple(each.name for each in options_of(RankRequest) if each.field in question)
     named = {} if first is None or {"workloads", "mix"} & question.keys() else {"workloads": (first,)}
     try:
-        answer = _answer(RankRequest(**place | question | named, asked=asked), most_rows, first is None)
+        ranking = ranked(
+            RankRequest(**place | question | named, asked=asked),
+            None if most_rows is None else lambda found: head(found, most_rows),
+        )
     except GpuBenchError as error:
         if question:
             raise
-        answer["ranking_problem"] = str(error)
-    if (ranking := answer.get("ranking")) is not None:
+        problem = str(error)
+    if ranking is not None:
         today = date.fromisoformat(ranking.as_of)  # later than the clock, where that stands before the prices
     runs = {run.run_id: run for run in (*stored.runs, *((chosen,) if chosen else ()))}
     return ReportData(
@@ -236,49 +226,10 @@ def gather(
         runs=newest_first(runs.values()),
         about=None if chosen is None else chosen.run_id,
         problems=tuple(stored.problems),
-        **answer,
+        ranking=ranking,
+        ranking_problem=problem,
+        buy_or_rent=() if ranking is None else ranking.buy_or_rent,
     )
-
-
-def _answer(asked: RankRequest, most_rows: int | None, has_spot: bool) -> dict[str, Any]:
-    """Rank, and find what could be paid for beside: every card to buy, and spot prices.
-
-    What was ruled out by ``--rent`` or ``--buy`` stays out; spot prices where ``has_spot`` asks for them.
-    """
-    from gpubench.recommend.choice import beside
-    from gpubench.recommend.rank import ranked
-    from gpubench.recommend.rows import head
-
-    ranking = ranked(asked, None if most_rows is None else lambda found: head(found, most_rows))
-    to_buy = None if ranking.buy_or_rent else _beside(asked, rent_or_buy="buy")
-    found = [to_buy if asked.rent_or_buy is None else None]
-    if has_spot and asked.rent_or_buy != "buy" and not asked.spot and not asked.max_purchase_usd:
-        found.append(_beside(asked, spot=True, limit=None))
-    known = {row.offer for row in ranking.rows}
-    traced = profiles_of(asked.workload_names, asked_recipe(asked), precisions=[asked.precision]).values()
-    return {
-        "ranking": ranking,
-        "buy_or_rent": ranking.buy_or_rent if to_buy is None else to_buy.buy_or_rent,
-        "unranked": tuple(
-            msgspec.structs.replace(beside(row), pareto=False, dominated_by=None)  # which were among others
-            for each in found
-            if each is not None
-            for row in each.rows
-            if row.offer not in known
-        ),
-        "profiles": {**load_profiles(), **{profile.name: profile for profile in traced}},
-    }
-
-
-def _beside(asked: RankRequest, **changes: Any) -> Ranking | None:
-    """Answer another question by its hardware to own and its spot prices; None where it is ruled out."""
-    from gpubench.recommend.rank import ranked
-    from gpubench.recommend.rows import owned_or_spot
-
-    try:
-        return ranked(msgspec.structs.replace(asked, **changes), owned_or_spot)
-    except MisuseError:
-        return None
 
 
 def at_named_batches(results: Iterable[Result]) -> list[Result]:

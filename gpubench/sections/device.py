@@ -8,21 +8,24 @@ from typing import Any
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, table, text
-from gpubench.models import DeviceProfile, Environment, GpuSpec
+from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, number, table, text
+from gpubench.interval import stacked
+from gpubench.measure.capability import best_products, datasheet_peak, datasheet_share
+from gpubench.models import DeviceProfile, Environment, GpuSpec, MicroResult
 from gpubench.precisions import FORMATS
 from gpubench.probe.backend import DeviceState, Host, ProbeReport, uuid_is_blank
 from gpubench.probe.health import limits
 from gpubench.probe.nvml import fp32_flops_per_s
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import memory_words
+from gpubench.sections.words import kinds_words, memory_words
 from gpubench.specs import load_specs
 from gpubench.units import (
     UNKNOWN,
     capitalized,
     count,
     format_bytes,
+    format_duration,
     format_number,
     format_percent,
     format_si,
@@ -41,30 +44,10 @@ def _render(data: ReportData) -> Block | None:
     device, run = data.device, data.run
     if device is None or run is None:
         return None
-    if data.is_cpu:
-        host = run.environment
-        rows = {
-            "Name": _text(device.name or host.cpu),
-            "Architecture": _text(device.architecture),
-            "Logical processors": format_whole(host.cpu_count),
-            "Threads used by torch": format_whole(host.cpu_threads),
-            "Memory": format_bytes(device.memory_bytes or host.ram_bytes),
-            "Operating system": _text(host.os),
-        }
-        system = table(
-            "The device that was measured",
-            [row for row in rows.items() if row[1] != UNKNOWN],
-            text("Property", lambda row: row[0]),
-            text("As the system reports it", lambda row: row[1]),
-        )
-        beside: list[Part] = [*_state(device), system]
-    else:
-        beside = driver_and_data_sheet(device, data.spec, "Driver and data sheet, line by line")
     line = Paragraph(text=device_line(device, run.environment))
+    beside = () if device.is_cpu else driver_and_data_sheet(device, data.spec, "Driver and data sheet")
     name = plain(device.name or run.environment.cpu or "unnamed", 80)
-    return Block(
-        title="What this device is", finding=name, parts=(_sentence(data, device), *beside), brief=(line,)
-    )
+    return Block(title="The device", finding=name, parts=(line, *beside, *micro(data)), brief=(line,))
 
 
 def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
@@ -100,39 +83,6 @@ def device_line(device: DeviceProfile, software: Environment) -> str:
         count(threads, "thread") if threads else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def _sentence(data: ReportData, device: DeviceProfile) -> Paragraph:
-    name, spec = plain(device.name or "an unnamed device", 100), data.spec
-    if data.is_cpu:
-        return Paragraph(
-            text=f"{name} is a CPU: every figure measured on this page is a CPU's, but for those that name "
-            "another device."
-        )
-    if spec is None:
-        return Paragraph(
-            text=f"{name} has no row in the specification table, so no data sheet stands beside it.",
-            tone="warning",
-        )
-    year = "" if spec.release_year is None else f" of {spec.release_year}"
-    architecture, line = plain(spec.architecture or "unknown architecture", 40), plain(spec.line or "", 40)
-    bandwidth, fp32, bf16 = (
-        format_si(rate, unit)
-        for rate, unit in (
-            (spec.memory_bandwidth_bytes_per_s, "B/s"),
-            (spec.fp32_flops_per_s, "FLOP/s"),
-            (spec.bf16_tensor_flops_per_s, "FLOP/s"),
-        )
-    )
-    known = (  # what buyers compare
-        memory_words(spec) if spec.memory_bytes else "",
-        f"{bandwidth} of bandwidth" if spec.memory_bandwidth_bytes_per_s else "",
-        f"{fp32} at fp32" if spec.fp32_flops_per_s else "",
-        f"{bf16} at bf16 on tensor cores" if spec.bf16_tensor_flops_per_s else "",
-        _watts(spec.tdp_w) if spec.tdp_w else "",
-    )
-    stated = f"By the data sheet {listing(filter(None, known))}." if any(known) else ""
-    return Paragraph(text=f"{name}: {architecture} architecture, {line} line{year}. {stated}")
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
@@ -215,6 +165,60 @@ def _text(value: str | None) -> str:
 
 def _watts(value: float | None) -> str:
     return UNKNOWN if value is None else f"{format_number(value)} W"
+
+
+NO_LINK = "No link between host and device is measured: this CPU works in the host's own memory."
+
+
+def micro(data: ReportData) -> list[Part]:
+    """Single operations beside what the data sheet says of them."""
+    run = next((run for run in data.device_runs if run.micro), None)
+    if run is None:
+        return []
+    best = best_products(run.micro)
+
+    def size(m: MicroResult) -> str:
+        return plain(m.size, 40) + (", the best size" if (m.precision, m.size) in best else "")
+
+    def peak(m: MicroResult) -> str:
+        return format_si(datasheet_peak(run.device, m), plain(m.unit, 20))
+
+    measured = table(
+        f"Micro-benchmarks{'' if run.device.runs_steps else ' through OpenCL'}",
+        run.micro,
+        text("Operation", lambda m: f"{_operation(m)}\n{size(m)}"),
+        number("Measured, 95 % interval", _value),
+        number("Data sheet", peak),
+        number("Share", lambda m: format_percent(datasheet_share(run.device, m), 3)),
+        number("Repetitions", lambda m: str(m.n), optional=6),
+        text("Telemetry", _telemetry, optional=7),
+        text("Findings", lambda m: kinds_words(finding.kind for finding in m.findings)),
+    )
+    return [measured, *([Paragraph(text=NO_LINK)] if run.device.core_count is not None else [])]
+
+
+def _telemetry(m: MicroResult) -> str:
+    """Mean power, lowest clock and clock event reasons, as far as they were read."""
+    known = [
+        "" if m.mean_power_w is None else f"{format_number(m.mean_power_w)} W",
+        "" if m.sm_clock_min_hz is None else f"at least {format_si(m.sm_clock_min_hz, 'Hz')}",
+        ", ".join(plain(reason, 40) for reason in m.clock_event_reasons or ()),
+    ]
+    return "\n".join(part for part in known if part) or UNKNOWN
+
+
+def _operation(m: MicroResult) -> str:
+    words = plain(m.name, 40).replace("_", " ")
+    return words if m.precision is None else f"{words} {plain(m.precision, 20)}"
+
+
+def _value(m: MicroResult) -> str:
+    """The value in a fitting multiple of its unit, digits as the interval allows."""
+    if m.unit == "s":
+        return stacked(m.interval.by(format_duration))
+    step, prefix = next(((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if m.value >= s), (1.0, ""))
+    point, ends = m.interval.over(step).apart()
+    return f"{point} {prefix}{plain(m.unit, 20)}" + (f"\n{ends}" if ends else "")
 
 
 _Seen = tuple[DeviceProfile, DeviceState | None]

@@ -1,95 +1,31 @@
-"""Does it fit: memory of a step, its parts, the largest batch by card; over the batch size for a page."""
+"""Does it fit: memory of a step, its parts, and the largest batch by card."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BAND, BLUE, QUIET, dress, label, log_axis
-from gpubench.blocks.parts import Bullets, Charts, Column, Figure, Paragraph, Part, Table, number, table, text
+from gpubench.blocks.parts import Bullets, Column, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
 from gpubench.models import Case, MemoryBasis, MemoryFit, MemoryNeed, MemoryParts, ParallelMode
-from gpubench.predict import memory
-from gpubench.predict.anchors import peaks_of
 from gpubench.predict.memory_answer import (
     MOST_NAMES,
     MemoryAnswer,
     MemoryAnswers,
-    answer_memory,
-    usual_cards,
 )
-from gpubench.predict.question import Question
 from gpubench.profile import published_decoder
-from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
-from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED, workload_name
-from gpubench.units import GIB, format_bytes
+from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED
+from gpubench.units import format_bytes
 
 if TYPE_CHECKING:
     from gpubench.predict.capacity import Capacity
 
-MOST_CASES = 3
-"""More curves than this tell a reader nothing that the table of the verb does not."""
-LEVELS_GIB = (8, 16, 24, 48, 80, 141)
-DOUBLINGS = 3
-"""The curve reaches from an eighth of the batch to eight times it."""
 FIGURES = (ALLOCATED, RESERVED, IN_USE)
 _SHARED = {
     ParallelMode.DDP: "one job that holds all weights on each GPU (--jobs ddp)",
     ParallelMode.FSDP: "one job that holds a share of the weights on each GPU (--jobs fsdp)",
 }
-
-
-def _render(data: ReportData) -> Block | None:
-    cases = data.ranking.cases if data.ranking is not None else ()
-    known = [case for case in cases if case.workload in data.profiles][:MOST_CASES]
-    if not known:
-        return None
-    intro = (
-        "Memory of one step: what tensors take, what torch reserves for them, and what is in use on the "
-        "device. A batch fits where the upper end does; `gpubench memory` says what would make another fit."
-    )
-    parts = [part for case in known for part in _parts(data, case)]
-    return Block(title="Does it fit", parts=(Paragraph(text=intro), *parts))
-
-
-def _parts(data: ReportData, case: Case) -> Iterator[Part]:
-    question = Question(
-        profile=data.profiles[case.workload],
-        precision="amp" if case.precision.is_amp else case.precision,
-        execution=case.execution,
-        task=case.task,
-        batch_size=case.batch_size,
-    )
-    specs = usual_cards(data.specs.values())
-    if not specs:
-        return
-    answer = answer_memory(question, specs, own=data.runs, fixes=False)
-    readings = peaks_of(question, data.runs)
-    spec = next((s for s in specs if (s.memory_type or "").startswith("GDDR")), specs[0])
-    doubled = {round(case.batch_size * 2.0**n) for n in range(-DOUBLINGS, DOUBLINGS + 1)}
-    batches = sorted(batch for batch in doubled if batch >= 1)
-    needs = [
-        memory.need_of(question, msgspec.structs.replace(case, batch_size=batch), spec, readings)
-        for batch in batches
-    ]
-    name = f"{workload_name(case)}, {case.precision.words}"
-    yield Paragraph(text=f"{name}: {_rests_on(answer.need, answer.case)}.", tone="note")
-    yield Charts(
-        figures=(_figure(name, batches, needs),),
-        twin=Table(
-            caption=f"{name}: memory by batch size",
-            columns=(Column(title="Batch"), *(Column(title=title, numeric=True) for title in FIGURES)),
-            rows=tuple((f"{batch:,}", *_figures(need)) for batch, need in zip(batches, needs, strict=True)),
-        ),
-        caption="Memory in use on a card with GDDR memory; on one with HBM some 0.5 GiB more.",
-    )
-    yield _made_of(f"{name}: the parts at batch {case.batch_size:,}", answer.need.parts)
-    yield _by_card(f"{name}: by size of card", answer)
 
 
 def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterator[Part]:
@@ -218,44 +154,6 @@ def _verdict(fit: MemoryFit) -> str:
     return f"{fit.verdict_text()}\n{fit.needs_text()}"
 
 
-def _figure(name: str, batches: list[int], needs: list[MemoryNeed]) -> Figure:
-    """Draw memory in use over the batch size, with its ends as a band and cards as lines across."""
-    ends = [(need.device.low, need.device.value, need.device.high) for need in needs]
-    low, value, high = ([(x or 0.0) / GIB for x in each] for each in zip(*ends, strict=True))
-    levels = [gib for gib in LEVELS_GIB if gib <= 4 * max(high)]
-    hovers = [f"batch {b}: {n.device.by(format_bytes)}" for b, n in zip(batches, needs, strict=True)]
-    edge = {"type": "scatter", "x": batches, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    band = {"name": "from low to high end", "y": high, "fill": "tonexty", "fillcolor": BAND}
-    traces = [
-        edge | {"y": low, "showlegend": False},
-        edge | band,
-        {
-            "type": "scatter", "name": "likely", "x": batches, "y": value, "mode": "lines+markers",
-            "line": {"color": BLUE, "width": 2}, "marker": {"color": BLUE, "size": 7},
-            "hovertext": hovers, "hoverinfo": "text",
-        },
-        *(
-            {
-                "type": "scatter", "x": [batches[0], batches[-1]], "y": [gib] * 2, "mode": "lines+text",
-                "text": [label(f"{gib} GiB card"), ""], "textposition": "top right",
-                "textfont": {"size": 11, "color": QUIET}, "hoverinfo": "skip", "showlegend": False,
-                "line": {"color": QUIET, "width": 1, "dash": "dot"},
-            }
-            for gib in levels
-        ),
-    ]  # fmt: skip
-    layout = dress() | {
-        "xaxis": log_axis(batches, "batch size, samples on one GPU", room=0.03),
-        "yaxis": log_axis([*low, *value, *high, *levels], "memory in use, GiB", room=0.06),
-        "showlegend": True,
-    }
-    return Figure(
-        figure={"data": traces, "layout": layout},
-        alt=f"Line chart of the memory in use of {name} over the batch size: {'; '.join(hovers)}.",
-        title=name,
-    )
-
-
 _AS_PUBLISHED = (
     "the upper ends are what the card has, for a published step with as many tensors ran on one with no more "
     "memory"
@@ -285,6 +183,3 @@ def _rests_on(need: MemoryNeed, case: Case) -> str:
             f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it, and judges no card by that"
         )
     return "; ".join(said)
-
-
-SECTION = Section(key="memory", render=_render, place=125, heading="memory")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import (
     Bullets,
     Cell,
     Column,
-    Fact,
-    Facts,
     Paragraph,
     Part,
     Table,
@@ -19,39 +19,33 @@ from gpubench.blocks.parts import (
     text,
 )
 from gpubench.effects import Result
-from gpubench.findings import Finding, FindingKind, describe, what_and_action
+from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique
-from gpubench.models import Launch, Measurement, Run, StartState
+from gpubench.models import Launch, Measurement, Run, StartState, TelemetrySample
 from gpubench.record.figures import cold_costs, spread
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED, case_words, moment_words
+from gpubench.sections.words import IN_USE, RESERVED, case_words, moment_words
 from gpubench.spread import PARTS
 from gpubench.units import (
     UNKNOWN,
-    capitalized,
     count,
     format_bytes,
     format_duration,
     format_number,
     format_percent,
+    format_si,
     plain,
 )
 
-MOST_PLACES, MOST_RUNS = 6, 6
+MOST_RUNS = 6
 
 _WORDS = (
-    (
-        "step",
-        "one update of the weights (forward pass, loss, backward pass, optimizer) or one inference pass",
-    ),
-    ("round", "a timed block of several steps, with one synchronization of the device at each edge"),
-    ("launch", "a fresh process; one process cannot see what differs between processes"),
-    (
-        "interval",
-        "95 %, with the correlation of rounds counted in; within or between launches, the wider",
-    ),
-    ("finding", "a flag with the value seen and the limit; flagged rows are kept, and say so"),
+    "Throughput is samples over wall time of the accepted rounds. A round is a timed block of several "
+    "steps, with one synchronization of the device at each edge; a launch is a fresh process. Intervals "
+    "are 95 %, within or between launches, the wider. Batches are prebuilt and already on the device: the "
+    "input pipeline is not part of these figures (`gpubench feed` measures it). Raw rounds are embedded at "
+    "the foot of this page."
 )
 
 
@@ -60,32 +54,13 @@ def _render(data: ReportData) -> Block | None:
         nothing = Paragraph(text="Nothing was measured here, so there is no method to report.")
         return Block(title="How it was measured", parts=(nothing, *_unread(data)))
     parts: list[Part] = [
-        Paragraph(
-            text=(
-                "Throughput is samples over wall time of the accepted rounds. Batches are prebuilt and "
-                "already on the device: the input pipeline is not part of these figures. Raw rounds are "
-                "embedded at the foot of this page, so every figure can be derived again."
-            )
-        ),
-        Facts(rows=tuple(Fact(term=term, value=words) for term, words in _WORDS)),
+        Paragraph(text=_WORDS),
         _runs_table((data.used_runs or (data.run,))[:MOST_RUNS]),
-        _findings(data),
+        *_brief(data),
+        *([_rounds_table(data.results), _ledger_table(data.results)] if data.results else []),
+        *_telemetry_table(data.results),
+        *_unread(data),
     ]
-    if data.results:
-        parts += [_rounds_table(data.results), _spread_table(data.results), _ledger_table(data.results)]
-    if costs := _cold(data):
-        parts.append(
-            table(
-                "Paid once, apart from the steps: least to most over cases and launches",
-                list(costs.items()),
-                text("Cost", lambda item: item[0].replace("_", " ")),
-                number("Time", lambda item: _range(*item[1])),
-                folded=True,
-            )
-        )
-    if data.failures:
-        parts.append(_failures_table(data.failures))
-    parts += _unread(data)
     cases = f"{count(len(data.results), 'case')} on this kind of device, every one with its raw rounds"
     return Block(title="How it was measured", finding=cases, parts=tuple(parts), brief=_brief(data))
 
@@ -171,35 +146,6 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
     return seen
 
 
-def _findings(data: ReportData) -> Part:
-    """Each kind of finding once: what it says, where it was seen with which value, what to do."""
-    seen = _seen(data)
-    if not seen:
-        return Paragraph(text="No finding was raised: nothing was seen that would cast doubt on a row.")
-    return table(
-        "Findings, and what to do about each",
-        sorted(seen.items()),
-        text("What was seen", lambda row: capitalized(what_and_action(row[0])[0])),
-        text("Finding", lambda row: str(row[0])),
-        text("Where", lambda row: _places(row[1])),
-        text("What to do", lambda row: what_and_action(row[0])[1]),
-    )
-
-
-def _places(found: Sequence[tuple[Finding, str]]) -> str:
-    """Where a kind of finding was seen, each with its value and limit; the table of cases names every one."""
-    places: dict[str, None] = {}
-    for finding, place in found:
-        value, limit = (
-            x if x is None else plain(x, 80) if isinstance(x, str) else f"{x:.3g}"
-            for x in (finding.value, finding.limit)
-        )
-        against = "" if limit is None else f", limit {limit}"
-        places[place if value is None else f"{place} ({value}{against})"] = None
-    more = len(places) - MOST_PLACES
-    return "; ".join([*list(places)[:MOST_PLACES], *([f"and {more} more"] if more > 0 else [])])
-
-
 def _brief(data: ReportData) -> tuple[Part, ...]:
     """What failed, each kind of finding with the worst of its values, and what was paid once."""
     said = []
@@ -208,66 +154,38 @@ def _brief(data: ReportData) -> tuple[Part, ...]:
         place = next(place for finding, place in found if finding == worst)
         several = f"worst of {len(found)}: " if len(found) > 1 and place != "the run" else ""
         said.append(describe(worst, None if place == "the run" else f"{several}{place}"))
-    costs = ", ".join(f"{name.replace('_', ' ')} {_range(*ends)}" for name, ends in _cold(data).items())
-    paid = (Paragraph(text=f"Paid once, apart from the steps: {costs}.", tone="note"),) if costs else ()
+    paid = cold_costs(result.measurement for result in data.results)
+    costs = ", ".join(f"{name.replace('_', ' ')} {_range(*ends)}" for name, ends in paid.items())
     return (
         *((_failures_table(data.failures),) if data.failures else ()),
         *((Bullets(items=tuple(plain(line, 400) for line in said)),) if said else ()),
-        *paid,
+        *((Paragraph(text=f"Paid once, apart from the steps: {costs}."),) if costs else ()),
     )
-
-
-def _cold(data: ReportData) -> dict[str, tuple[float, float]]:
-    """What is paid once, apart from the steps: nothing of it is in a throughput."""
-    return cold_costs(result.measurement for result in data.results)
 
 
 def _rounds_table(results: Sequence[Result]) -> Table:
     return table(
-        "Launches, rounds and switches of every case",
-        [result.measurement for result in results],
-        text("Case", lambda m: plain(m.label, 100)),
-        number("Launches", lambda m: str(len(m.launches))),
-        number("Rounds, steps in each", _rounds),
-        number("Left out", lambda m: str(sum(len(x.rounds) - len(x.accepted) for x in m.launches))),
-        number("Warm-up", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.warmup))),
-        number("Timed", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.accepted))),
-        number(
-            "Half-width",
-            lambda m: (
-                "unknown" if m.relative_half_width is None else f"± {format_percent(m.relative_half_width)}"
-            ),
-        ),
-        number(ALLOCATED, lambda m: format_bytes(m.peak_memory_bytes)),
-        number(RESERVED, lambda m: format_bytes(m.peak_reserved_bytes)),
-        number(IN_USE, lambda m: format_bytes(m.device_bytes)),
-        text("TF32 as read back", lambda m: _switches(m.launches)),
+        "Launches, rounds, spread and switches of every case",
+        [(result.measurement, spread(result.measurement)) for result in results],
+        text("Case", lambda row: plain(row[0].label, 100)),
+        number("Launches", lambda row: str(len(row[0].launches))),
+        number("Rounds, steps in each", lambda row: _rounds(row[0])),
+        number("Median round", lambda row: format_duration(row[1]["step_time_median_s"])),
+        number("MAD", lambda row: format_duration(row[1]["step_time_mad_s"])),
+        number("Each launch", lambda row: ", ".join(map(format_duration, row[0].launch_step_times_s))),
+        number(RESERVED, lambda row: format_bytes(row[0].peak_reserved_bytes)),
+        number(IN_USE, lambda row: format_bytes(row[0].device_bytes)),
+        text("TF32 as read back", lambda row: _switches(row[0].launches)),
         folded=True,
     )
 
 
 def _rounds(m: Measurement) -> str:
-    steps = [r.steps for launch in m.launches for r in launch.accepted]
-    if not steps:
-        return f"0 × {UNKNOWN}"
-    least, most = min(steps), max(steps)
-    return f"{len(steps)} × {least}" if least == most else f"{len(steps)} × {least} to {most}"
-
-
-def _spread_table(results: Sequence[Result]) -> Table:
-    return table(
-        "Spread of every case: seconds per step over rounds, and of each launch",
-        [(result.measurement, spread(result.measurement)) for result in results],
-        text("Case", lambda row: plain(row[0].label, 100)),
-        number("Median round", lambda row: format_duration(row[1]["step_time_median_s"])),
-        number("MAD", lambda row: format_duration(row[1]["step_time_mad_s"])),
-        number(
-            "5th to 95th percentile", lambda row: _range(row[1]["step_time_p5_s"], row[1]["step_time_p95_s"])
-        ),
-        number("Outliers", lambda row: f"{row[1]['outliers']} of {row[1]['rounds']}"),
-        number("Each launch", lambda row: ", ".join(map(format_duration, row[0].launch_step_times_s))),
-        folded=True,
-    )
+    """How many rounds of how many steps, and the time of all."""
+    rounds = [each for launch in m.launches for each in launch.accepted]
+    steps = sorted({each.steps for each in rounds})
+    between = " to ".join(map(str, dict.fromkeys((*steps[:1], *steps[-1:])))) or UNKNOWN
+    return f"{len(rounds)} × {between}\n{format_duration(sum(each.wall_s for each in rounds))}"
 
 
 def _ledger_table(results: Sequence[Result]) -> Table:
@@ -286,6 +204,54 @@ def _ledger_table(results: Sequence[Result]) -> Table:
 def _half_width(m: Measurement, name: str) -> str:
     known = {part.name: part.half_width for part in m.ledger}.get(name)
     return UNKNOWN if known is None else format_percent(known)
+
+
+def _telemetry_table(results: Sequence[Result]) -> list[Part]:
+    """Clock, power, temperature and energy of the cases whose rounds were watched."""
+    watched = [
+        result.measurement
+        for result in results
+        if any(x.timed_telemetry for x in result.measurement.launches)
+    ]
+    found = table(
+        "Telemetry while the rounds were timed",
+        watched,
+        text("Case", lambda m: plain(m.label, 100)),
+        number("Core clock", lambda m: _ends([s.sm_clock_hz for s in _samples(m)], "Hz")),
+        number("Power", lambda m: _ends([s.power_w for s in _samples(m)], "W")),
+        number("Temperature", lambda m: _heat([s.temperature_c for s in _samples(m)])),
+        number("Energy a sample", lambda m: format_si(m.joules_per_sample, "J")),
+        text("Clock events, share of samples", _events),
+        folded=True,
+    )
+    return [found] if watched else []
+
+
+def _samples(m: Measurement) -> list[TelemetrySample]:
+    return [sample for launch in m.launches for sample in launch.timed_telemetry]
+
+
+def _ends(read: Sequence[float | None], unit: str) -> str:
+    values = [value for value in read if value is not None]
+    if not values:
+        return UNKNOWN
+    return (
+        f"{format_si(median(values), unit)}\n{format_si(min(values), unit)} to {format_si(max(values), unit)}"
+    )
+
+
+def _heat(read: Sequence[float | None]) -> str:
+    values = [value for value in read if value is not None]
+    return f"{min(values):.0f} to {max(values):.0f} °C" if values else UNKNOWN
+
+
+def _events(m: Measurement) -> str:
+    told = [s.clock_event_reasons for s in _samples(m) if s.clock_event_reasons is not None]
+    if not told:
+        return UNKNOWN
+    counts = Counter(plain(reason, 40) for reasons in told for reason in reasons)
+    shares = [f"{reason} {format_percent(n / len(told))}" for reason, n in counts.most_common()]
+    return ", ".join(shares) or f"none in {count(len(told), 'sample')}"
 
 
 def _range(least: float | None, most: float | None) -> str:

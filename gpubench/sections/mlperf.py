@@ -1,4 +1,4 @@
-"""Published MLPerf Training runs of the GPUs that are compared, and what each would cost to run today."""
+"""Published MLPerf Training runs, and what each would cost to run today."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Table, number, table, text
 from gpubench.labels import gpus, offer_name
 from gpubench.models import Offer, Pricing
-from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, newest_and_fastest, rounds
+from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, rounds
 from gpubench.recommend.economics import MINUTES_PER_HOUR
-from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, format_number, format_usd, plain
 
 MOST_GPUS_OF_A_MACHINE = 8
@@ -76,17 +73,6 @@ def what() -> str:
     )
 
 
-def _render(data: ReportData) -> Block | None:
-    if data.ranking is None:
-        return None
-    compared = {row.offer.gpu_key for row in data.ranking.rows}
-    runs = tuple(run for run in newest_and_fastest(load_mlperf()) if run.gpu_key in compared)
-    if not runs:
-        return None
-    shown = priced(runs, (row.offer for row in data.ranking.rows))
-    return Block(title="Published MLPerf runs", parts=(Paragraph(text=what()), runs_table(shown)))
-
-
 def runs_table(runs: Sequence[PricedRun]) -> Table:
     """Return published runs as a table, in the order given."""
     return table(
@@ -99,7 +85,7 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
         text("Round", lambda p: f"{p.run.round}\n{p.run.date}"),
         text("Submitter", lambda p: f"{plain(p.run.submitter, 40)}\n{plain(p.run.system, 60)}", optional=2),
         number("Cost of a run", lambda p: format_usd(p.usd)),
-        text("At the price of", _offer, optional=1),
+        text("At the price of", _priced_at, optional=1),
     )
 
 
@@ -107,11 +93,8 @@ def _benchmark(one: PricedRun) -> str:
     return one.run.benchmark.replace("_", " ")
 
 
-def _offer(one: PricedRun) -> str:
+def _priced_at(one: PricedRun) -> str:
     if one.offer is None:
         return UNKNOWN
     machines = "" if one.machines == 1 else f"{one.machines} x "
     return f"{machines}{offer_name(one.offer)}\n{one.offer.price_date}"
-
-
-SECTION = Section(key="mlperf", render=_render, place=130)

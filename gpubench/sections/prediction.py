@@ -9,12 +9,12 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Cell, Paragraph, Part, number, table, text
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.interval import stacked
-from gpubench.labels import gpu_name, gpus_of
+from gpubench.labels import gpu_name
 from gpubench.models import Estimate
 from gpubench.predict.answers import Predictions, evidence_on
 from gpubench.predict.calibration import load_calibration
 from gpubench.recommend.choice import best_of_each_gpu
-from gpubench.record.shared import readings_by
+from gpubench.record.sharing import readings_by
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import kinds_words
@@ -28,52 +28,38 @@ CAPPED = (
 
 
 def _render(data: ReportData) -> Block | None:
-    ranking = data.ranking
-    if ranking is None:
-        return None
-    best = best_of_each_gpu(ranking.rows)
-    rows = [row for row in best if row.estimate.basis == "predicted"]
-    if not rows:
+    best = best_of_each_gpu(data.ranking.rows) if data.ranking is not None else ()
+    predicted = [row.estimate for row in best if row.estimate.basis == "predicted"]
+    if not predicted:
         return None
     calibration = load_calibration()
-    meaning = (
-        "An interval is meant to hold the true figure for 9 of 10 GPUs. That is an average over GPUs: for "
-        "one card it may miss. Part of the error is common to all predictions from one starting point, so "
-        "the order is surer than the level. The model was calibrated on published measurements "
-        f"({calibration.train.rows:,} rows of training, {calibration.infer.rows:,} of inference, "
-        f"{plain(calibration.fitted, 20)}); docs/prediction.md of the project "
-        "gives the errors by GPU, model and precision, on GPUs that were held out."
+    finding = f"{len(predicted)} of {count(len(best), 'kind')} of GPU are predicted"
+    anchored = sum(estimate.anchored is True for estimate in predicted)
+    said = (
+        f"{finding}; {anchored} of them start from a measurement of the same case on a GPU, the rest from "
+        "data sheets. Measuring any one GPU with `gpubench run` narrows every interval. An interval is "
+        "meant to hold the true figure for 9 of 10 GPUs: for one card it may miss. Part of the error is "
+        "common to all predictions from one starting point, so the order is surer than the level. The "
+        f"model was fitted to published measurements ({calibration.train.rows:,} rows of training, "
+        f"{calibration.infer.rows:,} of inference, {plain(calibration.fitted, 20)}); docs/prediction.md of "
+        "the project gives the errors on GPUs that were held out."
     )
-    said = f"{len(rows)} of {count(len(best), 'kind')} of GPU in the ranking are predicted"
-    anchored = sum(row.estimate.anchored is True for row in rows)
-    if anchored == len(rows):
-        said += ", each as a ratio from a measurement of the same case on a GPU."
-    elif anchored:
-        said += f"; {anchored} start from a measurement of the same case, the rest from data sheets."
-    else:
-        said += (
-            ", all from data sheets alone: no GPU measurement of the same case is at hand. Measuring any "
-            "one GPU with `gpubench run` narrows every interval."
-        )
-    parts: list[Part] = [Paragraph(text=said), Paragraph(text=meaning)]
-    far = [gpus_of(row.offer) for row in rows if FindingKind.OUT_OF_DOMAIN in _kinds(row.estimate)]
-    if far:
-        words = f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
-        parts.append(Paragraph(text=words, tone="warning"))
-    parts.append(
-        table(
-            "What each prediction rests on",
-            [row.estimate for row in rows[:MOST_ROWS]],
-            text("GPU", lambda e: gpu_name(e.gpu_key)),
-            number("90 % interval", _width),
-            *_rests_on(),
-            text("Evidence", lambda e: ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN),
-            text("Remarks", _remarks),
-            folded=True,
-        )
+    far = [gpu_name(e.gpu_key) for e in predicted if FindingKind.OUT_OF_DOMAIN in _kinds(e)]
+    words = f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
+    rests_on = table(
+        "What each prediction rests on",
+        predicted[:MOST_ROWS],
+        text("GPU", lambda e: gpu_name(e.gpu_key)),
+        number("90 % interval", _width),
+        *_rests_on(),
+        text("Evidence", lambda e: ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN),
+        text("Remarks", lambda e: kinds_words(_kinds(e))),
+        folded=True,
     )
-    finding = f"{len(rows)} of {count(len(best), 'kind')} of GPU are predicted"
-    return Block(title="Accuracy of the predictions", finding=finding, parts=tuple(parts))
+    warned = [Paragraph(text=words, tone="warning")] if far else []
+    return Block(
+        title="Accuracy of the predictions", finding=finding, parts=(Paragraph(text=said), *warned, rests_on)
+    )
 
 
 def answered(answers: Predictions) -> tuple[Part, ...]:
@@ -222,10 +208,6 @@ def _rests_on(
 
 def _kinds(e: Estimate) -> list[FindingKind]:
     return [f.kind for f in e.findings if f.kind is not FindingKind.STALE_PRICE]
-
-
-def _remarks(e: Estimate) -> str:
-    return "; ".join(plain(describe(f), 200) for f in e.findings if f.kind in _kinds(e)) or "none"
 
 
 def _width(estimate: Estimate) -> str:

@@ -25,7 +25,7 @@ from gpubench.blocks.charts import (
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.measure.capability import peak_flops_per_s
-from gpubench.models import Precision, TaskKind
+from gpubench.models import DeviceProfile, Precision, TaskKind
 from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData, at_named_batches
@@ -51,29 +51,35 @@ class Point:
     Attributes:
         intensity: FLOP of the step for each byte that it must move [FLOP/B].
         rate: What it reached [FLOP/s].
-        roof: The lower of peak and bandwidth times intensity [FLOP/s]; None without a data sheet.
+        roof: The lower of peak and bandwidth times intensity [FLOP/s].
     """
 
     result: Result
     intensity: float
     rate: float
-    roof: float | None
+    roof: float
+
+    @property
+    def share(self) -> float:
+        """What it reached of its roof."""
+        return self.rate / self.roof
 
 
 def points_of(data: ReportData) -> tuple[Point, ...]:
-    """Place every case of a standard workload by the operators that its profile lists."""
-    bandwidth = _bandwidth(data)
-    found = []
+    """Place every case of a standard workload by the operators that its profile lists, under its peak."""
+    device, bandwidth = data.device, _bandwidth(data)
+    found: list[Point] = []
+    if device is None or bandwidth is None:
+        return ()
     for result in at_named_batches(data.results):
         case, flops = result.case, result.measurement.flops_per_sample
-        rate = result.measurement.achieved_flops_per_s
+        rate, peak = result.measurement.achieved_flops_per_s, peak_flops_per_s(device, case.precision)
         half = case.precision.in_half
         moved = _moved_bytes(case.workload, case.workload_version, case.task, half, case.batch_size)
-        if rate is None or moved is None or not flops:
+        if rate is None or moved is None or not flops or peak is None:
             continue
         intensity = flops * case.batch_size / moved
-        peak = None if data.device is None else peak_flops_per_s(data.device, case.precision)
-        roof = None if peak is None or bandwidth is None else min(peak, bandwidth * intensity)
+        roof = min(peak, bandwidth * intensity)
         found.append(Point(result=result, intensity=intensity, rate=rate, roof=roof))
     return tuple(found)
 
@@ -95,49 +101,32 @@ def _moved_bytes(name: str, version: int, task: TaskKind, half: bool, batch_size
 
 
 def _render(data: ReportData) -> Block | None:
-    points = points_of(data)
-    if data.device is None or data.device.is_cpu or not any(point.roof for point in points):
+    points, device, bandwidth = points_of(data), data.device, _bandwidth(data)
+    if device is None or bandwidth is None or device.is_cpu or not points:
         return None
+    best = max(points, key=lambda point: point.share)
+    what = (
+        "A step can be no faster than its arithmetic at the peak of its precision, nor than its operators' "
+        "bytes at the bandwidth of the memory. Left of the bend memory is the limit, right of it arithmetic. "
+        "Caches can lift a point above the slope."
+    )
+    twin = table(
+        "Each case against its roof",
+        points,
+        text("Case", lambda point: case_words(point.result.case)),
+        number("FLOP per byte", lambda point: format_number(point.intensity)),
+        number("Reached", lambda point: format_si(point.rate, "FLOP/s")),
+        number("Roof", lambda point: format_si(point.roof, "FLOP/s")),
+        number("Share", lambda point: format_percent(point.share)),
+    )
     return Block(
-        title="How near the roof each step is",
-        finding=_finding(points),
-        parts=(
-            Paragraph(
-                text=(
-                    "A step can be no faster than its arithmetic at the peak of its precision, nor than its "
-                    "operators' bytes at the bandwidth of the memory. Left of the bend memory is the limit, "
-                    "right of it arithmetic. Caches can lift a point above the slope."
-                )
-            ),
-            Charts(
-                figures=(_figure(data, points),),
-                twin=table(
-                    "Each case against its roof",
-                    points,
-                    text("Case", lambda point: case_words(point.result.case)),
-                    number("FLOP per byte", lambda point: format_number(point.intensity)),
-                    number("Reached", lambda point: format_si(point.rate, "FLOP/s")),
-                    number("Roof", lambda point: format_si(point.roof, "FLOP/s")),
-                    number(
-                        "Share", lambda point: format_percent(point.rate / point.roof if point.roof else None)
-                    ),
-                ),
-            ),
-        ),
+        title="Roofline",
+        finding=f"{case_words(best.result.case)} reaches {format_percent(best.share)} of its roof",
+        parts=(Paragraph(text=what), Charts(figures=(_figure(device, bandwidth, points),), twin=twin)),
     )
 
 
-def _finding(points: Sequence[Point]) -> str | None:
-    best = max((p for p in points if p.roof), key=lambda p: p.rate / (p.roof or p.rate), default=None)
-    if best is None or not best.roof:
-        return None
-    return f"{case_words(best.result.case)} reaches {format_percent(best.rate / best.roof)} of its roof"
-
-
-def _figure(data: ReportData, points: Sequence[Point]) -> Figure:
-    bandwidth, device = _bandwidth(data), data.device
-    assert device is not None  # else no point has a roof
-    assert bandwidth is not None
+def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) -> Figure:
     left = min(point.intensity for point in points) / 2
     right = max(point.intensity for point in points) * 2
     roofs: dict[float, list[str]] = {}
@@ -167,10 +156,10 @@ def _figure(data: ReportData, points: Sequence[Point]) -> Figure:
                 ],
                 "hoverinfo": "text",
             })  # fmt: skip
-    heights = [rate / TERA for rate in (*(point.rate for point in points), *roofs)]
-    alt = "; ".join(
+    told = "; ".join(
         f"{case_words(point.result.case)} {format_si(point.rate, 'FLOP/s')}" for point in points[:8]
     )
+    heights = [rate / TERA for rate in (*(point.rate for point in points), *roofs)]
     layout = dress() | {
         "xaxis": log_axis([left, right], "FLOP for each byte moved", room=0.0),
         "yaxis": log_axis(heights, "TFLOP/s", room=0.08),
@@ -178,7 +167,7 @@ def _figure(data: ReportData, points: Sequence[Point]) -> Figure:
     }
     return Figure(
         figure={"data": traces, "layout": layout},
-        alt=f"Roofline chart of FLOP per second over FLOP per byte: {alt}.",
+        alt=f"Roofline chart of FLOP per second over FLOP per byte: {told}.",
         height_px=420,
     )
 

@@ -46,8 +46,6 @@ from gpubench.units import (
 
 TABLE_ROWS = 400
 """Rows that the page's table holds; it can be sorted and narrowed, and print shows its head."""
-MOST_UNRANKED = 100
-"""Of them hardware to buy and spot prices, which stand below what is ranked."""
 EXCLUDED_REASONS = 80
 
 _TITLES: dict[SortedBy, str] = {
@@ -96,19 +94,14 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _page_table(data: ReportData, ranking: Ranking) -> Table:
-    """What is ranked, and below it what else could be paid for: as much of both as a page holds."""
-    beside = head_of(data.unranked, MOST_UNRANKED)
-    ranked = head_of(ranking.rows, TABLE_ROWS - len(beside))
-    shown, total = (*ranked, *beside), len(ranking.rows) + len(data.unranked)
+    """What is ranked, as much of it as a page holds."""
+    shown, total = head_of(ranking.rows, TABLE_ROWS), len(ranking.rows)
     caption = f"All {total:,} offers"
     if len(shown) < total:
         caption = (
             f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked are "
             "in the raw data"
         )
-    if beside:
-        kinds = dict.fromkeys(_UNRANKED[row.offer.pricing] for row in beside)
-        caption += f". At the end, without a rank: {listing(kinds)}"
     return offers(data, ranking, shown, caption)
 
 
@@ -165,9 +158,6 @@ def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[s
 
 def _shares_a_rank(ranking: Ranking, rows: Sequence[Row]) -> bool:
     return not ranking.shared_ranks.isdisjoint(row.rank for row in rows)
-
-
-_UNRANKED = {Pricing.OWNED: "hardware to buy", Pricing.SPOT: "spot prices"}
 
 
 def excluded_table(ranking: Ranking) -> Table:

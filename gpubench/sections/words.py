@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from gpubench.blocks.charts import BASIS_GLYPHS
-from gpubench.blocks.parts import Cell, Fact, text
+from gpubench.blocks.parts import Cell, Fact, Paragraph, Part, table, text
+from gpubench.blocks.parts import Row as Listed
 from gpubench.effects import Effect, Result
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import (
     Case,
     Estimate,
+    Framework,
     GpuSpec,
     Measurement,
     MemoryFormat,
@@ -21,6 +23,7 @@ from gpubench.models import (
     Ranking,
     Row,
     SortedBy,
+    TaskKind,
 )
 from gpubench.offers.dates import dated
 from gpubench.units import (
@@ -116,13 +119,26 @@ def rate_of(measurement: Measurement) -> str:
 
 def case_words(case: Case) -> str:
     """A case in words: task, precision, execution, batch, layout."""
-    layout = "" if case.memory_format is not MemoryFormat.CHANNELS_LAST else ", channels_last"
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     return (
         f"{workload_name(case)}, {'training' if case.task == 'train' else 'inference'}, "
-        f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
+        f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout_words(case)}{gpus}"
         f"{''.join(f', {word}' for word in case.setup_words)}"
     )
+
+
+def title_of(result: Result) -> str:
+    """Workload, framework, task, and whether the batch was searched: what a chart or a row is of."""
+    case = result.case
+    best = ", best batch" if result.measurement.at_largest_batch else ""
+    task = "" if case.task is TaskKind.TRAIN else ", inference"
+    framework = "" if case.framework is Framework.TORCH else f", {case.framework.value}"
+    return f"{workload_name(case)}{framework}{task}{best}"
+
+
+def layout_words(case: Case) -> str:
+    """The layout of images where it is not the usual one."""
+    return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
 
 
 def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
@@ -228,3 +244,8 @@ def moment_words(stamp: str) -> str:
         return plain(stamp, 40)
     zone = "" if moment.tzinfo is None else " UTC"
     return (moment.astimezone(UTC) if zone else moment).strftime("%Y-%m-%d %H:%M") + zone
+
+
+def explained(what: str, caption: str, rows: Sequence[Listed], *columns: Cell[Listed]) -> list[Part]:
+    """A table and what it means; nothing where it has no row."""
+    return [Paragraph(text=what, tone="note"), table(caption, rows, *columns)] if rows else []

@@ -29,9 +29,7 @@ OPTIONS |= {"feed": 2, "predict score": 2, "predict seal": 1, "new-workload": 1,
 WENT = {"calibrate", "predict evaluate"}
 """Verbs of the table that are no more: they say what to do instead."""
 MOST_WORDS = 30
-LATER = {
-    "report": {"precision": "the page", "samples": "the page", "have": "the page"},
-}
+LATER: dict[str, dict[str, str]] = {}
 """Options of the table that are not yet there, or there until the page itself has them, with the work that meets it."""
 
 

@@ -18,7 +18,7 @@ from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Round, Settings
 from gpubench.record.store import write_run
-from gpubench.sections.amp import closing_sentence
+from gpubench.sections.measured import closing_sentence
 from gpubench.session.session import Prepared, Session
 
 PLANNED = RunPlanned(cases=6, launches=3, most_s=300.0, budget="default", device="a GPU")

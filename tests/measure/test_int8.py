@@ -13,6 +13,7 @@ from report import samples
 from torch import nn
 
 from gpubench import effects
+from gpubench.blocks.block import Block
 from gpubench.blocks.markdown import as_markdown
 from gpubench.discovery import load_workload
 from gpubench.measure import guards, quantize
@@ -22,7 +23,7 @@ from gpubench.measure.step import move
 from gpubench.models import DeviceProfile, Execution, Measurement, Precision, TaskKind, WeightType
 from gpubench.profile import load_profiles
 from gpubench.sections.data import of_run
-from gpubench.sections.outputs import SECTION
+from gpubench.sections.measured import outputs
 from gpubench.workload import Task
 
 CPU = torch.device("cpu")
@@ -154,6 +155,6 @@ def test_gain_and_error_stand_in_one_section_and_in_json():
     (said,) = effects.document(run)["inference"]
     assert (said["case"].precision, said["output_error"]) == (Precision.INT8, 0.0123)
     assert said["speedup"].value == pytest.approx(2, rel=0.05)
-    shown = as_markdown("run", "", [SECTION.render(of_run(run))])
+    shown = as_markdown("run", "", [Block(title="t", parts=tuple(outputs(of_run(run))))])
     assert "1.2 %" in shown
     assert re.search(r"int8.*2\.\d+ *×|int8.*2.0×", shown)

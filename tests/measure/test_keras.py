@@ -38,8 +38,7 @@ from gpubench.models import (
 from gpubench.profile import load_profiles
 from gpubench.profile.cache import Answer
 from gpubench.sections.data import of_run
-from gpubench.sections.frameworks import SECTION
-from gpubench.sections.host import SECTION as HOST
+from gpubench.sections.measured import frameworks, host
 
 CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
 GPU = DeviceProfile(backend="cuda", name="a card")
@@ -521,18 +520,16 @@ def test_what_a_compiled_keras_step_gains_is_not_said_of_torch() -> None:
         )
     )
     rows = tuple(each.measurement for each in (eager, graph, jitted))
-    block = HOST.render(of_run(msgspec.structs.replace(eager.run, measurements=rows)))
-    assert block is not None
-    assert block.parts[0].text.startswith("compile and tf-graph")
+    said, _ = host(of_run(msgspec.structs.replace(eager.run, measurements=rows)))
+    assert said.text.startswith("No step ran soundly as a graph")
 
 
 def test_terminal_and_page_say_what_the_framework_costs() -> None:
     jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
     torch, other = _result(_case(), 0.010), _result(jax, 0.020)
     both = msgspec.structs.replace(torch.run, measurements=(torch.measurement, other.measurement))
-    block = SECTION.render(of_run(both))
-    assert block is not None
-    said, told = block.brief
-    assert " 0.500" in said.text
-    assert told.rows[0][1:3] == ("keras-jax compile", "torch eager")
-    assert SECTION.render(of_run(torch.run)) is None, "of one framework there is nothing to compare"
+    _, told = frameworks(of_run(both))
+    assert "keras-jax" in told.rows[0][0]
+    assert told.rows[0][1] == "torch eager"
+    assert told.rows[0][2].startswith("0.500")
+    assert frameworks(of_run(torch.run)) == [], "of one framework there is nothing to compare"

@@ -21,7 +21,7 @@ from gpubench.profile import load_profiles
 from gpubench.record.run_file import broken_rule
 from gpubench.record.store import read_run
 from gpubench.sections.data import of_run
-from gpubench.sections.quality import SECTION
+from gpubench.sections.measured import quality
 
 CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
 
@@ -118,9 +118,7 @@ def _run(*rows: TimeToQuality) -> Run:
 
 
 def _table(*rows: TimeToQuality):
-    block = SECTION.render(of_run(_run(*rows)))
-    assert block is not None
-    return block.brief[0]
+    return quality(of_run(_run(*rows)))[1]
 
 
 def test_figures_have_their_interval_over_seeds_and_precisions_are_paired_by_seed() -> None:

@@ -18,8 +18,8 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Execution, Precision, Run, Status
 from gpubench.profile import load_profiles
 from gpubench.sections.data import of_run
-from gpubench.sections.threads import SECTION
-from gpubench.sections.throughput import SECTION as THROUGHPUT
+from gpubench.sections.measured import threads as scaled
+from gpubench.sections.measured import throughput
 
 ASKED = RunRequest(
     workloads=("cnn",), precisions=("fp32",), thread_scaling=True, micro="none", budget="quick"
@@ -74,9 +74,9 @@ def test_each_row_tells_its_threads_and_the_run_those_of_the_whole_cpu(monkeypat
     assert said[4]["efficiency"].value == pytest.approx(0.5, rel=0.01)
     assert said.keys() == {2, 4}
 
-    (table,) = SECTION.render(of_run(run)).brief
+    _, table = scaled(of_run(run))
     assert [row[1] for row in table.rows] == ["1", "2", "4, all"]
-    assert len(THROUGHPUT.render(of_run(run)).brief[0].rows) == 1, "a row on fewer threads is of this section"
+    assert len(throughput(of_run(run))[1].twin.rows) == 1, "a row on fewer threads is of this section"
 
 
 def test_a_process_that_computes_on_other_threads_than_it_was_told_is_refused(monkeypatch):
@@ -100,7 +100,7 @@ def test_the_table_of_the_page_has_each_number_of_threads_and_no_gpu():
         run_id="20261120T103000Z-c0ffee", device=cpu(4), measurements=rows, micro=(), findings=()
     )
     data = samples.report_data(samples.h200_run(), on_cpu)
-    (table,) = SECTION.render(data).parts[1:]
+    _, table = scaled(data)
     assert [row[1] for row in table.rows] == ["1", "2", "4, all"]
     assert all(m.status is Status.OK for m in rows)
 

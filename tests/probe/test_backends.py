@@ -114,7 +114,7 @@ class TestOpenCl(BackendContract):
 
         monkeypatch.setattr(opencl, "installed", lambda: True)
         monkeypatch.setattr(opencl, "may_have_gpus", lambda: True)
-        monkeypatch.setattr(opencl, "ask_listing", lambda: opencl._report([ARC, RADEON], []))
+        monkeypatch.setattr(opencl, "ask_listing", lambda: opencl.report([ARC, RADEON], []))
         return opencl.BACKEND.devices()
 
 

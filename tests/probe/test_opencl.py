@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 from gpubench.errors import NoDeviceError
@@ -46,7 +45,7 @@ def here(monkeypatch):
     def be(*devices: DeviceProfile, problems: tuple[str, ...] = ()) -> OpenClBackend:
         monkeypatch.setattr(opencl, "installed", lambda: True)
         monkeypatch.setattr(opencl, "may_have_gpus", lambda: True)
-        monkeypatch.setattr(opencl, "ask_listing", lambda: opencl._report(devices, problems))
+        monkeypatch.setattr(opencl, "ask_listing", lambda: opencl.report(devices, problems))
         return opencl.BACKEND
 
     return be
@@ -56,7 +55,7 @@ def test_a_device_in_si_units(here) -> None:
     (gpu,) = here(ARC).devices().devices
     assert (gpu.backend, gpu.vendor, gpu.sm_count, gpu.memory_bytes) == (
         "opencl",
-        "Intel",
+        "Intel(R) Corporation",
         512,
         16_225_243_136,
     )
@@ -79,13 +78,15 @@ def test_a_processor_is_listed_by_its_own_backend_alone_and_chosen_by_place(here
     assert select.select_device("opencl:1")[0].name == ARC.name
 
 
-def test_only_devices_of_makers_whose_own_driver_lists_none_are_added(here) -> None:
-    backend = here(NVIDIA, ARC, RADEON)
-    h200 = msgspec.structs.replace(NVIDIA, backend="cuda")
-    by_name = {"cuda": BackendReport(devices=(h200,), states=(None,)), "opencl": backend.devices()}
-    alone = probe._through_opencl_alone(by_name)
-    assert [d.name for d in alone.devices] == [ARC.name, RADEON.name]
-    assert len(alone.states) == 2
+def test_devices_are_added_only_where_no_other_driver_lists_a_gpu(here, inside_nvml) -> None:
+    here(NVIDIA, ARC)
+    inside_nvml("h200")
+    assert [d.backend for d in probe.probe().devices] == ["cuda", "cpu"]
+
+
+def test_where_no_other_driver_lists_a_gpu_they_stand_before_the_cpu(here) -> None:
+    here(ARC, CPU)
+    assert [d.name for d in probe.probe().devices][:-1] == [ARC.name]
 
 
 def test_a_place_that_is_not_there_names_those_that_are(here) -> None:
@@ -110,7 +111,7 @@ def test_without_pyopencl_the_exact_line_is_named_and_nothing_is_listed(monkeypa
 def test_drivers_are_asked_only_where_linux_has_the_file_of_a_gpu(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(opencl, "installed", lambda: True)
     asked = []
-    monkeypatch.setattr(opencl, "ask_listing", lambda: asked.append(1) or opencl._report([ARC], []))
+    monkeypatch.setattr(opencl, "ask_listing", lambda: asked.append(1) or opencl.report([ARC], []))
     monkeypatch.setattr(opencl, "may_have_gpus", lambda: may_have_gpus(tmp_path))
     backend = opencl.BACKEND
     monkeypatch.setattr(opencl.sys, "platform", "linux")

@@ -15,10 +15,8 @@ from gpubench.cli.app import main
 from gpubench.measure.privacy import private_part
 from gpubench.models import DeviceProfile, Run, Status
 from gpubench.predict.answers import as_records
-from gpubench.record import shared
 from gpubench.record.run_file import read_run
-from gpubench.record.shared import Shared, readings_by, shared_files
-from gpubench.record.sharing import doubts, place_of, shareable
+from gpubench.record.sharing import Shared, doubts, place_of, readings_by, shareable, shared_files
 from gpubench.record.store import reference_runs
 
 H100 = "nvidia-h100-sxm-80gb"
@@ -156,6 +154,6 @@ def test_readings_and_people_are_counted_beside_a_figure(run: Run, monkeypatch: 
     assert readings_by(H100, case, by_two) == f"{2 * of_case} readings by 2 people"
     assert readings_by(H100, case, by_two[:1]) == f"{of_case} readings by 1 person"
     assert readings_by("nvidia-l4-24gb", case, by_two) is None
-    monkeypatch.setattr(shared, "shared_runs", lambda: tuple(by_two))
+    monkeypatch.setattr("gpubench.record.sharing.shared_runs", lambda: tuple(by_two))
     told = as_records(predict("vgg16", gpu="H100", precision=str(case.precision)))["estimates"][0]
     assert told["shared"] == f"{2 * of_case} readings by 2 people"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from recommend.builders import A100, H100, L4, RTX5090, T4, offer, rank_of
 
-from gpubench.blocks.block import sort_value
 from gpubench.blocks.parts import Table
 from gpubench.labels import gpus_of
 from gpubench.models import Pricing
-from gpubench.recommend.choice import beside
-from gpubench.units import UNKNOWN
 
 from . import samples
 from .test_sections import block_of
@@ -38,19 +35,3 @@ def test_the_answer_names_the_cheapest_and_the_fastest_job():
     fastest = min(data.ranking.rows, key=lambda row: row.hours.value)
     (named,) = (cells for name, cells in what.items() if "Fastest" in name)
     assert named.startswith(gpus_of(fastest.offer))
-
-
-def test_what_stands_beside_the_ranking_has_a_dash_for_its_rank_and_sorts_last():
-    ranking = rank_of(OFFERS, RATES, width=1.2, sort="value", **JOB)
-    spot = [row for row in ranking.rows if row.offer.pricing is Pricing.SPOT]
-    unranked = tuple(map(beside, [*spot, *spot]))
-    assert [row.rank for row in unranked] == [None, None]
-    data = samples.report_data(ranking=ranking, buy_or_rent=(), unranked=unranked)
-    tables = [part for part in block_of("value", data).parts if isinstance(part, Table)]
-    (made,) = (part for part in tables if "without a rank" in part.caption)
-    at = [column.title for column in made.columns].index("Rank")
-    cells = [row[at] for row in made.rows]
-    assert cells[-2:] == [UNKNOWN, UNKNOWN]
-    assert UNKNOWN not in cells[:-2]
-    assert not any(cell == "0" for cell in cells)
-    assert [value is None for value in map(sort_value, cells)] == [cell == UNKNOWN for cell in cells]

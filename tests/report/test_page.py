@@ -20,7 +20,7 @@ from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.export import REPORT_VERSION
-from gpubench.report.page import render, report, shortened
+from gpubench.report.page import render, report
 from gpubench.sections.section import Section
 
 from . import samples
@@ -172,23 +172,22 @@ def test_a_page_can_be_mailed(page_text):
 
 def test_raw_data_comes_back_whole(page):
     raw = json.loads(unpacked(page.script("raw-data")))
-    assert raw["csv"].startswith("kind,")
-    assert raw["data"]["schema_version"] == REPORT_VERSION
+    assert raw["schema_version"] == REPORT_VERSION
 
 
 def test_hostile_names_are_text_in_the_raw_data_too():
     data = samples.hostile_data()
     raw = json.loads(unpacked(Page(render(data)).script("raw-data")))
-    assert raw["data"]["runs"][0]["device"]["name"] == samples.HOSTILE
+    assert raw["runs"][0]["device"]["name"] == samples.HOSTILE
 
 
 def test_a_careless_section_cannot_bring_escapes_or_markup(monkeypatch):
     careless = Section(
         key="careless",
-        heading="others",
+        heading="prices",
         render=lambda data: Block(title="Careless", parts=(Paragraph(text="\x1b[31m<b onclick=x>\x00"),)),
     )
-    monkeypatch.setattr("gpubench.report.page.load_sections", lambda: (careless,))
+    monkeypatch.setattr("gpubench.report.page.own_sections", lambda: (careless,))
     text = render(samples.report_data(samples.cpu_run()))
     assert "&lt;b onclick=x&gt;" in text
     assert "\x1b" not in text
@@ -275,41 +274,12 @@ def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):
     assert page.rstrip().endswith("</html>")
 
 
-def test_a_ranking_of_thousands_is_cut_on_the_page_and_whole_elsewhere(monkeypatch):
-    """100,000 offers of a user's own made a page of 250 MB."""
-    monkeypatch.setattr("gpubench.report.page.MOST_OFFERS", 2)
-    rows = samples.ranking().rows
-    many = tuple(msgspec.structs.replace(rows[0], pareto=n == 4) for n in range(6))
-    data = samples.report_data(ranking=samples.ranking(rows=many))
-    short = shortened(data).ranking
-    assert [row.pareto for row in short.rows] == [False, False, True]
-    assert "6 offers are ranked" in short.said("note")[-1]
-    assert "6 offers are ranked" in render(data, "md")
-    assert len(json.loads(render(data, "json"))["ranking"]["rows"]) == 6
-    few = samples.report_data(ranking=samples.ranking(rows=many[:2]))
-    assert shortened(few).ranking.said("note") == ()
-
-
-def test_a_cut_ranking_keeps_the_best_offer_of_every_gpu(monkeypatch):
-    """A GPU whose best offer came after the first thousand was missing from the chart of every GPU."""
-    monkeypatch.setattr("gpubench.report.page.MOST_OFFERS", 12)
-    rows = [msgspec.structs.replace(row, pareto=False) for row in samples.ranking().rows]
-    keys = {row.offer.gpu_key for row in rows}
-    many = tuple(msgspec.structs.replace(rows[0], rank=n) for n in range(1, 20))
-    behind = tuple(msgspec.structs.replace(row, rank=20 + n) for n, row in enumerate(rows))
-    data = samples.report_data(ranking=samples.ranking(rows=(*many, *behind)))
-    short = shortened(data).ranking
-    assert {row.offer.gpu_key for row in short.rows} == keys
-    assert [row.rank for row in short.rows] == sorted(row.rank for row in short.rows)
-    assert len(short.rows) == max(12, len(keys))
-
-
 def test_the_title_counts_models_of_gpus_and_not_cards():
     """Two cards of one model are not two GPUs compared; a CPU beside them is no card."""
     other = samples.h200_run(
         run_id="20261101T000000Z-e", device=msgspec.structs.replace(samples.h200(), device_id="e" * 16)
     )
     two = samples.report_data(samples.h200_run(), other, samples.cpu_run())
-    assert "<h1>NVIDIA H200, 2 cards of one model</h1>" in render(two)
+    assert "<h1>NVIDIA H200</h1>" in render(two)
     assert "<h1>NVIDIA H200</h1>" in render(samples.report_data(samples.h200_run(), samples.cpu_run()))
     assert "<h1>10 GPUs compared</h1>" in render(samples.report_data(*samples.ten_runs()))

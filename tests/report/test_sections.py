@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import msgspec
@@ -12,17 +11,23 @@ import pytest
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
-from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status
 from gpubench.recommend.choice import best_of_each_gpu
-from gpubench.sections.section import HEADINGS, OTHERS, Section, combine, load_sections, own_sections
+from gpubench.sections import compared, device, measured
+from gpubench.sections.section import HEADINGS, Section, own_sections
 
 from . import samples
 from .contract import SectionContract, texts
 
 
 def block_of(key: str, data) -> Block | None:
-    return next(section for section in load_sections() if section.key == key).render(data)
+    """What a section says, or one of the tables that stand under the heading of what was measured."""
+    for section in own_sections():
+        if section.key == key:
+            return section.render(data)
+    told = next(getattr(module, key) for module in (measured, compared, device) if hasattr(module, key))
+    parts = tuple(told(data))
+    return Block(title=key, parts=parts) if parts else None
 
 
 def words_of(key: str, data) -> str:
@@ -34,11 +39,11 @@ def words_of(key: str, data) -> str:
 class TestBuiltInSections(SectionContract):
     @pytest.fixture
     def section(self, key) -> Section:
-        return next(section for section in load_sections() if section.key == key)
+        return next(section for section in own_sections() if section.key == key)
 
 
 def test_the_answer_comes_first_and_its_notes_stand_behind_it():
-    first = load_sections()[0]
+    first = own_sections()[0]
     data = samples.report_data(samples.h200_run())
     headline, answers = first.render(data).parts[:2]
     assert headline.tone == "headline"
@@ -160,46 +165,6 @@ def test_nothing_usable_still_gives_every_section():
     assert "crash" in words_of("method", data)
 
 
-class _Point(EntryPoint):
-    """An entry point whose object is given instead of imported."""
-
-    def load(self):
-        return _OBJECTS[self.value]
-
-
-_OBJECTS = {
-    "good": Section(key="extra", render=lambda data: Block(title="Extra", parts=(Paragraph(text="hello"),))),
-    "taken": Section(key="answer", render=lambda data: None),
-    "no-section": object(),
-    "bad-key": Section(key="a b", render=lambda data: None),
-}
-
-
-def point(value: str) -> _Point:
-    return _Point(name=value, value=value, group="gpubench.sections")
-
-
-def test_a_section_of_another_package_follows_the_own_ones():
-    sections = combine(load_sections(), [point("good")])
-    assert [s.key for s in sections][-1] == "extra"
-
-
-@pytest.mark.parametrize(
-    ("value", "message"), [("taken", "two report sections"), ("no-section", "is no"), ("bad-key", "is no")]
-)
-def test_a_wrong_plug_in_is_named(value, message):
-    with pytest.raises(MisuseError, match=message):
-        combine(load_sections(), [point(value)])
-
-
-def test_a_plug_in_that_does_not_import_is_named():
-    missing = EntryPoint(name="x", value="no_such_module_here:SECTION", group="gpubench.sections")
-    (section,) = combine((), [missing])
-    assert "no_such_module_here" in section.problem
-    (said,) = section.render(None).parts
-    assert said.text == section.problem
-
-
 def test_a_ragged_table_is_refused():
     with pytest.raises(ValueError, match="columns"):
         Table(caption="x", columns=(), rows=(("a",),))
@@ -210,29 +175,9 @@ def test_parts_are_told_apart_by_the_text_collector():
     assert texts(block) == ["t", "b", "p"]
 
 
-class TestTheSectionOfTheDocumentation(SectionContract):
-    """The example in docs/report.md, run as it stands there."""
-
-    @pytest.fixture
-    def section(self) -> Section:
-        text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
-        code = text.split("```python\n", 1)[1].split("```", 1)[0]
-        names: dict[str, object] = {}
-        exec(compile(code, "docs/report.md", "exec"), names)
-        return names["SECTION"]
-
-    test_stands_on_the_page = None  # it is no part of this page
-
-    def test_says_what_it_was_made_for(self, section):
-        assert texts(section.render(samples.report_data(samples.h200_run())))[-2:] == [
-            samples.h200_run().run_id,
-            "0",
-        ]
-
-
 def test_every_heading_is_in_the_documentation_and_has_sections():
     text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
-    used = {section.heading for section in load_sections()}
-    assert used - {None} == set(HEADINGS) - {OTHERS}
-    for key, name in HEADINGS.items():
-        assert key == OTHERS or f"| {name} |" in text, name
+    used = {section.heading for section in own_sections()}
+    assert used - {None} == set(HEADINGS)
+    for name in HEADINGS.values():
+        assert f"| {name} |" in text, name

@@ -10,8 +10,7 @@ from gpubench.errors import ExitCode, MisuseError
 from gpubench.models import CudaCheck, PartLog, PartState
 from gpubench.probe import select, torch_view
 from gpubench.record import run_check, store
-from gpubench.sections import cuda_check as of_card
-from gpubench.sections import run_check as of_run
+from gpubench.sections import judged
 
 CONFIRMED = "tests/data/confirmed/"
 
@@ -27,7 +26,7 @@ def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
     checked = run_check.check_run(store.read_named(request.results, request.run))
     keys = ("trustworthy", "run_id", "cases", "issues")
-    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: of_run.judged(checked))
+    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: judged.run_judged(checked))
     return ExitCode.DONE if checked.trustworthy else ExitCode.NO
 
 
@@ -44,14 +43,8 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     answer(
         as_json,
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
-        lambda: of_card.judged(verdicts),
+        lambda: judged.card_judged(verdicts),
     )
-    if not request.full and not judge.failed(verdicts):
-        late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
-        parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
-        some = f"{units.count(len(check.left_out), 'usual case')} not tried{parts}"
-        what = some if check.left_out or late else "every usual case was tried"
-        say(f"{what}: gpubench check --cuda --full has no limit of time")
     say(_next(check, verdicts, path))
     return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
 
@@ -59,7 +52,7 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
 def _say_part(log: PartLog, number: int, total: int) -> None:
     """One line as a part begins, one as it ends."""
     took = "" if log.took_s is None else f" in {units.format_duration(log.took_s)}"
-    reason = "" if log.reason is None else f": {units.plain(log.reason, of_card.LONGEST_REASON)}"
+    reason = "" if log.reason is None else f": {units.plain(log.reason, judged.LONGEST_REASON)}"
     ended = "" if log.state is PartState.RUNNING else f": {log.state}{took}{reason}"
     say(f"{number}/{total} {log.name}{ended}")
 

@@ -5,7 +5,7 @@ from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode
 from gpubench.record import compare, store
 from gpubench.record.request import CompareRequest
-from gpubench.sections.comparison import compared
+from gpubench.sections.judged import compared
 from gpubench.units import plain
 
 

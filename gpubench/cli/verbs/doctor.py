@@ -7,7 +7,7 @@ from gpubench.options import ResultsRequest
 from gpubench.probe.health import Check, check_up, failed
 from gpubench.probe.probe import probe
 from gpubench.record.store import check_writable
-from gpubench.sections.checkup import checked_up
+from gpubench.sections.judged import checked_up
 from gpubench.units import format_bytes
 
 

@@ -7,7 +7,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.offers.hardware import card_prices
 from gpubench.probe.probe import UNMEASURED
-from gpubench.sections import catalog
+from gpubench.sections import lists
 
 
 def verb(request: ListRequest, *, as_json: bool) -> None:
@@ -18,7 +18,7 @@ def verb(request: ListRequest, *, as_json: bool) -> None:
         answer(
             as_json,
             lambda: {"gpus": gpus, "card_prices": card_prices(), "unmeasured": UNMEASURED},
-            lambda: [catalog.specifications(gpus), catalog.unmeasured(UNMEASURED)],
+            lambda: [lists.specifications(gpus), lists.unmeasured(UNMEASURED)],
         )
     elif request.mlperf:
         from gpubench.offers.snapshot import load_offers
@@ -38,7 +38,7 @@ def verb(request: ListRequest, *, as_json: bool) -> None:
         answer(
             as_json,
             lambda: {"workloads": [_workload_row(*each) for each in found.items()]},
-            lambda: [catalog.workloads(found)],
+            lambda: [lists.workloads(found)],
         )
 
 
@@ -52,6 +52,6 @@ _FIELDS = (
 def _workload_row(name: str, known: WorkloadProfile | None) -> dict[str, Any]:
     """One workload as JSON; null where a plug-in of others has not been profiled."""
     row = {"name": name, **{field: getattr(known, field, None) for field in _FIELDS}}
-    if known is not None and not catalog.has_counted_work(known):
+    if known is not None and not lists.has_counted_work(known):
         row |= {"forward_flops_per_sample": None, "train_flops_per_sample": None}
     return row

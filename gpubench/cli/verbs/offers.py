@@ -9,7 +9,7 @@ from gpubench.errors import ExitCode
 from gpubench.offers import dates, listing, refresh, snapshot, sources
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.offers.table import OfferTable, SetAside
-from gpubench.sections.offers_list import listed
+from gpubench.sections.lists import listed
 from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8

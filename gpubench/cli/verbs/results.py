@@ -4,7 +4,7 @@ from gpubench.folders import results_root
 from gpubench.options import ResultsRequest
 from gpubench.record import store
 from gpubench.record.request import AddRequest
-from gpubench.sections.stored_runs import stored
+from gpubench.sections.lists import stored
 from gpubench.units import count
 
 

@@ -23,7 +23,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.record import figures, store
 from gpubench.report import page as pages
 from gpubench.report.request import format_of
-from gpubench.sections import amp, data, section
+from gpubench.sections import data, device, measured, section
 from gpubench.session import session as sessions
 
 TOP_OFFERS = 5
@@ -100,14 +100,14 @@ def tell(
 
 def run_parts(run: Run) -> list[Part]:
     """Return what a run says: the device, the cases, what they compare to, what to doubt."""
-    shown = ("device", "throughput", "latency", "outputs", "generation")
-    gains = ("amp", "frameworks", "threads", "together")
-    return section.brief(data.of_run(run), *shown, *gains, "quality", "micro", "method")
+    said = data.of_run(run)
+    shown = [*measured.screen(said), *section.unexplained(device.micro(said))]
+    return [*section.brief(said, "device"), *shown, *section.brief(said, "method")]
 
 
 def _close(run: Run, plan: Plan, results: Path | None) -> None:
     """Print what to rent for what was run, and at the end, as its card has left the screen, the answer."""
-    sentences = [amp.closing_sentence(run)]
+    sentences = [measured.closing_sentence(run)]
     try:
         ranking = rank(_question(plan, results))
     except GpuBenchError as error:

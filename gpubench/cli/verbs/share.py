@@ -4,16 +4,16 @@ from gpubench.blocks.terminal import show
 from gpubench.cli.output import print_json, print_path, say
 from gpubench.errors import ExitCode
 from gpubench.files import write_file
-from gpubench.record import shared, sharing, store
+from gpubench.record import sharing, store
 from gpubench.record.request import ShareRequest
-from gpubench.sections.sharing import held, pull_request
+from gpubench.sections.judged import held, pull_request
 
 
 def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     run, left_out = sharing.shareable(store.read_named(request.results, request.run))
     place = sharing.place_of(run, request.by)
     refused = tuple(
-        sharing.doubts(run, (*store.reference_runs(), *(each.run for each in shared.shared_runs())))
+        sharing.doubts(run, (*store.reference_runs(), *(each.run for each in sharing.shared_runs())))
     )
     if not as_json:
         show(*held(run))

@@ -1,6 +1,5 @@
 "use strict";
-// Draws the embedded figures in the colors of the moment (light, dark, print), sorts tables,
-// and saves the raw data.
+// Draws the embedded figures in the colors of the moment (light, dark, print), and saves the raw data.
 (async () => {
   const at = (id) => document.getElementById(id);
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -14,7 +13,6 @@
   const config = { displayModeBar: false, responsive: true, showTips: false };
   const NARROW_PX = 560;
   const PRINT_WIDTH_PX = 690; // what A4 and Letter leave between the margins at 96 px to the inch
-  const PRINT_HEIGHT_PX = 560; // what Letter leaves below the card
 
   // Figures are drawn in the light colors; on a dark page each is swapped for its twin.
   const recolor = (value) => {
@@ -42,21 +40,12 @@
     return height;
   };
 
-  // On paper the chart of every GPU stands on the first page, below the card: its rows move together.
-  const onPaper = (place, layout) => {
-    layout.width = place.closest(".many") ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
-    const rows = layout.yaxis?.ticktext?.length ?? 0;
-    if (layout.height <= PRINT_HEIGHT_PX || !rows) return;
-    layout.yaxis.tickfont = { ...layout.yaxis.tickfont, size: Math.min(12, (0.7 * PRINT_HEIGHT_PX) / rows) };
-    layout.height = PRINT_HEIGHT_PX;
-  };
-
   const drawn = new Set();
   const draw = (id, printing = false) => {
     const place = at(id);
     const layout = structuredClone(figures[id].layout);
     layout.height = narrow(place, layout);
-    if (printing) onPaper(place, layout);
+    if (printing) layout.width = place.closest(".many") ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
     place.style.height = `${layout.height}px`;
     const dress = printing || !dark.matches ? structuredClone : recolor;
     Plotly.react(place, dress(figures[id].data), dress(layout), config);
@@ -76,14 +65,6 @@
     target?.scrollIntoView();
   };
   window.addEventListener("hashchange", reveal);
-  const everything = document.querySelector("[data-all]");
-  everything.hidden = false;
-  everything.addEventListener("click", () => {
-    const open = sections.some((section) => !section.open);
-    sections.forEach((section) => { section.open = open; });
-    everything.textContent = open ? "Close all sections" : "Open all sections";
-  });
-
   // A print shows the first screen, what a reader of paper needs, and whatever has been opened.
   let opened = [];
   window.addEventListener("beforeprint", () => {
@@ -102,47 +83,14 @@
   });
   dark.addEventListener("change", redraw);
 
-  // Headings sort: figures by what they are worth, words by their letters; rows without a figure stay last.
-  const sortBy = (table, column) => {
-    const head = table.tHead.rows[0].cells[column];
-    const down = head.getAttribute("aria-sort") === "ascending";
-    all("th[aria-sort]", table).forEach((other) => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const numeric = head.classList.contains("number");
-    const key = (row) => {
-      const cell = row.cells[column];
-      return numeric ? ("v" in cell.dataset ? Number(cell.dataset.v) : null) : cell.textContent;
-    };
-    const order = (a, b) => {
-      if (numeric && (a[0] === null || b[0] === null)) return (a[0] === null) - (b[0] === null);
-      const signum = numeric ? a[0] - b[0] : a[0].localeCompare(b[0], "en", { numeric: true });
-      return down ? -signum : signum;
-    };
-    const rows = [...table.tBodies[0].rows].map((row) => [key(row), row]);
-    table.tBodies[0].append(...rows.sort(order).map(([, row]) => row));
-  };
-  all("table").filter((table) => table.tBodies[0].rows.length > 2).forEach((table) => {
-    [...table.tHead.rows[0].cells].forEach((head, column) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.className = "sort";
-      button.textContent = head.textContent;
-      button.addEventListener("click", () => sortBy(table, column));
-      head.replaceChildren(button);
-    });
-  });
-
-  const save = async (kind, name) => {
+  at("save").addEventListener("click", async () => {
     const raw = JSON.parse(await unpacked("raw-data"));
-    const [text, type] = kind === "csv" ? [raw.csv, "text/csv"] : [JSON.stringify(raw.data, null, 1), "application/json"];
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type }));
-    link.download = name;
+    link.href = URL.createObjectURL(new Blob([JSON.stringify(raw, null, 1)], { type: "application/json" }));
+    link.download = at("save").dataset.name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  };
-  all("[data-save]").forEach((button) =>
-    button.addEventListener("click", () => save(button.dataset.save, button.dataset.name)));
+  });
 
   if (at("plotly")) {
     const library = document.createElement("script");

@@ -1,15 +1,19 @@
-"""What there is: workloads, the GPUs of the specification table, processors that nothing is timed on."""
+"""What a verb lists, one line a thing: workloads, GPUs, offers, published runs, stored runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import Table, number, table, text
-from gpubench.units import UNKNOWN, format_bytes, format_si
+from gpubench.blocks.parts import Paragraph, Part, Table, number, table, text
+from gpubench.labels import gpu_name, pricing_words
+from gpubench.models import Run
+from gpubench.offers.dates import show_price_date
+from gpubench.units import UNKNOWN, format_bytes, format_si, format_usd, plain
 
 if TYPE_CHECKING:
     from gpubench.models import GpuSpec, WorkloadProfile
+    from gpubench.offers.listing import ListedOffer
     from gpubench.probe.probe import Unmeasured
 
 BILLION = 1e9
@@ -88,3 +92,77 @@ def unmeasured(processors: Sequence[Unmeasured]) -> Table:
         text("What is known", lambda row: row.known, optional=1),
         text("What probe lists", lambda row: row.listed_by or "nothing", optional=2),
     )
+
+
+def listed(rows: Sequence[ListedOffer]) -> list[Part]:
+    """Return one line an offer, and below them why some never rank."""
+    reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
+
+    def provider(row: ListedOffer) -> str:
+        mark = f" [{reasons.index(row.not_ranked_because) + 1}]" if row.not_ranked_because else ""
+        return f"{row.offer.provider}{mark}"
+
+    return [
+        table(
+            "",
+            rows,
+            text("GPU", lambda row: gpu_name(row.offer.gpu_key)),
+            number("GPUs", lambda row: str(row.offer.gpu_count)),
+            number("$/GPU-h", lambda row: _dollars(row.offer.usd_per_gpu_hour)),
+            number("$/h", lambda row: _dollars(float(row.offer.price_usd_per_hour)), 4),
+            text("Provider", provider),
+            text("Instance", lambda row: plain(row.offer.instance, 36), 8),
+            text("Region", lambda row: row.offer.region or UNKNOWN, 5),
+            text("Pricing", lambda row: pricing_words(row.offer), 2),
+            text("Kind", lambda row: row.offer.kind, 3),
+            text("Price of", lambda row: show_price_date(row.offer.price_date), 4),
+            text("Age", _age, 1),
+            text("Stock", _stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
+        ),
+        *(
+            Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")
+            for number_, reason in enumerate(reasons, 1)
+        ),
+    ]
+
+
+def _age(row: ListedOffer) -> str:
+    return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
+
+
+def _stock(row: ListedOffer) -> str:
+    if row.offer.in_stock is None:
+        return UNKNOWN
+    return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
+
+
+def _dollars(price: float) -> str:
+    return format_usd(price) if price else "free"
+
+
+def stored(runs: Sequence[Run]) -> list[Part]:
+    """Return one line a run, in the order given; nothing where there are none."""
+    if not runs:
+        return []
+    return [
+        table(
+            "",
+            runs,
+            text("Run", lambda run: run.run_id),
+            text("Started", lambda run: run.started_at, optional=2),
+            text("Device", _run_device),
+            text("Budget", lambda run: run.budget, optional=1),
+            text("Measured", _run_measured),
+            text("Workloads", lambda run: " ".join(run.workload_names)),
+        )
+    ]
+
+
+def _run_device(run: Run) -> str:
+    key = run.device.gpu_key
+    return gpu_name(key) if key else run.device.name or UNKNOWN
+
+
+def _run_measured(run: Run) -> str:
+    end = ", interrupted" if run.interrupted else "" if run.finished_at else ", unfinished"
+    return f"{run.measured_count} of {run.case_count}{end}"

@@ -1,0 +1,200 @@
+"""What a verb judges and saw: a run, a card, this machine, two runs, a run to share, a host's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpubench import findings
+from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
+from gpubench.interval import stacked
+from gpubench.measure.feeding import EIGHT_BIT_BYTES, TENSOR_BYTES
+from gpubench.models import Run, Status
+from gpubench.probe.health import Check
+from gpubench.record.compare import Comparison, Row
+from gpubench.record.run_check import Issue, RunCheck
+from gpubench.units import UNKNOWN, count, format_number, format_si, per_second, plain
+
+if TYPE_CHECKING:
+    from gpubench.cuda_check.judge import Verdict
+    from gpubench.recommend.feed import FeedReport
+
+
+def run_judged(checked: RunCheck) -> list[Part]:
+    """Return each kind of issue once, with the cases it concerns and what was seen, problems first."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for issue in sorted(checked.issues, key=lambda issue: issue.weight != "problem"):
+        places.setdefault((issue.weight, issue.text), []).append(_place(issue))
+    parts: list[Part] = []
+    for (weight, said), found in places.items():
+        parts += [Paragraph(text=f"{weight}: {said}"), Bullets(items=tuple(found))]
+    verdict = "no problem found" if checked.trustworthy else "do not rely on what is named under a problem"
+    cases = count(checked.cases, "case") if checked.cases else "no cases"
+    return [*parts, Paragraph(text=f"run {plain(checked.run_id)}, {cases}: {verdict}")]
+
+
+def _place(issue: Issue) -> str:
+    where = plain(issue.case.label if issue.case else issue.micro or "the run")
+    seen = [
+        plain(findings.show(findings.FindingKind(issue.kind), value))
+        for value in (issue.value, issue.limit)
+        if value is not None
+    ]
+    return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
+
+
+LONGEST_REASON = 600
+
+
+def card_judged(verdicts: Sequence[Verdict]) -> list[Part]:
+    """Return what was judged, row by row, and why each that did not agree did not."""
+    return [
+        table(
+            "",
+            verdicts,
+            text("Part", lambda v: v.part),
+            text("What", lambda v: v.what),
+            text("Found", lambda v: v.found),
+            text("Limit", lambda v: v.limit, optional=1),
+            text("", lambda v: v.state),
+        ),
+        *(
+            Paragraph(text=f"{v.part}, {v.what}: {v.state}: {plain(v.reason, LONGEST_REASON)}")
+            for v in verdicts
+            if v.reason is not None
+        ),
+    ]
+
+
+def checked_up(checks: Sequence[Check]) -> list[Part]:
+    """Return one line a check, then whether this machine is ready."""
+    failures, warnings = (sum(c.status == status for c in checks) for status in ("fail", "warn"))
+    verdict = "Ready to measure" + (f", with {count(warnings, 'warning')}" if warnings else "")
+    if failures:
+        verdict = f"Not ready: {count(failures, 'failure')} to fix, {count(warnings, 'warning')}"
+    return [
+        table(
+            "",
+            checks,
+            text("Status", lambda check: check.status),
+            text("What is checked", lambda check: check.name),
+            text("what was seen, and what to do", _checked),
+            marks=tuple("bad" if check.status == "fail" else None for check in checks),
+        ),
+        Paragraph(text=f"{verdict}." if failures else f"{verdict}. Next: gpubench run"),
+    ]
+
+
+def _checked(check: Check) -> str:
+    fix = f"\n-> {plain(check.fix, limit=400)}" if check.fix and check.status != "ok" else ""
+    return plain(check.seen, limit=400) + fix
+
+
+def compared(found: Comparison) -> list[Part]:
+    """Return one line a case; nothing where the runs have no case in common."""
+    if not found.rows:
+        return []
+    return [
+        table(
+            "",
+            found.rows,
+            text("Case", lambda row: row.label),
+            number("A samples/s", lambda row: format_number(row.a, 4)),
+            number("B samples/s", lambda row: format_number(row.b, 4)),
+            text("B against A (95 %)", lambda row: row.verdict),
+            text("Findings", _of_both),
+        )
+    ]
+
+
+def _of_both(row: Row) -> str:
+    sides = (("A", row.a_findings), ("B", row.b_findings))
+    return "; ".join(f"{name}: {' '.join(kinds)}" for name, kinds in sides if kinds)
+
+
+def held(run: Run) -> tuple[Part, ...]:
+    """Return all that a shared file tells."""
+    rows = [each for each in run.measurements if each.status is Status.OK]
+    return (
+        Bullets(
+            items=(
+                *(f"{name}: {said}" for name, said in _shared_facts(run)),
+                f"{count(len(run.micro), 'micro-benchmark')}, readings of clock, power and temperature",
+                "not in it: names of host and user, paths, UUID, serial number, bus id, models of your own",
+            )
+        ),
+        table(
+            "",
+            rows,
+            text("Case", lambda each: plain(each.label, 160)),
+            number("Throughput", lambda each: each.interval.text(f" {per_second(each.case.sample_unit)}")),
+        ),
+    )
+
+
+def pull_request(run: Run, place: Path) -> tuple[str, str]:
+    """Return title and text of a pull request that adds a shared run."""
+    device = plain(run.device.name or UNKNOWN, 80)
+    rows = [
+        f"| {plain(each.label, 160)} | {each.interval.rate(each.case.sample_unit)} |"
+        for each in run.measurements
+        if each.status is Status.OK
+    ]
+    body = "\n".join(
+        (
+            f"Adds `{place.as_posix()}`, as `gpubench share` wrote it.",
+            "",
+            *(f"- {name}: {said}" for name, said in _shared_facts(run)),
+            "",
+            "| case | throughput (95 %) |",
+            "|---|---|",
+            *rows,
+        )
+    )
+    return f"Add a run of {count(len(rows), 'case')} on {device}", body
+
+
+def _shared_facts(run: Run) -> tuple[tuple[str, str], ...]:
+    software = run.environment
+    versions = f"torch {plain(software.torch or UNKNOWN, 40)}, driver {plain(software.driver or UNKNOWN, 30)}"
+    limit = run.device.power_limit_w
+    return (
+        ("device", f"{plain(run.device.name or UNKNOWN, 80)} ({run.device.gpu_key or UNKNOWN})"),
+        ("power limit", UNKNOWN if limit is None else f"{limit:.0f} W"),
+        ("measured", f"{plain(run.started_at, 30)}, budget {plain(run.budget, 30)}"),
+        ("software", f"gpubench {plain(software.gpubench, 30)}, {versions}, {plain(software.os, 80)}"),
+        ("processor", f"{plain(software.cpu or UNKNOWN, 80)}, {software.cpu_threads or UNKNOWN} threads"),
+    )
+
+
+def prepared(report: FeedReport) -> list[Part]:
+    """Return what this host's workers prepare, and what each GPU makes of that."""
+    rate = report.prepared
+    clips = rate.frames > 1
+    what = f"clips of {rate.frames} frames of 340 x 256" if clips else "500 x 375 photographs"
+    per_frame = (
+        "below, a frame is an image: what a network takes that looks at every frame of a clip by layers of "
+        "an image classifier"
+    )
+    lines = [
+        *((per_frame,) if clips else ()),
+        *(
+            f"{plain(f.verdict, 600)} [{f.consumption.basis}, {f.consumption.case}; "
+            f"{format_si(f.consumption.images_per_s * TENSOR_BYTES, 'B/s')} of tensors, "
+            f"{format_si(f.consumption.images_per_s * EIGHT_BIT_BYTES, 'B/s')} of 8-bit "
+            "photographs]"
+            for f in report.feedings
+        ),
+        *(f"no figure for {line}" for line in report.refused),
+    ]
+    return [
+        table(
+            f"Augmenting {what} to 224 x 224 on this CPU, without decoding",
+            [rate],
+            text("DataLoader workers", lambda r: str(r.workers)),
+            number("frames/s" if clips else "images/s", lambda r: stacked(r.interval.text())),
+            number("per worker", lambda r: stacked(r.interval.over(r.workers).text())),
+        ),
+        *(Paragraph(text=line) for line in lines),
+    ]

@@ -1,0 +1,604 @@
+"""What was measured here: throughput by case, what each choice gains, what a pass takes, CPU against GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle, groupby
+
+import msgspec
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SLATE, Look, Mark, dots, two_lines
+from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Part, number, table, text
+from gpubench.effects import (
+    Effect,
+    Result,
+    against_fp32,
+    amp_effects,
+    execution_effects,
+    framework_effects,
+    inference_effects,
+    on_all_threads,
+    results_of,
+    scaling_effects,
+)
+from gpubench.findings import FindingKind
+from gpubench.interval import Interval, faster_words, stacked
+from gpubench.measure.checks import EAGER_OVER_GRAPH
+from gpubench.models import (
+    Case,
+    Execution,
+    Framework,
+    Measurement,
+    ParallelMode,
+    Precision,
+    Run,
+    TaskKind,
+)
+from gpubench.models.measurement import LEAST_GAPS
+from gpubench.models.run import TimeToQuality
+from gpubench.profile import load_profiles
+from gpubench.record.sharing import readings_by
+from gpubench.sections.compared import devices, processor
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section, unexplained
+from gpubench.sections.words import (
+    FINDINGS,
+    explained,
+    kinds_words,
+    layout_words,
+    rate_of,
+    title_of,
+    told_apart,
+    workload_name,
+)
+from gpubench.units import (
+    UNKNOWN,
+    count,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_percent,
+    plain,
+    plural,
+)
+
+_COLORS = (SLATE, BLUE, ORANGE, GREEN, PURPLE, INK, QUIET)
+_SYMBOLS = ("triangle-up", "circle", "diamond", "square", "x", "cross", "star")
+LOOKS = {
+    execution: Look(name=execution.value, color=color, symbol=symbol)
+    for execution, color, symbol in zip(Execution, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
+}
+"""How each execution is drawn, in the order of their table; one beyond the colors begins them again."""
+
+
+def throughput(data: ReportData) -> list[Part]:
+    """Every measured case on this device: a chart a workload, and the table."""
+    if not data.results:
+        return []
+    results = sorted(data.results, key=_order)
+    apart = told_apart([result.case for result in results])
+    groups = [list(group) for _, group in groupby(results, key=lambda r: _order(r)[:4])]
+    lead = (
+        "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
+        "interval as a line. Scales differ between workloads: an image is not a sequence."
+    )
+    if any(result.measurement.at_largest_batch for result in results):
+        lead += (
+            " Best batch is a group of its own: there each case has the largest batch that fits on this "
+            "device, which is not comparable with an equal batch."
+        )
+    has_tokens = any(result.measurement.tokens_per_s is not None for result in results)
+    twin = table(
+        "Every measured case on this device",
+        results,
+        text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
+        number("Throughput, 95 % interval", _throughput),
+        number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
+        number("Step", lambda r: format_duration(r.measurement.step_time_s)),
+        number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
+        number("Of peak FLOP/s", _of_peak, optional=2),
+        number("Device busy", lambda r: format_percent(r.measurement.gpu_busy), optional=6),
+        number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm), optional=7),
+        text("Shared", lambda r: _shared(r) or UNKNOWN, optional=8) if any(map(_shared, results)) else None,
+        text("Findings", lambda r: kinds_words(finding.kind for finding in r.measurement.findings)),
+    )
+    figures = tuple(_figure(group, apart) for group in groups)
+    return [Paragraph(text=lead, tone="note"), Charts(figures=figures, twin=twin)]
+
+
+def _order(result: Result) -> tuple[object, ...]:
+    """By what results stand in a row: first by what a chart is of."""
+    case = result.case
+    return (
+        case.workload,
+        tuple(Framework).index(case.framework),
+        case.task.value,
+        result.measurement.at_largest_batch,
+        case.batch_size,
+        list(Precision).index(case.precision),
+        case.memory_format or "",
+        list(Execution).index(case.execution),
+        case.gpu_count,
+        case.workload_version,
+    )
+
+
+def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -> Figure:
+    """One workload: a row for each precision, batch, layout, job and recipe, a dot for each execution."""
+    marks = []
+    for r in group:
+        case, words = r.case, r.measurement.interval.text()
+        version = f", version {case.workload_version}" if case.workload_version != 1 else ""
+        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title says which is the best
+        marks.append(
+            Mark(
+                row=two_lines(f"{case.precision.value}{layout_words(case)}", f"{below}{version}"),
+                interval=r.measurement.interval,
+                hover=f"{case.precision.value}, {case.execution.value}: {words}",
+                told=f"{r.how}: {words}",
+                kind=case.execution,
+            )
+        )
+    unit, title = plural(plain(group[0].case.sample_unit, 20)), title_of(group[0])
+    return dots(marks, LOOKS, f"{unit}/s", f"Chart, {title} in {unit} per second", title=title)
+
+
+def _how(result: Result) -> str:
+    return f"{result.how}{layout_words(result.case)}"
+
+
+def _shared(result: Result) -> str | None:
+    """How many others shared what they read of a case on this GPU."""
+    key = result.run.device.gpu_key
+    return None if key is None else readings_by(key, result.case)
+
+
+def _throughput(result: Result) -> str:
+    return rate_of(result.measurement) + ("\nof one process" * result.measurement.within_one_process)
+
+
+def _of_peak(result: Result) -> str:
+    """MFU, and HFU below where the step computes anything again."""
+    m = result.measurement
+    again = m.hfu is not None and m.hfu != m.mfu
+    return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if again else "")
+
+
+# --- what mixed precision gains ----------------------------------------------------------------------------
+
+SURE_FACTOR = 1.5
+"""A gain is put into words where the ends of its interval lie within this factor."""
+
+_BASELINES = {p: f"against {p.words}" for p in Precision if p.is_usual and not p.is_amp}
+_AMP_LOOKS = {
+    (flagged, precision): Look(
+        name=_BASELINES[precision] + (", flagged" if flagged else ""),
+        color=SLATE if flagged else color,
+        symbol=symbol + ("-open" if flagged else ""),
+    )
+    for flagged in (False, True)
+    for precision, color, symbol in (
+        (Precision.FP32, BLUE, "circle"),
+        (Precision.TF32, GREEN, "diamond"),
+    )
+}
+
+
+def amp(data: ReportData) -> list[Part]:
+    """What AMP gains here, against a baseline that is named: strict fp32, or tf32 where a device has it."""
+    pairs = amp_effects(data.results)
+    if not pairs:
+        return []
+    twin = table(
+        "Speed-up of AMP with its baseline",
+        pairs,
+        text("Case", lambda s: f"{title_of(s.of)}\n{s.of.case.execution.value} {_batches(s)}"),
+        text("AMP", lambda s: f"{s.of.case.precision.value}{layout_words(s.of.case)}"),
+        text("Baseline", lambda s: f"{s.to.case.precision.words}{layout_words(s.to.case)}"),
+        number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
+        number("Peak allocated", _memory, optional=3),
+        number("Loss after the same steps", _loss, optional=1),
+        FINDINGS,
+    )
+    alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
+    one = "Ratios of a single launch: what differs between processes is not in their intervals."
+    return [
+        Paragraph(text=f"{_amp_sentence(pairs)}{f' {one}' if alone else ''}"),
+        Charts(
+            figures=(_amp_figure(pairs),),
+            twin=twin,
+            caption=(
+                "1 is no gain. A gray open mark is flagged. fp32 is strict IEEE arithmetic with TF32 off in "
+                "matmul, convolution and RNN."
+            ),
+        ),
+    ]
+
+
+def _amp_sentence(pairs: Sequence[Effect]) -> str:
+    """The strongest gain, and how many cases lose."""
+    sure = _sure(pairs)
+    if not sure:
+        return (
+            "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
+            f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
+        )
+    best = max(sure, key=lambda s: s.value)
+    host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
+    losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
+    lead = "The largest gain is" if best.value >= 1 else "AMP gains nothing: at best it runs at"
+    said = (
+        f"{lead} {best.words}: {workload_name(best.of.case)}, "
+        f"{best.of.case.precision.value} {_BASELINES[best.to.case.precision]}, "
+        f"{best.of.case.execution.value}, {_batches(best)}."
+    )
+    if losing:
+        said += (
+            f" In {count(len(losing), 'pairing')} AMP is slower, beyond the interval: a small step is paced "
+            "by the host, and AMP gives it more kernels to launch."
+        )
+    return said
+
+
+def _batches(pair: Effect) -> str:
+    """The batch of both, or of each."""
+    if pair.of.case.batch_size == pair.to.case.batch_size:
+        return pair.of.batch_words
+    return f"{pair.of.batch_words}, against {pair.to.batch_words}"
+
+
+def _amp_figure(pairs: Sequence[Effect]) -> Figure:
+    marks = []
+    for pair in pairs:
+        case, baseline = pair.of.case, _BASELINES[pair.to.case.precision]
+        flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
+        how = f"{case.precision.value} {case.execution.value} {_batches(pair)}"
+        marks.append(
+            Mark(
+                row=two_lines(title_of(pair.of), pair.of.how),
+                interval=pair.interval,
+                hover=f"{baseline}: {pair.words}{flags}",
+                told=f"{workload_name(case)} {how} {baseline}: {pair.words}",
+                kind=(bool(pair.doubts), pair.to.case.precision),
+            )
+        )
+    return dots(marks, _AMP_LOOKS, "speed-up of AMP", "Dot chart of the speed-up of AMP", line_at=1.0)
+
+
+def _sure(pairs: Sequence[Effect]) -> list[Effect]:
+    """The gains that are put into words: nothing speaks against either figure, and the interval is narrow."""
+    return [pair for pair in pairs if not pair.doubts and _narrow(pair.interval)]
+
+
+def _narrow(interval: Interval) -> bool:
+    low, high = interval.low, interval.high
+    return bool(low and high and high / low <= SURE_FACTOR)
+
+
+def _memory(pair: Effect) -> str:
+    """Peak of what tensors take under AMP over that of the baseline."""
+    amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
+    if pair.memory_ratio is None:
+        return UNKNOWN
+    return f"{format_number(pair.memory_ratio)}×\n{format_bytes(amp)} for {format_bytes(baseline)}"
+
+
+def _loss(pair: Effect) -> str:
+    gap = pair.loss_gap
+    if gap is None:
+        return UNKNOWN
+    return f"{format_number(gap.of, 4)} for {format_number(gap.to, 4)}\n{gap.steps} steps from one seed"
+
+
+def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
+    """The gain of the heaviest workload; None where no gain is known."""
+    known = _sure(against_fp32(pairs))
+    return max(
+        known, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value), default=None
+    )
+
+
+def closing_sentence(run: Run) -> str | None:
+    """What mixed precision gained on the heaviest workload; nothing where the page calls no gain known."""
+    heaviest = _heaviest(amp_effects(on_all_threads(results_of(run))))
+    if heaviest is None:
+        return None
+    case = heaviest.of.case
+    amp, baseline = case.precision.value, heaviest.to.case.precision.value
+    where = f"{workload_name(case)}, {case.execution.value}, {heaviest.of.batch_words}"
+    return f"{amp} against {baseline} on {where}: {faster_words(heaviest.interval, amp, baseline)}."
+
+
+# --- one choice against another: a table each --------------------------------------------------------------
+
+_OF: Cell[Effect] = text("Case", lambda pair: f"{title_of(pair.of)}\n{_how(pair.of)}")
+_TIMES: Cell[Effect] = number("Ratio, 95 % interval", lambda pair: stacked(pair.words))
+_RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(pair.of.measurement))
+
+
+def host(data: ReportData) -> list[Part]:
+    """Eager against graph, and so whether a faster GPU would help at all."""
+    pairs = execution_effects(data.results)
+    if not pairs:
+        return []
+    return [
+        Paragraph(text=_host_sentence(pairs)),
+        table(
+            "What limits speed: eager beside graph and compile",
+            pairs,
+            _OF,
+            number("Eager", lambda pair: rate_of(pair.to.measurement), optional=1),
+            number("Graph or compile", lambda pair: rate_of(pair.of.measurement), optional=1),
+            _TIMES,
+            text("Paced by", _pace),
+            FINDINGS,
+        ),
+    ]
+
+
+def _host_sentence(pairs: Sequence[Effect]) -> str:
+    graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH and pair.leads]
+    bound = [pair for pair in graphs if pair.value > EAGER_OVER_GRAPH]
+    if not graphs:
+        return "No step ran soundly as a graph, so whether the host limits it is not known."
+    if not bound:
+        return (
+            "No case is limited by launch overhead on the CPU: eager runs as fast as the graph, so a "
+            "faster GPU would help."
+        )
+    worst = max(bound, key=lambda pair: (not pair.doubts, pair.value))
+    names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
+    return (
+        f"{count(len(bound), 'case')} of {len(graphs)} are limited by launch overhead on the CPU "
+        f"when run eagerly ({', '.join(names)}); run as a graph they gain up to {worst.words}. "
+        "There a faster GPU will not help until the batch grows or the step runs as a graph."
+    )
+
+
+def _pace(pair: Effect) -> str:
+    flagged = any(f.kind is FindingKind.HOST_BOUND for f in pair.to.measurement.findings)
+    if pair.of.case.execution is Execution.COMPILE:
+        return "the host, when eager" if flagged else UNKNOWN
+    return "the host, when eager" if flagged or pair.value > EAGER_OVER_GRAPH else "the device"
+
+
+def frameworks(data: ReportData) -> list[Part]:
+    """What a framework costs on this device: the same work in Keras on its backends, against torch."""
+    what = (
+        "The work is the same: layers, batch, optimizer, precision; weights are drawn by each framework's "
+        "own rules. Batches lie on the device: what feeding or a first step costs is not in it."
+    )
+    return explained(
+        what,
+        "The same work in each framework",
+        framework_effects(data.results),
+        _OF,
+        text("Baseline", lambda p: f"{p.to.case.framework.value} {p.to.case.execution.value}"),
+        _TIMES,
+        _RATE,
+        FINDINGS,
+    )
+
+
+def together(data: ReportData) -> list[Part]:
+    """Several GPUs as one data-parallel job, beside one of them alone."""
+    pairs = scaling_effects(data.results)
+    modes = {pair.of.case.parallel_mode for pair in pairs}
+    words = {
+        ParallelMode.FSDP: " With fsdp every GPU has a share of the weights, and fetches the rest.",
+        ParallelMode.INDEPENDENT: " Independent jobs exchange nothing: what they lose they take from others.",
+    }
+    what = (
+        "In one data-parallel job every GPU has a batch of its own and the same weights, and the gradients "
+        "are averaged in each step. Efficiency is throughput over that of one GPU, per GPU."
+    )
+    return explained(
+        what + "".join(said for mode, said in words.items() if mode in modes),
+        "Throughput of several GPUs, and how many times that of one it is",
+        pairs,
+        text("Case", lambda p: f"{workload_name(p.of.case)}\n{p.of.case.precision.value} {_batch_each(p)}"),
+        number("GPUs", lambda p: str(p.of.case.gpu_count)),
+        text("How", lambda p: _mode(p.of.case), optional=2),
+        _RATE,
+        _TIMES,
+        number("Efficiency", lambda p: format_percent(p.value / p.of.case.gpu_count)),
+        FINDINGS,
+    )
+
+
+def _mode(case: Case) -> str:
+    return case.parallel_mode.value + (f", {case.node_count} machines" if case.node_count > 1 else "")
+
+
+def _batch_each(pair: Effect) -> str:
+    mine, theirs = pair.of.case.batch_size, pair.to.case.batch_size
+    return f"batch {mine} a GPU" if mine == theirs else f"batch {mine} a GPU, {theirs} on one"
+
+
+def threads(data: ReportData) -> list[Part]:
+    """How a CPU scales over its threads."""
+    return explained(
+        "Each number of threads has processes of its own. Efficiency is throughput over that of one "
+        "thread, per thread. No thread is pinned to a core.",
+        "Throughput by threads, and how many times that of one it is",
+        data.thread_pairs,
+        _OF,
+        number("Threads", lambda p: f"{p.of.threads}{'' if p.of.case.threads else ', all'}"),
+        _RATE,
+        number("Times one thread", lambda p: "1" if p.of is p.to else stacked(p.words)),
+        number("Efficiency", lambda p: format_percent(p.value / (p.of.threads or 1))),
+        FINDINGS,
+    )
+
+
+def outputs(data: ReportData) -> list[Part]:
+    """What a lower precision gains in inference, and how far its outputs are from float32."""
+    pairs = {pair.of.case: pair for pair in inference_effects(data.results)}
+    inferred = [r for r in data.results if r.case.task is TaskKind.INFER]
+    return explained(
+        "The error is that of all outputs of at most four samples against float32 on the CPU, from the "
+        "same weights: |x - y| / |y|. Weights are drawn, not trained: what a trained model loses, its own "
+        "data tell.",
+        "Inference at a lower precision",
+        [r for r in inferred if r.measurement.output_error is not None],
+        text("Case", lambda r: f"{workload_name(r.case)}\n{_how(r)}"),
+        number("Error of outputs", lambda r: format_percent(r.measurement.output_error, 2)),
+        number(
+            "Over fp32, 95 % interval", lambda r: stacked(pairs[r.case].words) if r.case in pairs else UNKNOWN
+        ),
+        number("Throughput, 95 % interval", lambda r: rate_of(r.measurement), optional=1),
+        number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=2),
+    )
+
+
+# --- what a pass takes -------------------------------------------------------------------------------------
+
+
+def latency(data: ReportData) -> list[Part]:
+    """How long one answer takes."""
+    timed = [r for r in data.results if r.case.task is TaskKind.INFER]
+    return explained(
+        "Single forward passes at batch 1, each from an idle device to an idle device: what a user of a "
+        "service waits for, without network or queue.",
+        "Latency at batch 1, and throughput of the main batch",
+        [r for r in timed if r.measurement.latency_p50_s is not None],
+        text("Case", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value} {r.case.execution.value}"),
+        number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
+        number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),
+        number("p99", _p99),
+        number("Throughput", lambda r: _at_main_batch(r, data.results), optional=2),
+    )
+
+
+def _p99(result: Result) -> str:
+    """The slowest pass of a hundred; where fewer came in, how many did."""
+    m = result.measurement
+    if m.latency_p99_s is not None:
+        return format_duration(m.latency_p99_s)
+    return f"{UNKNOWN}\n{sum(len(launch.latency_s) for launch in m.launches)} of 100 passes"
+
+
+def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
+    """The throughput of the same work at its main batch, else at the next one measured; never at the best.
+
+    Only the batch may differ, and the memory format, which follows what is the faster at each batch.
+    """
+    profile = load_profiles().get(single.case.workload)
+    main = None if profile is None else profile.main_batch
+    found = [
+        r
+        for r in results
+        if r.case.batch_size > 1
+        and not r.measurement.at_largest_batch
+        and r.case
+        == msgspec.structs.replace(
+            single.case, batch_size=r.case.batch_size, memory_format=r.case.memory_format
+        )
+    ]
+    if not found:
+        return UNKNOWN
+    nearest = min(found, key=lambda r: (r.case.batch_size != main, r.case.batch_size))
+    return f"{rate_of(nearest.measurement)}\n{nearest.batch_words}"
+
+
+def generation(data: ReportData) -> list[Part]:
+    """Generation of tokens: the time to the first, the time of each after it, and how fast both go."""
+    timed = [r for r in data.results if r.case.new_tokens and r.measurement.first_token_s is not None]
+    return explained(
+        "One static batch, greedy, with a key-value cache: the prompts are computed at once, then one "
+        "token a sequence after the other, each copied to the host. A server joins sequences as they come "
+        "and leave, and so makes more tokens of the same GPU.",
+        "Tokens of a generation",
+        timed,
+        text("Case", _generated),
+        number("First token", lambda r: format_duration(r.measurement.first_token_s)),
+        number("Each token after", lambda r: format_duration(r.measurement.per_token_s)),
+        number("p50", lambda r: _gap(r.measurement, 0.50), optional=3),
+        number("p99", lambda r: _gap(r.measurement, 0.99)),
+        number("Prompt tokens/s", lambda r: format_number(r.measurement.prefill_tokens_per_s), optional=4),
+        number("Generated tokens/s", lambda r: format_number(r.measurement.decoded_tokens_per_s)),
+    )
+
+
+def _generated(result: Result) -> str:
+    case = result.case
+    tokens = f"{case.prompt_tokens:,} + {case.new_tokens:,} tokens"
+    how = f"{result.batch_words}, {tokens}, {case.weight_type.value}, {case.execution.value}"
+    return f"{workload_name(case)}\n{how}"
+
+
+def _gap(measurement: Measurement, share: float) -> str:
+    """A quantile of the time between two tokens; where too few came in, how many did."""
+    gap_s = measurement.token_latency_s(share)
+    if gap_s is not None:
+        return format_duration(gap_s)
+    gaps = sum(len(launch.token_gap_s) for launch in measurement.launches)
+    return f"{UNKNOWN}\n{gaps:,} of {LEAST_GAPS:,} gaps"
+
+
+def quality(data: ReportData) -> list[Part]:
+    """What each precision takes to a stated quality, with the spread over seeds."""
+    rows = next((run.quality for run in data.device_runs if run.quality), ())
+    signs = {"accuracy": "at least", "loss": "at most"}
+    return explained(
+        "A small network is trained from several seeds until held-out samples show the stated quality. "
+        "Times are of the steps alone; 95 % intervals are of the mean over seeds. Steps over fp32's pair "
+        "the seeds: an interval that holds 1 shows no difference in learning.",
+        "Time to a stated quality",
+        rows,
+        text("Workload", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value}"),
+        text("Quality", lambda r: f"{r.metric} {signs[r.metric]} {format_number(r.target)}"),
+        text("Result", _reached),
+        number("Steps, 95 % interval", lambda r: _told(r, r.steps)),
+        number("Time [s], 95 % interval", lambda r: _told(r, r.train_s)),
+        number("Energy [J], 95 % interval", lambda r: _told(r, r.energy_j), optional=1),
+        number("Steps over fp32's", lambda r: _told(r, _over_fp32(r, rows))),
+    )
+
+
+def _reached(row: TimeToQuality) -> str:
+    reached = sum(run.reached for run in row.runs)
+    if row.is_reached:
+        return f"reached by all of {reached} seeds"
+    if row.reason is not None:
+        return plain(row.reason, 200)
+    return f"not reached after {row.most_steps:,} steps by {len(row.runs) - reached} of {len(row.runs)} seeds"
+
+
+def _told(row: TimeToQuality, value: Interval) -> str:
+    return stacked(value.text()) if row.is_reached and value.value is not None else UNKNOWN
+
+
+def _over_fp32(row: TimeToQuality, rows: Sequence[TimeToQuality]) -> Interval:
+    of_same = (each for each in rows if each.case.workload == row.case.workload and each is not row)
+    other = next((each for each in of_same if each.case.precision is Precision.FP32), None)
+    return Interval(None) if other is None else row.steps_over(other)
+
+
+FIGURES = (throughput, latency, outputs, generation)
+GAINS = (amp, frameworks, threads, together, quality)
+
+
+def screen(data: ReportData) -> list[Part]:
+    """What a terminal shows of a run: its cases, and what each choice gained."""
+    return unexplained(part for told in (*FIGURES, *GAINS) for part in told(data))
+
+
+def _render(data: ReportData) -> Block | None:
+    parts = [
+        part
+        for told in (throughput, amp, host, devices, processor, *FIGURES[1:], *GAINS[1:])
+        for part in told(data)
+    ]
+    if not parts:
+        return None
+    heaviest = _heaviest(amp_effects(data.results))
+    finding = None
+    if heaviest is not None:
+        name = workload_name(heaviest.of.case)
+        finding = f"AMP is {format_number(heaviest.value)} times FP32 on {name}"
+    return Block(title="Throughput", finding=finding, parts=tuple(parts))
+
+
+SECTION = Section(key="measured", render=_render, place=30, heading="throughput")
