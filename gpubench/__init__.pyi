@@ -77,11 +77,11 @@ def predict(
     workload: str | Path | WorkloadProfile, *, gpu: str | Sequence[str] = (), precision: Literal["amp",
     "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8", "int8"] | None = None, execution: Literal["eager",
     "graph", "compile"] = "graph", task: Literal["train", "infer"] = "train", batch_size: int | Literal["max"]
-    | None = None, power_limit: float | None = None, results: str | Path | None = None, weight_type:
-    Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None, checkpointing:
-    Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None, prompt_tokens: int |
-    None = None, new_tokens: int | None = None, context: int | None = None, lora: bool = False, qlora: bool =
-    False,
+    | None = None, power_limit: float | None = None, sort: Literal["speed", "energy"] = "speed", results: str
+    | Path | None = None, weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None
+    = None, checkpointing: Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None,
+    prompt_tokens: int | None = None, new_tokens: int | None = None, context: int | None = None, lora: bool =
+    False, qlora: bool = False,
 ) -> Predictions:
     """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
 

@@ -41,6 +41,19 @@ def squeeze(name: str) -> str:
     return normalize(name).replace(" ", "")
 
 
+_COUNTED = re.compile(r"(\d{1,3}) ?[xX] ?(\D.*|\d{3,}.*)")
+
+
+def counted(name: str) -> tuple[int | None, str]:
+    """Part a number of GPUs, where one is stated, from their name.
+
+    >>> counted("2x RTX 3090"), counted("8xH100"), counted("H100")
+    ((2, 'RTX 3090'), (8, 'H100'), (None, 'H100'))
+    """
+    found = _COUNTED.fullmatch(name.strip())
+    return (None, name) if found is None else (int(found[1]), found[2])
+
+
 def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Map each squeezed alias to the keys that bear it (several where memory sizes share a name)."""
     index: dict[str, tuple[str, ...]] = {}

@@ -114,6 +114,8 @@ def require_spec(name: str) -> GpuSpec:
 def usual_spec(name: str) -> GpuSpec:
     """Return the row of a name that a person typed; where it leaves the form factor open, the SXM module.
 
+    Of modules of two sizes it is the larger one.
+
     Raises:
         MisuseError: As ``require_spec``, if there is no single such module.
     """
@@ -134,8 +136,8 @@ def meaning_taken(name: str) -> str | None:
 
 
 def _usual_form(name: str) -> GpuSpec | None:
-    modules = [key for key in _open_forms(name) if "sxm" in key.split("-")]
-    return load_specs()[modules[0]] if len(modules) == 1 else None
+    modules = [key for key in _open_forms(name) if {"sxm", "sxm2"} & {*key.split("-")}]
+    return max((load_specs()[key] for key in modules), key=lambda each: each.memory_bytes or 0, default=None)
 
 
 def _meanings(name: str) -> tuple[str, ...]:

@@ -16,9 +16,8 @@ from gpubench.files import BadContentError, decode_json, read_bytes
 from gpubench.folders import data_bytes
 from gpubench.measure.messages import Phase, Report, RoundDone
 from gpubench.models import Offer, Round
-from gpubench.offers.cleaning import read_own
-from gpubench.offers.importing import read_table
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
+from gpubench.offers.tables import read_own, read_table
 from gpubench.predict.calibration import read_calibration
 from gpubench.record import store
 from tools.published import published_bytes, read_csv

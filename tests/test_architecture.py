@@ -13,6 +13,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
@@ -109,6 +111,25 @@ def test_every_file_that_the_page_names_is_there():
     assert "gpubench/precisions.py" in named
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "docs" / name).exists(), name
+
+
+@pytest.mark.parametrize(
+    ("asked", "place", "what"),
+    [
+        ("what an hour is worth", "recommend/request.py", "HOUR_WORTH_USD ="),
+        ("the rule that leaves an offer out", "offers/dates.py", "NOT_CURRENT_AFTER_DAYS ="),
+        ("the text or the limit of a finding", "findings.py", "NOISY ="),
+        ("the screen that `rank` prints first", "sections/answer.py", "def screen("),
+        ("a switch of torch", "measure/step.py", "allow_tf32"),
+        ("when a series of rounds ends", "measure/loop.py", "def stop_rule("),
+        ("a sentence of the answer", "data/sentences.json", '"sureness"'),
+    ],
+)
+def test_what_one_looks_for_is_where_the_page_says(asked, place, what):
+    looked_for = PAGE.partition("## Where is")[2].partition("\n## ")[0]
+    (row,) = (line for line in looked_for.splitlines() if line.startswith(f"| {asked}"))
+    assert f"`gpubench/{place}`" in row
+    assert what in (ROOT / "gpubench" / place).read_text(encoding="utf-8")
 
 
 def test_a_verb_lays_out_no_table():

@@ -20,9 +20,8 @@ from gpubench import folders
 from gpubench.cuda_check.judge import read_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file, read_bytes, require_writable, write_file
-from gpubench.offers.cleaning import read_own
-from gpubench.offers.importing import read_table
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
+from gpubench.offers.tables import read_own, read_table
 from gpubench.predict.calibration import read_calibration
 from gpubench.record.store import read_run
 from tools.published import read_csv

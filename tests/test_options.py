@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import gpubench
 from gpubench.cli.app import app, main
 from gpubench.cli.table import VERBS as TABLE
-from gpubench.cli.table import ShownRequest, TryRequest
+from gpubench.cli.table import PricesRequest, ShownRequest, TryRequest
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.models import SortedBy
@@ -325,7 +325,7 @@ def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
 @pytest.mark.parametrize("name", [*VERBS, "report"])
 def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
     of_command_line = {"--json", "--help", "--report", "--recipe"} | {
-        spelled(each.name) for each in options_of(ShownRequest)
+        spelled(each.name) for request in (ShownRequest, PricesRequest) for each in options_of(request)
     }
     signature = inspect.signature(getattr(gpubench, name))
     known = {spelled(each) for each in signature.parameters} | of_command_line

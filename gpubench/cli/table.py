@@ -23,7 +23,7 @@ from gpubench.predict.request import (
     ScoreRequest,
     SealRequest,
 )
-from gpubench.recommend.request import OUTPUT, FeedRequest, RankRequest
+from gpubench.recommend.request import EVIDENCE, OUTPUT, FeedRequest, RankRequest
 from gpubench.record.request import AddRequest, CompareRequest, ShareRequest
 from gpubench.report.request import ReportRequest
 
@@ -106,6 +106,17 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
     gpu: Annotated[str | None, Option("GPU to measure: key or name.", default="the best to rent")] = None
     minutes: Annotated[Positive, Option("Time limit of the measurement [min].")] = 15.0
     output: Annotated[Path, Option("Folder of the task.", default="try")] = Path("try")
+
+
+class PricesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Where newer prices lie, if anywhere."""
+
+    snapshot_url: Annotated[
+        str | None, Option("URL of a published snapshot of prices that is read first.", way="setting")
+    ] = None
+    offline: Annotated[
+        bool, Option("Read no published prices, whatever the setting snapshot-url says.", EVIDENCE)
+    ] = False
 
 
 class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +227,7 @@ VERBS: Mapping[str, Verb] = {
     "rank": Verb(
         "Rank GPUs and instances by training per dollar, and say how sure that is.\n\n"
         "Needs no GPU and no network: measured figures where you have them, predictions elsewhere.",
-        (RankRequest, ShownRequest),
+        (RankRequest, ShownRequest, PricesRequest),
         ("recommend", "best", "buy", "rent", "choose"),
     ),
     "try": Verb(

@@ -331,8 +331,8 @@ def _refuse_unrun(
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
-                f"{profile.name} is not run on one GPU, nor built on one host: ask `gpubench memory "
-                f"{profile.name}` and `gpubench rank --workload {profile.name}`"
+                f"{profile.name} is known by its shape alone and not run: ask `gpubench {profile.name}` or "
+                f"`gpubench memory {profile.name}`, or run a model of its config, hf:PATH/config.json"
             )
     if not device.runs_steps:
         raise MisuseError(

@@ -16,6 +16,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.folders import data_table
 from gpubench.models import PriceCondition
+from gpubench.names import counted
 from gpubench.offers.dates import price_day
 from gpubench.specs import find_spec, load_specs, usual_spec
 from gpubench.units import plain
@@ -159,9 +160,8 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     parts = [" ".join(part.split()) for part in plain(spec, 500).split(",")]
     if not parts[0]:
         raise MisuseError(f"--have names no GPU; write it like {_EXAMPLE}")
-    counted = re.fullmatch(r"(?P<count>\d{1,3}) ?[xX] ?(?P<name>.+)", parts[0])
-    gpu_count = int(counted["count"]) if counted else 1
-    name = counted["name"] if counted else parts[0]
+    stated, name = counted(parts[0])
+    gpu_count = 1 if stated is None else stated
     known = find_spec(name)
     key = name.casefold() if known is None else known.key
     if key not in own_keys:

@@ -11,6 +11,7 @@ number of names.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Iterable
 from functools import cache, cached_property
@@ -44,6 +45,8 @@ FEWEST_ASKS = 3
 """So many hosts of one source make a median to hold its cheapest one to."""
 
 ADMITTED_BY = "the setting accept-outliers"
+
+_ROUNDING = 1e-9
 
 _LOOSENED = ("", ", clouds and marketplaces alike", ", however paid")
 
@@ -202,20 +205,37 @@ class AskedPrices:
 
     @cached_property
     def _flags(self) -> Flags:
-        offers = self._every
-        alike = kinds_of(offers.gpu_key, offers.pricing, offers.kind, offers.provider, offers.origin)
-        middle, is_lone = np.full(len(alike.values), np.nan), np.zeros(len(alike.values), dtype=bool)
-        for at, (gpu_key, pricing, kind, provider, origin) in enumerate(alike.values):
-            hand = _Hand(self._names.get(_name(provider), -1), self._tables.get(origin, 0))
-            standard = self._standard_of(gpu_key, pricing, kind, hand)
-            middle[at] = np.nan if standard is None else standard.usd
-            is_lone[at] = hand.origin != 0 and self._is_alone(gpu_key, hand)
-        ratio = offers.usd_per_gpu_hour / middle[alike.codes]
-        within = (ratio >= 1 / MAX_RATIO) & (ratio <= MAX_RATIO)  # false without a standard
-        suspects: Flags = ~within | offers.kind.equals("marketplace") | is_lone[alike.codes]
+        every = self._every
+        alike = kinds_of(
+            every.gpu_key, every.pricing, every.kind, every.provider, every.origin, every.gpu_count
+        )
+        low, high = np.array([self._limits(each) for each in alike.values]).reshape(-1, 2).T[:, alike.codes]
+        usd, median_of = every.usd_per_gpu_hour, every.column("ask_median_usd_per_hour")
+        suspects: Flags = (usd <= low) | (usd >= high) | ~median_of.equals(None)
         for at in np.flatnonzero(suspects).tolist():
-            suspects[at] = self._doubted_by(offers[at]) is not None
+            suspects[at] = self._doubted_by(every[at]) is not None
         return suspects
+
+    def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
+        """Return between which prices none is doubted, unless its own source tells what others there ask."""
+        gpu_key, pricing, kind, provider, origin, gpu_count = alike
+        if pricing is Pricing.OWNED or kind in NOT_RANKED:
+            return -math.inf, math.inf
+        hand = _Hand(self._names[_name(provider)], self._tables[origin])
+        standard = self._standard_of(gpu_key, pricing, kind, hand)
+        hosts = self._hosts.get((provider, gpu_key, pricing))
+        lows, high = [0.0], math.inf
+        if standard is not None:
+            lows.append(standard.usd / MAX_RATIO / LOOSENING**standard.loosened)
+            high = math.inf if standard.loosened else standard.usd * MAX_RATIO
+        if hosts is not None and kind == "marketplace":
+            lows.append(hosts.usd / MAX_RATIO)
+        if hand.origin != 0:
+            fewer = self._least(gpu_key, pricing, hand).items()
+            lows += [n * usd / gpu_count for n, usd in fewer if 2 * n <= gpu_count]
+            if (cheapest := self._cheapest_by_bandwidth(gpu_key, hand)) is not None:
+                lows.append(cheapest.usd / WITNESS_RATIO)
+        return max(lows) * (1 + _ROUNDING), high * (1 - _ROUNDING)
 
     # --- what a price is held to -------------------------------------------------------------------------
 
@@ -238,13 +258,17 @@ class AskedPrices:
             return None
         if (fewer := self._for_fewer(offer, hand)) is not None and not self._witnesses(offer, hand, usd):
             return fewer
+        cheapest = self._cheapest_by_bandwidth(gpu_key, hand)
+        return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.usd else None
+
+    def _cheapest_by_bandwidth(self, gpu_key: str, hand: _Hand) -> Standard | None:
+        """Return what a GPU that nobody else sells would cost at the rate of the cheapest, where known."""
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
         if rate is None or bandwidth is None or not self._is_alone(gpu_key, hand):
             return None
         whose = "what the cheapest GPUs cost by their bandwidth"
-        cheapest = Standard(rate * bandwidth, whose, whose, ", and no other provider sells this GPU")
-        return cheapest if usd * WITNESS_RATIO < cheapest.usd else None
+        return Standard(rate * bandwidth, whose, whose, ", and no other provider sells this GPU")
 
     def _is_far(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:
         """Hold a price to its standard, and ask whether anybody else bears it out.

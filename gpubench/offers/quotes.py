@@ -2,16 +2,19 @@
 
 A cloud's GPU name ("H100", "A100") leaves the form factor open. The name of its instance does not:
 p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv, read here alone, knows.
+One rule a field holds for cells, for answers, and for the structs of a file.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,11 +22,10 @@ from gpubench.folders import data_table
 from gpubench.labels import PRICING_WORDS
 from gpubench.models import Offer
 from gpubench.names import tpu_slice
-from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
-from gpubench.offers.plausible import ImplausibleError
+from gpubench.offers.request import KIND_SYNONYMS, KINDS, TO_RENT
 from gpubench.offers.sources import NO_HOST, Complete, Quote, Said, Unread
-from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.offers.table import UNSTATED_NOTE, Coverage, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.pricings import Pricing
 from gpubench.specs import known_keys, load_specs, offered_gpu_key, offered_keys
 from gpubench.units import GIB, figure_in, listing, plain
@@ -114,9 +116,9 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     price_date = quote.price_date or (retrieved_at or "")[:10]
     if not price_date:
         raise ImplausibleError("no price date: a price without a date says nothing")
-    plausible.check_day(price_date, latest)
+    check_day(price_date, latest)
     host = {} if quote.host is NO_HOST else msgspec.structs.asdict(quote.host)
-    read = plausible.read
+    read = read_field
     offer = Offer(
         provider=read("provider", quote.provider),
         instance=read("instance", quote.instance if is_table else _instance(quote, machine, key)),
@@ -141,7 +143,7 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         is_floor=quote.is_floor,
         **{field: read(field, said) for field, said in host.items()},
     )
-    plausible.check_together(offer)
+    check_together(offer)
     return offer
 
 
@@ -184,12 +186,12 @@ def _ram_bytes(said: float | str | None) -> int | None:
     ram_gib = figure_in(str(said))
     if ram_gib is None:
         raise ImplausibleError(f"RAM {str(said)[:40]!r} is not a number")
-    return plausible.read("ram_bytes", round(ram_gib * GIB))  # type: ignore[no-any-return]
+    return read_field("ram_bytes", round(ram_gib * GIB))  # type: ignore[no-any-return]
 
 
 def _price(price: float | str, kind: str, usd_per_unit: Decimal | None = None) -> Decimal:
     """Return a price, checked; binary fractions such as 0.30000000000000004 are cut at a millionth."""
-    return plausible.price(price if isinstance(price, str) else str(round(price, 6)), kind, usd_per_unit)
+    return read_price(price if isinstance(price, str) else str(round(price, 6)), kind, usd_per_unit)
 
 
 # --- machines --------------------------------------------------------------------------------------------
@@ -227,3 +229,210 @@ def _table() -> Mapping[str, Mapping[str, Machine]]:
     for machine in data_table("instances.csv", Machine):
         table.setdefault(machine.provider, {})[machine.instance.lower()] = machine
     return table
+
+
+# --- what can be true -------------------------------------------------------------------------------------
+
+MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
+"""The cheapest GPU ever rented cost cents an hour, the dearest instance a few hundred dollars."""
+
+_LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
+
+LEAST_USD_PER_UNIT, MOST_USD_PER_UNIT = 1e-7, 10.0
+"""A rial is worth millionths of a dollar, a dong or a rupiah 0.00004 to 0.00006, a dinar of Kuwait 3.25."""
+
+MAX_CELL_CHARACTERS = 600
+EARLIEST_DAY = date(2000, 1, 1)
+"""No GPU that is rented for training is older."""
+
+MOST: Mapping[str, float] = {
+    "gpu_count": 1024,
+    "vcpus": 100_000,
+    "ram_bytes": 1_000_000 * GIB,
+    "term_years": 10,
+    "ask_count": 1_000_000,
+    "reliability": 1,
+    "pcie_bytes_per_s": 1e13,
+    "download_bytes_per_s": 1e13,
+    "upload_bytes_per_s": 1e13,
+    "disk_bytes": 1e18,
+}
+"""Figures that are unknown, or above 0 and at most this."""
+WHOLE = frozenset({"gpu_count", "ram_bytes", "term_years", "ask_count", "disk_bytes"})
+NAMES = frozenset({"provider", "instance", "source"})
+"""Texts that cannot be empty."""
+TEXTS = NAMES | {"region", "note", "host_id", "machine_id"}
+DAYS = frozenset({"price_date", "stock_date", "retrieved_at"})
+
+_STAMP = re.compile(r"(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.ASCII)
+
+
+class ImplausibleError(ValueError):
+    """One row says something that cannot be used; the message is the reason shown for it."""
+
+
+@lru_cache(maxsize=100_000, typed=True)
+def read_field(field: str, said: Any) -> Any:
+    """Return what a cell or a source says of a field of an offer; blank is unknown.
+
+    Raises:
+        ImplausibleError: If that cannot be true.
+    """
+    value = None if said == "" else said
+    if value is not None and field in MOST:
+        value = figure_in(str(value))
+        if value is None:
+            raise ImplausibleError(f"{field} {str(said)[:40]!r} is not a number")
+        if field in WHOLE and value != int(value):
+            raise ImplausibleError(f"{field} {str(said)[:40]} is not a whole number")
+        value = int(value) if field in WHOLE else value
+    if value is None and (field in NAMES or field == "gpu_count"):
+        raise ImplausibleError(f"no {field} named")
+    check_field(field, value)
+    return value
+
+
+def check_field(field: str, value: Any, latest: date = date.max) -> None:
+    """Raise unless a field of an offer or of a coverage can have a value of its type.
+
+    Args:
+        field: Its name.
+        value: None is unknown.
+        latest: The last day that a date may name.
+    """
+    if value is None:
+        return
+    if field in MOST and not 0 < value <= MOST[field]:
+        raise ImplausibleError(f"{field} {str(value)[:40]} is not above 0 and at most {MOST[field]:,}")
+    if field in NAMES and not value:
+        raise ImplausibleError(f"no {field} named")
+    if field in TEXTS:
+        check_text(value)
+    if field in DAYS:
+        check_stamp(value, latest) if field == "retrieved_at" and "T" in value else check_day(value, latest)
+    if field == "gpu_key" and value not in load_specs():
+        raise ImplausibleError(f"GPU {value[:60]!r} is unknown")
+    if field == "pricing" and value not in TO_RENT:
+        raise ImplausibleError(f"pricing {value[:40]!r} is none of {', '.join(TO_RENT)}")
+    if field == "kind" and value not in KINDS:
+        raise ImplausibleError(f"kind {value[:40]!r} is none of {', '.join(KINDS)}")
+
+
+def check_together(offer: Offer) -> None:
+    """Raise unless the fields of an offer, each for itself plausible, can be true of one offer."""
+    if (offer.term_years is not None) != (offer.pricing is Pricing.RESERVED):
+        raise ImplausibleError(f"a price that is {offer.pricing!s} cannot have the term {offer.term_years}")
+    # Hosts of a marketplace are vetted or not; a list price is a company's, or of vetted hosts.
+    allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
+    if offer.seller not in allowed:
+        raise ImplausibleError(f"seller {offer.seller!r} of a {offer.kind} is none of {', '.join(allowed)}")
+    median = offer.ask_median_usd_per_hour
+    if median is not None and read_price(str(median), offer.kind) < offer.price_usd_per_hour:
+        raise ImplausibleError(f"a median of {median} is below the cheapest ask")
+
+
+def check(struct: Offer | Coverage, latest: date = date.max) -> None:
+    """Raise unless an offer or a coverage that was stored or fetched keeps every rule.
+
+    Args:
+        struct: Its fields are of their types.
+        latest: The last day that a date in it may name.
+
+    Raises:
+        ImplausibleError: With the reason.
+    """
+    if isinstance(struct, Coverage):
+        check_field("provider", struct.provider)
+        check_stamp(f"{struct.day}T00:00:00Z", latest)
+        for field, values in (
+            ("pricing", struct.pricings),
+            ("gpu_key", struct.gpu_keys),
+            ("source", struct.vendors),
+        ):
+            for value in values:
+                check_field(field, value)
+        return
+    for field in struct.__struct_fields__:
+        check_field(field, getattr(struct, field), latest)
+    read_price(str(struct.price_usd_per_hour), struct.kind)
+    check_together(struct)
+
+
+def read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None) -> Decimal:
+    """Return a price of the whole instance [USD/h], or raise with the reason; free costs 0 and only that.
+
+    Args:
+        text: The price.
+        kind: What sort of offer it is of.
+        usd_per_unit: What a unit of its currency is worth; None is US dollars.
+    """
+    try:
+        figure, value = float(text), Decimal(text)
+    except (InvalidOperation, ValueError):
+        raise ImplausibleError(f"price {text[:40]!r} is not a number") from None
+    if not value.is_finite():
+        raise ImplausibleError(f"price {text[:40]!r} is not finite")
+    if kind == "free":
+        if value != 0:
+            raise ImplausibleError(f"price {text[:40]} of a free offer is not 0")
+        return value
+    if value <= 0:
+        raise ImplausibleError(f"price {text[:40]} is not above 0")
+    if not _LOW <= figure * float(usd_per_unit or 1) <= _HIGH:
+        said = f"{text[:40]} USD/h" if usd_per_unit is None else f"{text[:40]} x {usd_per_unit} USD/h"
+        raise ImplausibleError(f"price {said} is outside {MIN_USD_PER_HOUR} to {MAX_USD_PER_HOUR:,}")
+    return value if usd_per_unit is None else value * usd_per_unit
+
+
+def exchange_rate(text: str) -> Decimal:
+    """Return what a unit of a currency is worth [USD], or raise with the reason."""
+    value = figure_in(text)
+    if value is None or not LEAST_USD_PER_UNIT <= value <= MOST_USD_PER_UNIT:
+        limits = f"{LEAST_USD_PER_UNIT:.7f} to {MOST_USD_PER_UNIT:g} USD"
+        raise ImplausibleError(f"exchange rate {text[:40]!r} is not a number from {limits}")
+    return Decimal(text)
+
+
+def check_text(text: str) -> None:
+    """Raise unless a text can be shown in a terminal, a page and a spreadsheet as what it says."""
+    if text.startswith(("=", "+", "-", "@")):
+        raise ImplausibleError(f"cell {text[:40]!r} starts like a spreadsheet formula")
+    if len(text) > MAX_CELL_CHARACTERS:
+        raise ImplausibleError(f"cell {text[:20]!r}... is longer than {MAX_CELL_CHARACTERS} characters")
+    if not text.isprintable() and any(unicodedata.category(c).startswith("C") for c in text):
+        raise ImplausibleError(f"cell {text[:40]!r} holds control characters")
+
+
+@lru_cache(maxsize=10_000)
+def read_kind(text: str) -> str:
+    """Return the kind of ``KINDS`` that a word names, in whatever case and spacing, one or several.
+
+    >>> read_kind("cloud"), read_kind("Attach Fees"), read_kind("")
+    ('vm', 'attach-fee', 'vm')
+
+    Raises:
+        ImplausibleError: If it names none.
+    """
+    word = "-".join(re.split(r"[\s_-]+", text.strip().lower()))
+    named = (KIND_SYNONYMS.get(each, each) for each in (word, word.removesuffix("s")))
+    kind = next((each for each in named if each in KINDS), text)
+    check_field("kind", kind)
+    return kind
+
+
+@lru_cache(maxsize=10_000)
+def check_day(text: str, latest: date) -> None:
+    """Raise unless a price can be of a full or partial date, which is no later than ``latest``."""
+    day = price_day(text)
+    if day > latest:
+        raise ImplausibleError(f"price date {text} lies in the future")
+    if day < EARLIEST_DAY:
+        raise ImplausibleError(f"price date {text} is before {EARLIEST_DAY.year}")
+
+
+def check_stamp(text: str, latest: date) -> None:
+    """Raise unless a text is a time in UTC, YYYY-MM-DDTHH:MM:SSZ, of no later day than ``latest``."""
+    parts = _STAMP.fullmatch(text)
+    if parts is None:
+        raise ImplausibleError(f"the time {text[:40]!r} is not YYYY-MM-DDTHH:MM:SSZ")
+    check_day(parts[1], latest)

@@ -257,7 +257,7 @@ def take_over(
         StorageError: If the result cannot be written.
     """
     if not is_safe(url):
-        raise MisuseError(f"--from {plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
+        raise MisuseError(f"{plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
     known = _look_back(results)
     read = _published(url, transport, now or clock_now())
     asked: dict[str, SourceOffers] = {}

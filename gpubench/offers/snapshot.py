@@ -19,7 +19,7 @@ from gpubench.folders import data_table, require_folder, results_root
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import BY_USER
 from gpubench.offers.dates import price_day
-from gpubench.offers.plausible import check, check_stamp
+from gpubench.offers.quotes import check, check_stamp
 from gpubench.offers.table import (
     Coverage,
     OfferKey,
@@ -137,7 +137,7 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     """Read and clean every table: once for all questions of a process, until a file changes."""
     tables = [embedded_offers(as_of), refreshed_offers(folder, as_of), *imported_offers(folder)]
     if extra is not None:
-        from gpubench.offers.cleaning import read_own  # for a person's table alone
+        from gpubench.offers.tables import read_own  # for a person's table alone
 
         own = read_own(extra, latest_day(present, days_ahead=1))
         require_usable(own, extra.name)

@@ -19,7 +19,7 @@ from requests.utils import get_auth_from_url
 
 from gpubench import __version__
 from gpubench.offers.sources import SourceError, is_safe, same_host
-from gpubench.units import plain
+from gpubench.units import count, plain
 
 MAX_BODY_BYTES = 64 * 1024**2
 REQUEST_TIMEOUT_S = 60.0
@@ -43,10 +43,13 @@ class HttpTransport:
 
     Args:
         sleep: Waits between tries.
+        within_s: Of all requests together, each of which is tried once; None is no such limit.
     """
 
-    def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, *, sleep: Callable[[float], None] = time.sleep, within_s: float | None = None) -> None:
         self._sleep = sleep
+        self._last_s = None if within_s is None else time.monotonic() + within_s
+        self._within_s = within_s
         self._session = _Session()
         self._session.headers.update({"User-Agent": f"gpubench/{__version__}", "Accept-Encoding": "gzip"})
         self._session.auth = _ByUrl()
@@ -74,8 +77,8 @@ class HttpTransport:
         Raises:
             SourceError: On anything else; the message names host and cause.
         """
-        host = _host(url)
-        for attempt in range(MAX_RETRIES + 1):
+        host, most = _host(url), MAX_RETRIES + 1 if self._last_s is None else 1
+        for attempt in range(most):
             try:
                 status, retry_after_s, answer = self._in_time(url, params, body, headers)
             except (requests.RequestException, ValueError) as error:  # of a URL that cannot be read
@@ -86,10 +89,10 @@ class HttpTransport:
                 return answer
             if status is not None and status < 500 and status != 429:
                 raise SourceError(f"{host} refused the request: HTTP {status}")
-            if attempt < MAX_RETRIES:
+            if attempt < most - 1:
                 self._sleep(min(LONGEST_PAUSE_S, retry_after_s or FIRST_PAUSE_S * 2**attempt))
         cause = answer.decode() if status is None else f"HTTP {status}"
-        raise SourceError(f"{host} failed {MAX_RETRIES + 1} times: {cause}")
+        raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *asked: Any) -> _Answer:
         """Follow a URL in a thread: a read ends with a whole piece, of which each byte may take seconds."""
@@ -102,9 +105,13 @@ class HttpTransport:
                 ended.set_exception(error)
 
         Thread(target=follow, daemon=True).start()
-        if not wait([ended], REQUEST_TIMEOUT_S).done:
-            raise _too_slow(url)
+        if not wait([ended], self._left_s()).done:
+            raise _too_slow(url, self._within_s)
         return ended.result()
+
+    def _left_s(self) -> float:
+        """What is left for a request."""
+        return REQUEST_TIMEOUT_S if self._last_s is None else max(0.0, self._last_s - time.monotonic())
 
     def _follow(
         self, url: str, params: Mapping[str, str] | None, body: Any, headers: Mapping[str, str] | None
@@ -172,8 +179,8 @@ def _body_of(response: requests.Response, deadline: float) -> bytes:
     return bytes(body)
 
 
-def _too_slow(url: str) -> SourceError:
-    return SourceError(f"{_host(url)} took over {REQUEST_TIMEOUT_S:g} s: stopped")
+def _too_slow(url: str, limit_s: float | None = None) -> SourceError:
+    return SourceError(f"{_host(url)} took over {limit_s or REQUEST_TIMEOUT_S:g} s: stopped")
 
 
 def _host(url: str) -> str:

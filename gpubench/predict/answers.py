@@ -12,6 +12,7 @@ import numpy as np
 from gpubench.arrays import Floats
 from gpubench.draws import normals
 from gpubench.findings import describe
+from gpubench.interval import flat
 from gpubench.labels import gpu_name
 from gpubench.models import Estimate
 from gpubench.models.record import headed, html_table, views
@@ -32,13 +33,22 @@ PREDICTION_VERSION = 2
 
 
 class Predictions(dict[str, Estimate | Refusal]):
-    """By GPU key, an estimate, or a refusal with its reason."""
+    """By GPU key, an estimate, or a refusal with its reason.
+
+    ``by_energy`` says that the estimates are in order of the energy that a sample takes, and not of speed.
+    """
+
+    by_energy = False
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """The estimates, the fastest first; guesses beyond the fit after all others."""
-        found = (answer for answer in self.values() if isinstance(answer, Estimate))
-        return tuple(sorted(found, key=lambda each: (each.is_extrapolated, -each.samples_per_s)))
+        """The estimates, the best first; guesses beyond the fit after all others."""
+
+        def place(each: Estimate) -> tuple[bool, float]:
+            joules = each.joules_per_sample.value
+            return each.is_extrapolated, (joules or math.inf) if self.by_energy else -each.samples_per_s
+
+        return tuple(sorted((each for each in self.values() if isinstance(each, Estimate)), key=place))
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -93,21 +103,25 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
 
 
 BRIEF_ESTIMATES = 30
-"""GPUs in the short document, the fastest first."""
+"""GPUs in the short document, the fastest first; a third as many where each has more figures."""
 _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memory", "largest_batch")
 
 
-def as_brief_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
-    """The document of `predict show --json --brief`: the case, and of the fastest GPUs what decides."""
-    found = [each for each in answers.values() if isinstance(each, Estimate)]
-    fastest = sorted(found, key=lambda each: -each.samples_per_s)
-    told = [msgspec.to_builtins(each.flat()) for each in fastest[:BRIEF_ESTIMATES]]
+def as_brief_records(answers: Predictions) -> dict[str, Any]:
+    """The document of `predict show --json --brief`: the case, and of the best GPUs what decides.
+
+    Those in order of energy have the joules of a sample, and those under a power limit what that changes.
+    """
+    found = answers.estimates
+    more = ["joules_per_sample"] if answers.by_energy else []
+    more += ["capped_time", "capped_energy"] if any(each.power_limit_w for each in found) else []
+    best = found[: BRIEF_ESTIMATES // 3 if more else BRIEF_ESTIMATES]
     return {
         "schema_version": PREDICTION_VERSION,
         "calibrated": load_calibration().fitted,
         "case": found[0].case if found else None,
-        "estimates": [{name: each[name] for name in _BRIEF_FIELDS} for each in told],
-        "more": len(found) - len(told),
+        "estimates": [flat({name: getattr(each, name) for name in (*_BRIEF_FIELDS, *more)}) for each in best],
+        "more": len(found) - len(best),
         "refused": len(answers) - len(found),
     }
 

@@ -98,7 +98,9 @@ def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     found = {key: _beside_readings(each) for key, each in told.items()}
     if request.power_limit is not None:
         found = {key: _under(each, request.power_limit, bool(named)) for key, each in found.items()}
-    return Predictions(found)
+    answers = Predictions(found)
+    answers.by_energy = request.sort == "energy"
+    return answers
 
 
 def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:

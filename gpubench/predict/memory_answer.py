@@ -30,6 +30,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.models.record import Record, headed, html_table, shown, views
+from gpubench.names import counted
 from gpubench.options import LARGEST_NUMBER, asked_recipe, shown_value, takes_options_of
 from gpubench.precisions import in_memory
 from gpubench.predict import memory as of_question
@@ -90,6 +91,10 @@ class CardAnswer(Record, frozen=True, kw_only=True):
     def names(self, most: int | None = MOST_NAMES) -> str:
         """Return what the cards are called, at most so many of them: "RTX 4090, L4, A2 and 7 more"."""
         return listing(map(gpu_name, self.gpu_keys), most)
+
+
+MOST_MENDED = 8
+"""Cards of the short document of which it says what would make the step fit."""
 
 
 class MemoryAnswer(Record, frozen=True, kw_only=True):
@@ -176,8 +181,10 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
             {name: card[name] for name in ("gpu_keys", "memory_bytes", "verdict", "largest_batch")}
             for card in whole["cards"]
         ]
+        for told, card in zip(cards, whole["cards"] if len(cards) <= MOST_MENDED else (), strict=False):
+            told["fits_with"] = next((fix["what"] for fix in card["fixes"] if fix["fits"]), None)
         return {
-            **{name: whole[name] for name in (*head, *need)},
+            **{name: whole[name] for name in (*head, "parallel_mode", *need)},
             "fits_on": self.fits_on(),
             **({"cards": cards} if with_cards else {}),
             "refused": len(self.refused),
@@ -435,6 +442,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     """
     from gpubench.record.store import own_runs
 
+    request = _with_count(request)
     asked = asked_recipe(request)
     specs = [usual_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
     questions, own = _questions(request, asked), own_runs(request.results)
@@ -448,6 +456,19 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
         )
         for question in questions
     )
+
+
+def _with_count(request: MemoryRequest) -> MemoryRequest:
+    """Return the request with the number of GPUs that stands before their names, as in "2x RTX 3090".
+
+    Raises:
+        MisuseError: If there are two such numbers.
+    """
+    stated, names = zip(*map(counted, request.gpus), strict=True) if request.gpus else ((), ())
+    counts = {*stated, request.count if "count" in request.asked else None} - {None}
+    if len(counts) > 1:
+        raise MisuseError(f"--gpu and --count name {listing(map(str, sorted(counts)))} GPUs: name one number")
+    return msgspec.structs.replace(request, gpus=tuple(names), count=min(counts, default=request.count))
 
 
 def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Question]:

@@ -69,6 +69,9 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
         Positive | None,
         Option("Limit of the power of one GPU: what it costs in time and saves in energy [W]."),
     ] = None
+    sort: Annotated[
+        str, Option("Order: the fastest first, or the least energy a sample.", choices=("speed", "energy"))
+    ] = "speed"
     results: Results = None
     asked: tuple[str, ...] = ()
 

@@ -372,6 +372,8 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
         is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
         old = Counter(rented.where(is_old).provider.cells())
         yield from _refreshed(old)
+        if not any(rented.in_stock.present):
+            yield tell("stock")
         cheapest = found.offers[int(np.argmin(found.pool.price[found.order]))]
         if cheapest.pricing is not Pricing.OWNED:
             usd = f"{format_usd(float(found.pool.price.min()))}"

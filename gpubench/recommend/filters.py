@@ -18,7 +18,7 @@ from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing
-from gpubench.names import nearest, normalize
+from gpubench.names import counted, nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
@@ -217,7 +217,7 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     """
     keys = frozenset(known)
     matched: set[str] = set()
-    for name in names:
+    for name in (counted(each)[1] for each in names):
         meant = meant_by(name, keys)
         specs = [load_specs().get(key) for key in sorted(meant)]
         reasons = [None if spec is None else spec.not_ranked_because for spec in specs]
@@ -358,7 +358,6 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     """Yield what restricts seller, place, GPU, number, price and its age."""
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
-    gpu_keys = match_gpus(request.gpus, sorted(offers.gpu_key.present))
     there = {name.casefold() for name in offers.provider.present}
     unwanted = {name.casefold() for name in request.excluded}
     unwanted_gpus = {key for name in unwanted - there for key in _gpus_to_exclude(name, there)}
@@ -398,12 +397,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
                 fields=("seller",),
             ),
         ),
-        (
-            request.gpus,
-            Filter(
-                "--gpu", lambda o, _: None if o.gpu_key in gpu_keys else "another GPU", fields=("gpu_key",)
-            ),
-        ),
+        (request.gpus, _gpu_filter(request.gpus, sorted(offers.gpu_key.present))),
         (
             request.excluded,
             Filter(
@@ -445,6 +439,19 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
         (most_days is not None, Filter("the setting max-price-age", too_old, fields=("price_date",))),
     )
     yield from (each for is_asked, each in gates if is_asked)
+
+
+def _gpu_filter(names: Iterable[str], present: Sequence[str]) -> Filter:
+    """Return the filter on the GPUs that are named, one of which may come with a number: "4x L40S"."""
+    named = [(counted(name)[0], match_gpus([name], present)) for name in names]
+
+    def another(offer: Offer, _: GpuSpec | None) -> str | None:
+        counts = {count for count, keys in named if offer.gpu_key in keys}
+        if not counts:
+            return "another GPU"
+        return None if counts & {None, offer.gpu_count} else "another number of that GPU"
+
+    return Filter("--gpu", another, fields=("gpu_key", "gpu_count"))
 
 
 def _of_the_card(

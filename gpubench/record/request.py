@@ -45,7 +45,10 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
     a: Annotated[
         str,
         Option(
-            "The baseline: a run file, the start of a run id, or latest.", place=True, bare=True, metavar="A"
+            "The baseline: a run file, the start of a run id, latest, or reference (the shipped H100's).",
+            place=True,
+            bare=True,
+            metavar="A",
         ),
     ]
     b: Annotated[

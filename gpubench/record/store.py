@@ -428,6 +428,12 @@ def reference_runs() -> tuple[Run, ...]:
     return _oldest_first(read_run(path) for path in sorted(data_path("reference").glob("*.json")))
 
 
+def reference_for(run: Run) -> Run:
+    """Return the shipped run that has the most cases of a run."""
+    cases = {each.case for each in run.measurements}
+    return max(reference_runs(), key=lambda each: len(cases & {one.case for one in each.measurements}))
+
+
 def find_run(root: Path, name: str) -> Path:
     """Find a run by path, by id, or ``latest``.
 

@@ -68,6 +68,7 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
     shared = any(readings_by(e.gpu_key, e.case) for e in answers.estimates)
     limit_w = next((e.power_limit_w for e in answers.estimates if e.power_limit_w), None)
     is_capped = limit_w is not None
+    joules: Cell[Estimate] = number("Joules a sample", lambda e: stacked(e.joules_per_sample.text(" J")))
     return (
         table(
             "",
@@ -76,6 +77,7 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
             number("Throughput", lambda e: stacked(e.interval.text(f" {per_second(e.case.sample_unit)}"))),
             text("Case", _case),
             text("Basis", lambda e: e.basis),
+            joules if answers.by_energy else None,
             number("Time", lambda e: stacked(e.capped_time.text("×"))) if is_capped else None,
             number("Energy", lambda e: stacked(e.capped_energy.text("×"))) if is_capped else None,
             text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),

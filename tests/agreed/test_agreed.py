@@ -23,7 +23,7 @@ from gpubench.sentences import say
 
 HERE = Path(__file__).parent
 SHARED = {"json", "brief", "results", "limit", "table", "explain", "help"}
-OPTIONS = {"rank": 33, "run": 24, "memory": 13, "predict show": 14, "report": 7, "offers list": 6}
+OPTIONS = {"rank": 34, "run": 24, "memory": 13, "predict show": 14, "report": 7, "offers list": 6}
 OPTIONS |= {"offers import": 3, "offers refresh": 3, "check": 3, "compare": 3, "try": 3, "list": 2}
 OPTIONS |= {"feed": 2, "predict score": 2, "predict seal": 1, "new-workload": 1, "probe": 1}
 WENT = {"calibrate", "predict evaluate"}

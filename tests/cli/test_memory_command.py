@@ -432,3 +432,18 @@ assert answer.case.gpu_count == 2 and answer.need.device.high > 1e9
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_number_before_the_gpu_is_the_number_of_gpus(ask: Any) -> None:
+    """As people say it: "does it fit on 2x RTX 3090"."""
+    asked = ("llama-3.1-70b", "--qlora", "--json", "--brief")
+    by_name, by_count = (
+        json.loads(ask(*asked, *more)[1])
+        for more in (("--gpu", "2x RTX 3090"), ("--gpu", "RTX 3090", "--count", "2"))
+    )
+    assert by_name == by_count
+    assert (by_name["gpu_count"], by_name["parallel_mode"]) == (2, "ddp")
+    (card,) = by_name["cards"]
+    assert (card["verdict"], card["fits_with"]) == ("does not fit", "8 GPUs with FSDP, batch 1 on each")
+    code, _, said = ask(*asked, "--gpu", "2x RTX 3090", "--count", "4")
+    assert (code, said.count("\n")) == (2, 1)

@@ -8,8 +8,7 @@ from typing import ClassVar
 import pytest
 
 from gpubench.models import Pricing
-from gpubench.offers.plausible import KINDS
-from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.quotes import KINDS, sort_quotes
 from gpubench.offers.sources import Quote, Source, SourceError, all_sources
 from gpubench.offers.table import offer_key
 

@@ -171,7 +171,7 @@ def likely_in_use() -> str:
 
 
 def compiled_loss() -> str:
-    return f"Told as eager steps they are off by {100 * error_of([r for r in load_readings() if r.compiles_loss]):.0f} %"
+    return f"Predicted as eager steps they are off by {100 * error_of([r for r in load_readings() if r.compiles_loss]):.0f} %"
 
 
 def compiled_ratio() -> str:
@@ -194,7 +194,7 @@ def compiled_share() -> str:
 
 def a_card_by_the_others() -> str:
     worst = max(score.mean_error for score in score_compiled_loss(load_readings(), "gpu_key").values())
-    return f"a card by the others to {100 * worst:.0f} %"
+    return f"off by up to {100 * worst:.0f} %"
 
 
 def without_scores() -> str:
@@ -204,7 +204,7 @@ def without_scores() -> str:
         for r in load_readings()
         if r.compiles_loss and r.seq_len is not None
     ]
-    return f"torchao's twelve to {100 * score_compiled_loss(rows)['torchao-2025'].mean_error:.0f} %"
+    return f"torchao's twelve are off by {100 * score_compiled_loss(rows)['torchao-2025'].mean_error:.0f} %"
 
 
 def own(workload: str, precision: Precision) -> Held:
@@ -255,8 +255,8 @@ FIGURES = {
     "in use, likely": lambda: ("memory-evidence.md", likely_in_use()),
     "a compiled loss": lambda: ("memory-evidence.md", compiled_loss()),
     "a compiled loss, one step": lambda: ("memory-evidence.md", compiled_ratio()),
-    "a compiled loss, torchao": lambda: ("memory-evidence.md", compiled_row("torchao, 2025, loss compiled, told by torchtitan's", "torchao-2025")),
-    "a compiled loss, torchtitan": lambda: ("memory-evidence.md", compiled_row("torchtitan, June 2025, loss compiled, told by torchao's", "torchtitan-2025-06")),
+    "a compiled loss, torchao": lambda: ("memory-evidence.md", compiled_row("torchao, 2025, loss compiled, predicted from torchtitan's", "torchao-2025")),
+    "a compiled loss, torchtitan": lambda: ("memory-evidence.md", compiled_row("torchtitan, June 2025, loss compiled, predicted from torchao's", "torchtitan-2025-06")),
     "a compiled loss, by a share": lambda: ("memory-evidence.md", compiled_share()),
     "a compiled loss, by card": lambda: ("memory-evidence.md", a_card_by_the_others()),
     "a compiled loss, without scores": lambda: ("memory-evidence.md", without_scores()),

@@ -20,8 +20,7 @@ from gpubench.errors import GpuBenchError
 from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import asks_of
 from gpubench.offers.listing import list_offers
-from gpubench.offers.plausible import check
-from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.quotes import check, sort_quotes
 from gpubench.offers.refresh import refresh, take_over
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers, load_offers

@@ -14,11 +14,11 @@ import pytest
 from gpubench import rank
 from gpubench.cli.verbs.offers import list_
 from gpubench.models.choice import Source
-from gpubench.offers import plausible
-from gpubench.offers.importing import import_offers
+from gpubench.offers import quotes
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import load_offers
 from gpubench.offers.table import NOT_RANKED
+from gpubench.offers.tables import import_offers
 
 
 @pytest.fixture
@@ -272,5 +272,5 @@ def test_a_kind_may_be_written_as_people_write_it(write_table, tmp_path, written
 
 
 def test_the_source_that_a_ranking_names_is_a_kind_that_a_table_takes():
-    kinds = {plausible.read_kind(source) for source in get_args(Source) if source != "own"}
+    kinds = {quotes.read_kind(source) for source in get_args(Source) if source != "own"}
     assert kinds == {"vm", "marketplace"}

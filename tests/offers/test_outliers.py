@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.models import Offer, Pricing
+from gpubench.offers.columns import Offers
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import embedded_offers
 
@@ -198,3 +199,43 @@ def test_the_order_of_the_table_is_nothing(listed):
     offers = [offer(name, price, region=str(number)) for number, (name, price) in enumerate(listed)]
     there, back = AskedPrices(offers), AskedPrices(offers[::-1])
     assert [there.doubt(each) for each in offers] == [back.doubt(each) for each in offers]
+
+
+# --- prices of one provider that do not grow with the number of GPUs --------------------------------------
+
+COUNTS = (1, 2, 4, 8)
+OTHER = {"provider": "another", "instance": "y"}
+
+
+def of_acme(usd, **changes):
+    return offer(changes.pop("provider", "acme"), usd, "nvidia-h100-sxm-80gb", **{"instance": "x"} | changes)
+
+
+def asked(*offers, origins):
+    table = Offers.of(offers, origins)
+    return AskedPrices(table), table
+
+
+def test_a_price_that_is_no_higher_for_more_gpus_is_doubted_for_all_but_the_fewest():
+    """2.50 USD for one and for eight: 0.31 a GPU-hour, 0.12 times what it asks for one."""
+    rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}") for n in COUNTS]
+    prices, table = asked(*rows, origins=["a table"] * 4)
+    assert prices.doubted(table).tolist() == [False, True, True, True]
+    assert prices.doubt(rows[-1]) == "$0.312 a GPU-hour is 0.12 times what it asks for 1 of them ($2.50)"
+    assert prices.doubt_in_short(rows[-1]) == "0.12 times what it asks for 1 of them"
+    assert prices.is_below(rows[-1])
+
+
+@pytest.mark.parametrize("per_gpu", [2.5, 2.0, 1.3])
+def test_a_price_that_grows_is_believed_be_it_with_a_rebate(per_gpu):
+    rows = [of_acme(2.5)]
+    rows += [of_acme(per_gpu * n, gpu_count=n, instance=f"x{n}") for n in COUNTS[1:]]
+    prices, table = asked(*rows, origins=["a table"] * 4)
+    assert not prices.doubted(table).any()
+
+
+def test_where_another_asks_as_much_for_a_gpu_the_price_of_one_alone_is_the_odd_one():
+    """20 USD for one and for eight: 2.50 a GPU-hour, which another table has too."""
+    rows = [of_acme(20.0, gpu_count=n, instance=f"x{n}") for n in (1, 8)]
+    prices, _ = asked(*rows, of_acme(2.4, **OTHER), origins=["a table", "a table", "b table"])
+    assert prices.doubt(rows[1]) is None

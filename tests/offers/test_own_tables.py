@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import time
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,10 +13,10 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.folders import data_text
 from gpubench.models import Pricing
-from gpubench.offers import cleaning
-from gpubench.offers.cleaning import read_own
+from gpubench.offers import tables
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.offers.table import offer_key
+from gpubench.offers.tables import read_own
 from gpubench.units import GIB
 
 RATE = "not a number from 0.0000001 to 10 USD"
@@ -221,11 +219,6 @@ def test_a_duplicate_is_set_aside_and_the_first_is_kept(write_table):
     assert ":3 " in row
 
 
-@pytest.mark.parametrize("name", ["T4", "NVIDIA Tesla T4", "nvidia-tesla-t4-16gb"])
-def test_the_gpu_may_be_named_by_any_alias(write_table, name):
-    assert read_own(write_table({"gpu_key": name})).offers[0].gpu_key == "nvidia-tesla-t4-16gb"
-
-
 def test_a_gpu_without_its_form_factor_is_marked(write_table):
     (offer,) = read_own(write_table({"gpu_key": "H100", "note": "a quote"})).offers
     assert offer.gpu_key == "nvidia-h100-unstated-80gb"
@@ -318,7 +311,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
 
 
 def test_too_many_rows_are_refused(write_table, monkeypatch):
-    monkeypatch.setattr(cleaning, "MAX_ROWS", 3)
+    monkeypatch.setattr(tables, "MAX_ROWS", 3)
     assert len(read_own(write_table(*({"instance": str(n)} for n in range(3)))).offers) == 3
     with pytest.raises(MisuseError, match="more than 3 rows"):
         read_own(write_table(*({"instance": str(n)} for n in range(4))))
@@ -331,31 +324,3 @@ def test_a_table_that_is_too_wide_is_refused_before_its_rows_are_filled_up(tmp_p
     for path, columns in ((csv_table, "200,000"), (json_table, "100,000")):
         with pytest.raises(MisuseError, match=rf"{path.name} has {columns} columns for 100,000 rows, over"):
             read_own(path)
-
-
-@pytest.mark.timing  # a ratio of times, which a busy machine moves
-def test_a_hundred_thousand_offers_are_read_in_linear_time(write_table):
-    """In CPU time, and beside the library that takes the file apart: so it is judged alike on any machine."""
-
-    def table(count: int) -> Path:
-        return write_table(
-            *({"instance": f"i{n}", "on_demand_usd_per_h": f"{1 + n / 1e5:.5f}"} for n in range(count))
-        )
-
-    def cpu_s(read: Callable[[Path], int], path: Path, count: int) -> float:
-        start = time.process_time()
-        assert read(path) == count
-        return time.process_time() - start
-
-    def offers(path: Path) -> int:
-        return len(read_own(path).offers)
-
-    def bare_rows(path: Path) -> int:
-        with path.open(encoding="utf-8", newline="") as file:
-            return len([*csv.DictReader(file)])
-
-    small = cpu_s(offers, table(5_000), 5_000)
-    path = table(100_000)
-    large, bare = cpu_s(offers, path, 100_000), cpu_s(bare_rows, path, 100_000)
-    assert large < 10 * bare  # 6 times
-    assert large / small < 20 * 2.5

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
-from gpubench.offers.cleaning import read_own
-from gpubench.offers.importing import read_table
+from gpubench.offers.tables import read_own, read_table
 from gpubench.specs import offered_gpu_key, offered_keys
 
 HEAD = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h"

@@ -16,7 +16,7 @@ from gpubench.models import Pricing
 from gpubench.offers.listing import list_offers
 from gpubench.offers.refresh import refresh
 from gpubench.offers.request import OffersRequest
-from gpubench.offers.snapshot import embedded_offers, load_offers, newest_snapshot
+from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.sources import (
     Complete,
     Quote,
@@ -149,30 +149,6 @@ def test_a_difference_to_other_providers_is_kept_and_doubted_in_the_list(tmp_pat
     offers = load_offers(tmp_path).offers
     (row,) = list_offers(offers, OffersRequest(providers=("acme",)), DAYS[0].date())
     assert "times the median" in row.not_ranked_because
-
-
-@pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), "", "free"])
-def test_an_implausible_price_never_reaches_a_snapshot(tmp_path, bad):
-    done = run(tmp_path, 0, Fixed("acme", quote(bad), quote(0.5, instance="good")))
-    assert [
-        instance
-        for (instance,) in [
-            (o.instance,) for o in newest_snapshot(tmp_path / "offers")[0].sources["acme"].offers
-        ]
-    ] == ["good"]
-    assert len(done.set_aside) == 1
-
-
-def test_an_unknown_gpu_is_reported_and_never_guessed(tmp_path):
-    done = run(tmp_path, 0, Fixed("acme", quote(0.5, gpu="H900"), quote(0.5, gpu="T4", instance="good")))
-    assert "GPU 'H900'" in done.set_aside[0].reason
-
-
-def test_an_open_form_factor_is_its_own_gpu_and_marked(tmp_path):
-    run(tmp_path, 0, Fixed("acme", quote(2.5, gpu="H100", gpu_memory_gib=80)))
-    (offer,) = [o for o in load_offers(tmp_path).offers if o.provider == "acme"]
-    assert offer.gpu_key == "nvidia-h100-unstated-80gb"
-    assert "form factor" in offer.note
 
 
 def test_a_marketplace_offer_replaces_the_older_one_of_its_gpu_whatever_it_is_called(tmp_path):

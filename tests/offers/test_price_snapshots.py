@@ -13,10 +13,8 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers import snapshot
-from gpubench.offers.plausible import KINDS
 from gpubench.offers.quotes import find_machine
 from gpubench.offers.snapshot import Snapshot, SourceOffers, embedded_offers, load_offers
-from gpubench.offers.table import offer_key
 from gpubench.specs import load_specs
 
 
@@ -30,18 +28,6 @@ def _write(folder, name, *offers, **change):
     source = SourceOffers(state="ok", retrieved_at="2026-11-19T00:00:00Z", offers=offers)
     document = {"retrieved_at": "2026-11-19T00:00:00Z", "sources": {"aws": source}} | change
     (folder / name).write_bytes(msgspec.json.encode(Snapshot(**document)))
-
-
-def test_every_embedded_row_is_usable_and_names_a_known_gpu_a_source_and_a_date():
-    table = embedded_offers()
-    assert table.set_aside == ()
-    assert len(table.offers) >= 533
-    for offer in table.offers:
-        assert offer.gpu_key in load_specs()
-        assert offer.source
-        assert offer.price_date
-        assert offer.kind in KINDS
-    assert len({offer_key(offer) for offer in table.offers}) == len(table.offers)
 
 
 def test_shipped_kinds_are_those_of_their_providers():
@@ -130,25 +116,6 @@ def test_a_snapshot_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "offers").mkdir()
     (tmp_path / "offers" / "20261119T000000Z.json").symlink_to(tmp_path / "elsewhere" / "x.json")
     assert "a link" in load_offers(tmp_path).notes[0]
-
-
-def test_an_edited_snapshot_is_checked_row_by_row(tmp_path):
-    _write(
-        tmp_path / "offers",
-        "20261119T000000Z.json",
-        _t4("0"),
-        _t4("NaN", instance="b"),
-        _t4("0.4", instance="c", gpu_count=0),
-        _t4("0.4", instance="d", price_date="soon"),
-        _t4("0.4", instance="e\x1b[2J"),
-        _t4("0.4", instance="f", gpu_key="no-such-gpu"),
-        _t4("0.4", instance="good"),
-    )
-    table = load_offers(tmp_path)
-    reasons = [reason for _, reason in table.set_aside]
-    assert len(reasons) == 6
-    assert any(o.instance == "good" for o in table.offers)
-    assert not any(o.instance in {"b", "c", "d", "f"} for o in table.offers)
 
 
 def test_the_default_folder_follows_the_variable_then_the_working_folder(tmp_path, monkeypatch):

@@ -13,7 +13,16 @@ import pytest
 
 from gpubench.models import Pricing
 from gpubench.offers.quotes import sort_quotes
-from gpubench.offers.sources import Source, SourceError, SourceSkippedError, aws, azure, lambda_cloud, runpod
+from gpubench.offers.sources import (
+    Source,
+    SourceError,
+    SourceSkippedError,
+    aws,
+    azure,
+    gpurentalprices,
+    lambda_cloud,
+    runpod,
+)
 from gpubench.offers.sources.gpuhunt_catalog import SOURCES as GPUHUNT
 from gpubench.offers.sources.vast import fetch_model
 
@@ -367,7 +376,7 @@ def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
 
 @pytest.mark.parametrize(
     "source",
-    [azure.SOURCE, vast_of("L4"), runpod.SOURCE, lambda_cloud.SOURCE],
+    [azure.SOURCE, vast_of("L4"), runpod.SOURCE, lambda_cloud.SOURCE, gpurentalprices.SOURCE],
     ids=lambda s: s.name,
 )
 @pytest.mark.parametrize(
@@ -376,9 +385,30 @@ def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
 )  # fmt: skip
 def test_an_altered_answer_is_one_line_and_names_the_provider(monkeypatch, source, body):
     monkeypatch.setenv("LAMBDA_API_KEY", "k")
-    with pytest.raises(SourceError, match=r"(?i)(azure|vast|runpod|lambda).*shape") as caught:
+    with pytest.raises(SourceError, match=r"(?i)(azure|vast|runpod|lambda|gpurentalprices).*shape") as caught:
         offers(source, Replay(body))
     assert "\n" not in str(caught.value)
+
+
+def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_reads():
+    """Its prices are of one GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda are left to theirs."""
+    replay = Replay("gpurentalprices.json")
+    table = offers(gpurentalprices.SOURCE, replay)
+    told = {
+        (o.provider, o.gpu_key, o.gpu_count, o.pricing, o.seller): float(o.price_usd_per_hour)
+        for o in table.offers
+    }
+    assert told["coreweave", "nvidia-h200-sxm-141gb", 8, "on_demand", "cloud"] == 50.44
+    assert told["spheron", "nvidia-l40s-48gb", 1, "spot", "community"] == 0.97
+    assert told["jarvislabs", "nvidia-a100-sxm-40gb", 1, "on_demand", "cloud"] == 0.89
+    assert told["ovhcloud", "nvidia-l4-24gb", 1, "on_demand", "cloud"] == 1.0
+    assert len(told) == 14
+    assert not table.set_aside
+    assert not {o.provider for o in table.offers} & {"azure", "lambda", "runpod", "datacrunch", "verda"}
+    assert {o.price_date for o in table.offers} == {"2026-10-01"}, "the day of its own reading, not of ours"
+    assert all("gpurentalprices.com, CC BY 4.0" in o.source for o in table.offers)
+    assert replay.asked == [{"url": gpurentalprices.URL, "params": None, "body": None, "headers": None}]
+    assert _claims(gpurentalprices.SOURCE, replay) == (), "what it does not list may be rented all the same"
 
 
 # --- gpuhunt ----------------------------------------------------------------------------------------------
@@ -556,12 +586,14 @@ ROWS_OF = {
     "azure": ("azure_1.json", lambda answer: answer["Items"], "retailPrice"),
     "runpod": ("runpod.json", lambda answer: answer["data"]["gpuTypes"], "securePrice"),
     "lambda": ("lambda.json", lambda answer: answer["data"], "price_cents_per_hour"),
+    "gpurentalprices": ("gpurentalprices.json", lambda answer: answer["offers"], "usd_hr"),
 }
 ONE_PAGE = {
     "vast": vast_of("RTX 4090"),
     "azure": azure.SOURCE,
     "runpod": runpod.SOURCE,
     "lambda": lambda_cloud.SOURCE,
+    "gpurentalprices": gpurentalprices.SOURCE,
 }
 
 
@@ -596,7 +628,7 @@ def test_one_bad_row_costs_no_other_and_is_counted(monkeypatch, name, how):
     added = [each for each in found.table.set_aside if each not in whole.table.set_aside]
     assert added
     assert all("not read" in reason for _, reason in added)
-    assert whole.claims
+    assert whole.claims or name == "gpurentalprices"
     assert found.claims == (), "an answer of which a row cannot be read is not complete"
 
 

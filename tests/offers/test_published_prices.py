@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import shlex
+import socket
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -16,11 +18,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command import gpubench as typed
 
 from gpubench.models import Pricing
 from gpubench.offers.refresh import refresh, take_over
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.sources import Complete, Quote, SourceError
+from gpubench.offers.transport import HttpTransport
 
 DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (17, 18, 19)]
 
@@ -99,8 +103,6 @@ def acme(results):
 
 @pytest.fixture
 def read(site, tmp_path):
-    from gpubench.offers.transport import HttpTransport
-
     def run(day=2, **options):
         with HttpTransport(sleep=lambda _s: None) as transport:
             return take_over(
@@ -123,6 +125,39 @@ def test_the_command_reads_a_published_snapshot_with_its_dates(site, tmp_path, g
     listed = gpubench("list", "--provider", "acme", "--results", tmp_path / "mine", "--json")
     row = json.loads(listed.stdout)["offers"][0]
     assert (row["in_stock"], row["stock_date"]) == (True, "2026-11-17")
+
+
+def _ranked(tmp_path, url, *more):
+    """Rank, in a folder of these settings, and return the process with what is then known of acme."""
+    (tmp_path / "gpubench.toml").write_text(f'snapshot-url = "{url}"\n')
+    mine = tmp_path / "mine"
+    done = typed(None, "rank", "resnet50", "--limit", "1", "--results", str(mine), *more, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return done, acme(mine)
+
+
+def test_rank_reads_the_snapshot_that_a_setting_names_and_no_other(site, tmp_path):
+    publish(site[0], 0, 0.5)
+    url = f"{site[1]}/latest.json"
+    assert _ranked(tmp_path, url, "--offline")[1] == {}
+    assert _ranked(tmp_path, url)[1] == {"big.0": (0.5, "2026-11-17")}
+    publish(site[0], 1, 0.4)
+    assert _ranked(tmp_path, f"{url}#sha256={'0' * 64}")[1] == {"big.0": (0.5, "2026-11-17")}
+    assert "snapshot-url" in _ranked(tmp_path, f"{url}#sha256={'0' * 64}")[0].stderr
+    assert _ranked(tmp_path, url)[1] == {"big.0": (0.4, "2026-11-18")}
+
+
+def test_rank_waits_a_second_for_a_snapshot_and_goes_on_with_the_prices_here(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with HttpTransport(within_s=0.3) as transport, pytest.raises(SourceError, match=r"took over 0\.3 s"):
+            transport(f"http://127.0.0.1:{silent.getsockname()[1]}/latest.json")
+        assert time.monotonic() - began < 5
+        done, known = _ranked(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}/latest.json")
+    assert "took over 1 s" in done.stderr
+    assert "the prices that are here stand" in done.stderr
+    assert known == {}
+    assert "Rent" in done.stdout
 
 
 def test_a_complete_published_answer_retires_and_an_empty_one_loses_nothing(site, tmp_path, read):

@@ -475,3 +475,9 @@ def test_a_model_that_is_named_first_is_a_question_of_rank(monkeypatch, capsys, 
         main()
     assert caught.value.code == 2
     assert "No such command 'resnet51'. Did you mean 'resnet50'?" in capsys.readouterr().err
+
+
+def test_one_gpu_against_several_of_another_is_asked_by_their_numbers(gpubench):
+    done = gpubench("resnet50", "--gpu", "1x H100,4x L40S", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert {(row["gpu_key"].split("-")[1], row["gpu_count"]) for row in rows} == {("h100", 1), ("l40s", 4)}

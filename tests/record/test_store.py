@@ -608,3 +608,14 @@ def test_what_is_no_folder_holds_no_results(tmp_path, read):
 def test_a_name_that_no_file_can_have_is_no_run(tmp_path):
     with pytest.raises(MisuseError, match="no run"):
         store.find_run(tmp_path, "a" * 300)
+
+
+def test_a_run_is_compared_with_the_shipped_one_that_has_most_of_its_cases(tmp_path):
+    shipped = max(store.reference_runs(), key=lambda run: run.case_count)
+    few = msgspec.structs.replace(
+        shipped, run_id="20261127t120000z-00000000", measurements=shipped.measurements[:3]
+    )
+    store.write_run(tmp_path, few)
+    done = CliRunner().invoke(app, ["compare", "reference", "latest", "--results", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    assert [row["ratio"]["value"] for row in json.loads(done.stdout)["rows"]] == [1.0] * 3

@@ -80,7 +80,13 @@ def test_each_is_found_by_its_case(row):
 def test_an_end_goes_to_a_reading_beyond_it_and_no_further():
     told = Interval(100.0, 80.0, 125.0)
     reading = CardReading(
-        workload="w", gpu_key="g", math="amp", batch_size=1, samples_per_s=60.0, software="s", source="x"
+        workload="w",
+        gpu_key="nvidia-l4-24gb",
+        math="amp",
+        batch_size=1,
+        samples_per_s=60.0,
+        software="s",
+        source="x",
     )
     assert within(told, reading) == Interval(100.0, 60.0, 125.0)
     assert within(told, msgspec.structs.replace(reading, samples_per_s=130.0)) == Interval(100.0, 80.0, 130.0)

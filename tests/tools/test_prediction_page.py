@@ -358,7 +358,7 @@ def seen_afterwards() -> Iterator[str]:
             )
     with_, without = errors[True], errors[False]
     assert (len(with_), len(without)) == (16, 6)
-    yield f"The 16 that start from a shipped reading of an H200 are {percent(fmean(with_), 1)} % off in the mean, the six without such a reading {percent(fmean(without), 1)} %"
+    yield f"The 16 that start from a shipped reading of an H200 are {percent(fmean(with_), 1)} % off in the mean, the six others {percent(fmean(without), 1)} %"
     every = with_ + without
     yield f"**{percent(fmean(every), 1)} % in the mean, {percent(median(every), 1)} % in the median"
 

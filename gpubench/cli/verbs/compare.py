@@ -11,7 +11,8 @@ from gpubench.units import plain
 
 def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     tolerance = request.fail_over
-    a, b = (store.read_named(request.results, name) for name in (request.a, request.b))
+    b = store.read_named(request.results, request.b)
+    a = store.reference_for(b) if request.a == "reference" else store.read_named(request.results, request.a)
     found = compare.compare(a, b, across_devices=request.by == "device")
     for remark in found.remarks:
         say(remark)

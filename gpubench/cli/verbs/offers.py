@@ -136,7 +136,7 @@ def _say_source(name: str, source: snapshot.SourceOffers) -> None:
 
 
 def import_(request: ImportRequest, *, as_json: bool) -> None:
-    from gpubench.offers.importing import import_offers  # loads pandas
+    from gpubench.offers.tables import import_offers  # loads pandas
 
     done = import_offers(
         request.file,

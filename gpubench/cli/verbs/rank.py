@@ -4,8 +4,10 @@ import msgspec
 
 from gpubench.blocks.parts import Part
 from gpubench.cli.output import answer, say
-from gpubench.cli.table import ShownRequest
+from gpubench.cli.table import PricesRequest, ShownRequest
+from gpubench.errors import StorageError
 from gpubench.models import Ranking
+from gpubench.offers.sources import SourceError
 from gpubench.recommend import rank
 from gpubench.recommend.lines import headline
 from gpubench.recommend.request import RankRequest
@@ -15,7 +17,13 @@ from gpubench.sections.answer import screen
 HUMAN_LIMIT = 20
 
 
-def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
+SNAPSHOT_LIMIT_S = 1.0
+"""For a published snapshot and its hash; after that the prices here do."""
+
+
+def verb(request: RankRequest, shown: ShownRequest, prices: PricesRequest, *, as_json: bool) -> None:
+    if prices.snapshot_url is not None and not prices.offline:
+        _read_published(prices.snapshot_url, request)
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
     wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
@@ -36,6 +44,17 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
         "CPU where there is none; `gpubench try` measures the answer where it is rented; `gpubench report` "
         "makes the page."
     )
+
+
+def _read_published(url: str, request: RankRequest) -> None:
+    """Take the newer prices of a published snapshot over; without them those that are here do."""
+    from gpubench.offers import refresh, transport  # the network, which no other ranking needs
+
+    try:
+        with transport.HttpTransport(within_s=SNAPSHOT_LIMIT_S) as way:
+            refresh.take_over(url, way, results=request.results)
+    except (SourceError, StorageError) as error:
+        say(f"snapshot-url: {error}; the prices that are here stand, with their days")
 
 
 def ranking_parts(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MARKETPLACES = frozenset({"runpod", "tensordock", "vast"})
+_MARKETPLACES = frozenset({"lium", "runpod", "spheron", "tensordock", "vast"})
 """Here hosts set the price, and what they offer has no instance types."""
 
 
@@ -207,7 +207,9 @@ def own_sources() -> tuple[Source, ...]:
 
 def refreshed_providers() -> frozenset[str]:
     """Return the clouds and marketplaces whose prices a source of this package reads."""
-    return frozenset(source.provider for source in own_sources())
+    from gpubench.offers.sources.gpurentalprices import CLOUDS
+
+    return frozenset((*(source.provider for source in own_sources()), *CLOUDS))
 
 
 def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[Source, ...]:

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.plausible import MAX_USD_PER_HOUR, MIN_USD_PER_HOUR
+from gpubench.offers.quotes import MAX_USD_PER_HOUR, MIN_USD_PER_HOUR
 from gpubench.offers.sources import (
     Complete,
     HostFacts,

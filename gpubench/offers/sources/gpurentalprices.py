@@ -1,0 +1,74 @@
+"""The ledger of gpurentalprices.com: prices of the clouds that no other source here reads; no key.
+
+It is refreshed every day under CC BY 4.0: https://github.com/adriannutiu/gpu-rental-prices describes each
+field. A price there is of one GPU, and of the smallest machine that its cloud sells. Clouds that another
+source reads are left to it: that knows their instances.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from gpubench.models import Pricing
+from gpubench.offers.sources import Quote, Said, Source, Transport, decode, decode_rows, kind_of
+
+URL = "https://gpurentalprices.com/api/latest.json"
+CLOUDS = frozenset(
+    {
+        *("coreweave", "crusoe", "digitalocean", "hotaisle", "hyperstack", "jarvislabs", "latitude"),
+        *("massedcompute", "ovhcloud", "scaleway", "spheron", "tensordock", "thundercompute", "together"),
+        *("voltagepark", "vultr"),
+    }
+)
+"""Those that are read there: they rent machines, and not calls."""
+_ITS_NAMES = {"ovh": "ovhcloud"}
+_KINDS = {"on-demand": Pricing.ON_DEMAND, "community": Pricing.ON_DEMAND, "spot": Pricing.SPOT}
+"""How a price is paid; of what is reserved no term is told."""
+_SIZE = re.compile(r"-(40|80)$")
+"""Ends the name of an A100, in gigabytes."""
+
+
+class _Row(msgspec.Struct):
+    provider: str
+    gpu: str
+    vram_gb: float
+    usd_hr: float
+    kind: str
+    source_url: str
+    fetched_at: str
+    min_gpus: int = 1
+
+
+class _Answer(msgspec.Struct):
+    offers: list[msgspec.Raw]
+
+
+def fetch(transport: Transport) -> Iterator[Said]:
+    """Yield one quote per cloud, GPU and way of paying; that nothing is missing is never said there."""
+    rows, unread = decode_rows(
+        decode(transport(URL), _Answer, "gpurentalprices").offers, _Row, "gpurentalprices"
+    )
+    yield from unread
+    for row in rows:
+        provider, pricing = _ITS_NAMES.get(row.provider, row.provider), _KINDS.get(row.kind)
+        if provider not in CLOUDS or pricing is None:
+            continue
+        yield Quote(
+            provider=provider,
+            instance=row.gpu if row.min_gpus == 1 else f"{row.min_gpus}x {row.gpu}",
+            region=None,
+            gpu=_SIZE.sub(r"-\1gb", row.gpu),
+            gpu_memory_gib=row.vram_gb,
+            gpu_count=row.min_gpus,
+            price=row.usd_hr * row.min_gpus,
+            pricing=pricing,
+            kind=kind_of(provider),
+            price_date=row.fetched_at[:10],
+            source=f"GPU rental price data by gpurentalprices.com, CC BY 4.0, from {row.source_url}",
+        )
+
+
+SOURCE = Source("gpurentalprices", "gpurentalprices", fetch)

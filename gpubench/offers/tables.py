@@ -1,0 +1,478 @@
+"""People's price tables: in our columns, in SkyPilot's, or in gpuhunt's; read once, and cleaned as quotes.
+
+Our columns are named by the fields of an offer, with one price a row. People's tables may have up to four
+prices a row instead, memory in GiB, and prices in another currency. A row or a price that cannot be used is
+set aside with its reason; the rest of the table counts. The tables of others carry no dates, and name their
+cloud only by file or folder, so both can be told.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from itertools import chain, islice
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
+from gpubench.names import tpu_slice
+from gpubench.offers.dates import price_day
+from gpubench.offers.outliers import sort_outliers
+from gpubench.offers.quotes import (
+    ImplausibleError,
+    check_day,
+    exchange_rate,
+    read_field,
+    read_kind,
+    sort_quotes,
+)
+from gpubench.offers.request import Format, read_price_date
+from gpubench.offers.snapshot import (
+    IMPORTED,
+    known_before,
+    latest_day,
+    offers_folder,
+    read_imported,
+    write_json,
+)
+from gpubench.offers.sources import NO_HOST, HostFacts, Quote, Unread, kind_of
+from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
+from gpubench.offers.table import OfferTable, require_usable
+from gpubench.pricings import Pricing
+from gpubench.specs import load_specs, offered_gpu_key
+from gpubench.today import today
+from gpubench.units import GIB, figure_in, plain
+
+MAX_ROWS = 500_000
+MAX_CELLS = 20_000_000
+"""Short rows are filled up to the header, so that many of them below a wide one would take all memory."""
+
+PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
+    "price_usd_per_hour": None,
+    "on_demand_usd_per_h": (Pricing.ON_DEMAND, None),
+    "spot_usd_per_h": (Pricing.SPOT, None),
+    "reserved_1y_usd_per_h": (Pricing.RESERVED, 1),
+    "reserved_3y_usd_per_h": (Pricing.RESERVED, 3),
+}
+"""Columns of prices, and how what they price is paid and for how many years; None is told by the row."""
+
+REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
+NO_REGION = frozenset({"", "any"})
+DOLLARS = frozenset({"", "USD"})
+_DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
+
+
+# --- a table of text -------------------------------------------------------------------------------------
+
+
+class Table(NamedTuple):
+    """A stranger's table, not yet believed.
+
+    Attributes:
+        name: Of its file.
+        columns: Their names in lower case.
+        rows: Stripped text by column, "" where a row says nothing, by the number of the row. Below None is
+            what a row has more than there are columns.
+    """
+
+    name: str
+    columns: Sequence[str]
+    rows: Iterator[tuple[int, Mapping[str | None, str]]]
+
+
+def read_rows(path: Path) -> Table:
+    """Read a table that the user names: a JSON list of objects by its suffix .json, else CSV with a header.
+
+    Raises:
+        MisuseError: If the file is missing, not UTF-8, no table, or too large.
+    """
+    raw = read_bytes(path, TABLE_BYTES, follow_links=True)
+    if raw.startswith(b"PK"):
+        raise MisuseError(f"{plain(path.name)} is a spreadsheet or archive: save the table as CSV")
+    read = _json_rows if path.suffix.lower() == ".json" else _csv_rows
+    header, rows = read(decode_text(raw, path), path)
+    if len(rows) > MAX_ROWS:
+        raise MisuseError(f"{plain(path.name)} has more than {MAX_ROWS:,} rows: split the table")
+    if len(rows) * len(header) > MAX_CELLS:
+        raise MisuseError(
+            f"{plain(path.name)} has {len(header):,} columns for {len(rows):,} rows, over {MAX_CELLS:,} "
+            "cells in all: leave out the columns that say nothing"
+        )
+    columns = [name.strip().lower() for name in header]
+    first = {name: at for at, name in reversed([*enumerate(columns)])}  # of two columns of one name
+
+    def cells(row: Sequence[str]) -> dict[str | None, str]:
+        found: dict[str | None, str] = {
+            name: row[at].strip() if at < len(row) else "" for name, at in first.items()
+        }
+        found[None] = "".join(row[len(columns) :]).strip()
+        return found
+
+    return Table(path.name, columns, ((number, cells(row)) for number, row in rows))
+
+
+def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header, and the rows with their lines.
+
+    A semicolon parts cells where the header uses it, and then a comma may part the decimals of a figure.
+    """
+    head = text.partition("\n")[0]
+    separator = ";" if head.count(";") > head.count(",") else ","
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+    try:
+        rows = list(islice(((reader.line_num, row) for row in reader if row), MAX_ROWS + 2))
+    except csv.Error as error:
+        raise MisuseError(f"{plain(path.name)}, line {reader.line_num}: {error}; write plain CSV") from None
+    if not rows:
+        raise MisuseError(f"{plain(path.name)} is empty: the first line names the columns")
+    if separator == ";":
+        rows = [(line, [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row]) for line, row in rows]
+    return rows[0][1], rows[1:]
+
+
+def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
+    header = list(dict.fromkeys(chain.from_iterable(table)))
+    if len(header) * len(table) > MAX_CELLS:  # refused before the rows are filled up
+        return header, [(0, [])] * len(table)
+    return header, [(at, [_cell(row.get(name)) for name in header]) for at, row in enumerate(table, 1)]
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a cell; a list or an object, which no column of ours has, says nothing."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None or isinstance(value, list | dict) else str(value)
+
+
+# --- a table of one's own --------------------------------------------------------------------------------
+
+
+def read_own(path: Path, latest: date | None = None) -> OfferTable:
+    """Read a user's price table: CSV (comma or semicolon) or a JSON list of objects.
+
+    Args:
+        path: The file.
+        latest: The last day that a price may be of; None is tomorrow.
+
+    Raises:
+        MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
+    """
+    return clean(read_rows(path), latest or today() + timedelta(days=1))
+
+
+def clean(table: Table, latest: date) -> OfferTable:
+    """Return the offers of a table in our columns, and what of it cannot be used.
+
+    Raises:
+        MisuseError: If a required column is missing.
+    """
+    if missing := missing_columns(table.columns):
+        raise MisuseError(
+            f"{plain(table.name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
+            f"it has {plain(', '.join(table.columns)) or 'none'}"
+        )
+    return sort_quotes(_quotes(table), None, latest).table
+
+
+def missing_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns that a table of one's own must have and this one lacks."""
+    missing = [column for column in REQUIRED if column not in columns]
+    if not any(column in columns for column in PRICES):
+        missing.append("on_demand_usd_per_h or spot_usd_per_h")
+    return missing
+
+
+def _quotes(table: Table) -> Iterator[Quote | Unread]:
+    """Yield a quote for each price of a row, or why there is none."""
+    source = f"own price file {plain(table.name)}"
+    first = table.columns[:3]
+    for number, row in table.rows:
+        where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
+        priced = [column for column in PRICES if row.get(column)]
+        if row[None]:
+            yield Unread(row=where, reason="more cells than the header has columns")
+        elif not priced:
+            yield Unread(row=where, reason="no price")
+        for column in () if row[None] else priced:
+            try:
+                yield _quote(row, column, where, source)
+            except ValueError as reason:
+                yield Unread(row=where, reason=str(reason))
+
+
+def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) -> Quote:
+    said = row.get
+    kind, region, note = read_kind(said("kind", "")), said("region", ""), said("note")
+    pricing, term_years = PRICES[column] or (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
+    cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
+    if currency in DOLLARS:  # people mark them on either side
+        cell = cell.removeprefix("$").removesuffix("USD").strip()
+    else:
+        usd_per_unit = _rate(currency, said("usd_per_unit", ""), said("rate_date", ""))
+        converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
+        note = f"{note}; {converted}" if note else converted
+    ram_bytes = figure_in(said("ram_bytes", ""))
+    is_floor = said("is_floor")
+    told = {field: row[field] for field in HostFacts.__struct_fields__ if said(field)}
+    return Quote(
+        provider=row["provider"].lower(),
+        instance=row["instance"],
+        region=None if region.lower() in NO_REGION else region,
+        gpu=row["gpu_key"],
+        gpu_memory_gib=_memory_of_one(row["gpu_key"], said("gpu_memory_gib", ""), row["gpu_count"]),
+        gpu_count=row["gpu_count"],
+        vcpus=said("vcpus"),
+        ram_gib=said("ram_gib") or said("ram_bytes") if ram_bytes is None else ram_bytes / GIB,
+        price=cell,
+        usd_per_unit=usd_per_unit,
+        pricing=Pricing(read_field("pricing", pricing)),
+        term_years=term_years,
+        kind=kind,
+        price_date=row["price_date"],
+        source=said("source") or source,
+        note=note,
+        ask_count=said("ask_count"),
+        ask_median=said("ask_median_usd_per_hour") or None,
+        seller=said("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is told
+        is_floor=msgspec.convert(is_floor, bool, strict=False) if is_floor else None,
+        host=msgspec.structs.replace(NO_HOST, **told) if told else NO_HOST,
+        row=where,
+    )
+
+
+@lru_cache
+def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
+    """Return the memory beside a GPU's name: it is that of one, else that of all."""
+    size, gpus = figure_in(memory_gib), figure_in(count)
+    if size is None or not gpus or offered_gpu_key(gpu, size) is not None:
+        return size
+    return size / gpus
+
+
+@lru_cache
+def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
+    """Return what a foreign currency is worth [USD]; a rate counts only with the day on which it held."""
+    if not (usd_per_unit and day):
+        raise ImplausibleError(
+            f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
+        )
+    check_day(day, date.max)
+    return exchange_rate(usd_per_unit)
+
+
+# --- tables of others -------------------------------------------------------------------------------------
+
+_MARKS: dict[Format, frozenset[str]] = {
+    "own": frozenset({"gpu_key", "instance"}),
+    "skypilot": frozenset({"acceleratorname", "instancetype"}),
+    "gpuhunt": frozenset({"instance_name", "gpu_name"}),
+}
+_PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
+"""SkyPilot's names without a size: the larger cards are A100-80GB and V100-32GB there."""
+
+_MEMORY = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
+_LEAST_MIB = 1000.0
+"""Less memory than that in MiB has no GPU on sale: such a figure is in gigabytes."""
+_NAME = re.compile(r"'?\"?Name'?\"?\s*:\s*['\"]([^'\"]{1,60})['\"]")
+_TOTAL = re.compile(r"TotalGpuMemoryInMiB'?\"?\s*:\s*(\d{1,9})")
+_IN_INSTANCE = re.compile(
+    r"\d+x-(?P<vast>\D.*)-\d+-\d+|gpu-(?P<nebius>[\w-]+?)_\dgpu-.*|\w+?_(?P<yotta>NVIDIA_\w+)_\d+G_\w+",
+    re.ASCII,
+)
+"""SkyPilot's own names of machines often tell the form factor that its names of GPUs leave open."""
+
+
+class Imported(NamedTuple):
+    """The table as it was read, where it now lies, and how many offers of an earlier import it replaced."""
+
+    table: OfferTable
+    path: Path
+    replaced: int | None
+
+
+def import_offers(
+    file: Path,
+    *,
+    format_: Format | None = None,
+    provider: str | None = None,
+    price_date: str | None = None,
+    results: Path | None = None,
+    accept_outliers: bool = False,
+) -> Imported:
+    """Read a price table and keep it beside the refreshed ones, over which it lies from then on.
+
+    A catalog replaces the one imported of the same cloud, an own table that of the same folder and file.
+
+    Args:
+        file: CSV, or JSON in our columns.
+        format_: None tells it by the columns.
+        provider: The cloud, for formats that do not name it.
+        price_date: Day of the prices, for formats without dates.
+        results: Results folder; None is the default one.
+        accept_outliers: Take prices that jumped against the last known ones.
+
+    Raises:
+        MisuseError: If the file is no such table, or nothing in it is usable.
+        StorageError: If the result cannot be written.
+    """
+    format_, table = read_table(file, format_=format_, provider=provider, price_date=price_date)
+    folder = offers_folder(results)
+    known = known_before(folder)
+    table = sort_outliers(table, known, accept=accept_outliers).table
+    require_usable(table, file.name)
+    # named by what it is of: the catalogs of all clouds lie in files of one name
+    of = [file.resolve().parent.name, file.stem]
+    if format_ != "own":
+        of = sorted({offer.provider for offer in table.offers})
+    safe = [re.sub(r"[^A-Za-z0-9._-]", "_", each)[:60] for each in of if each]
+    path = folder / IMPORTED / f"{'-'.join([format_, *safe])}.json"
+    replaced = None
+    if path.exists():
+        with suppress(MisuseError):  # an earlier import that cannot be read
+            replaced = len(read_imported(path))
+    return Imported(table, write_json(path, tuple(table.offers)), replaced)
+
+
+def read_table(
+    file: Path, *, format_: Format | None = None, provider: str | None = None, price_date: str | None = None
+) -> tuple[Format, OfferTable]:
+    """Read a price table in any of the three formats, and say in which; see ``import_offers``."""
+    rows, latest = read_rows(file), latest_day(today(), days_ahead=1)
+    format_ = _format(rows, format_)
+    if format_ == "own":
+        return format_, clean(rows, latest)
+    if price_date is None:
+        raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
+    if price_day(read_price_date(price_date, "--price-date")) > latest:
+        raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
+    cloud = file.stem.lower()  # by the places where these projects keep their tables: aws/vms.csv, aws.csv
+    if format_ == "skypilot" and cloud == "vms":
+        cloud = file.resolve().parent.name.lower()
+    if provider is not None:
+        cloud = provider.lower()
+    elif not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", cloud):
+        raise MisuseError(f"{plain(file.name)} does not tell the cloud: say it with --provider")
+    else:
+        cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
+    read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
+    source = f"{format_} table {plain(file.name)}"
+    return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
+
+
+def _format(table: Table, said: Format | None) -> Format:
+    """Return the format that was said, or that the columns tell."""
+    missing = {each: sorted(marks.difference(table.columns)) for each, marks in _MARKS.items()}
+    found = said or next((each for each, columns in missing.items() if not columns), None)
+    if found is None:
+        raise MisuseError(
+            f"{plain(table.name)} has columns of no known format ({plain(', '.join(table.columns))}); "
+            f"as a table of your own it lacks {', '.join(missing_columns(table.columns))}"
+        )
+    if missing[found]:
+        lacks = ", ".join(missing[found])
+        raise MisuseError(f"{plain(table.name)} is not a table in the format {found}: it lacks {lacks}")
+    return found
+
+
+def _skypilot_quotes(table: Table, provider: str, price_date: str, source: str) -> Iterator[Quote]:
+    for _, row in table.rows:
+        gpu, instance, count = row["acceleratorname"], row["instancetype"], row.get("acceleratorcount", "")
+        if not gpu:
+            continue
+        # A GPU without a machine is its fee alone: it would look four times too cheap. A TPU has its host.
+        whole = bool(instance) or tpu_slice(gpu) is not None
+        named, memory_gib = _skypilot_gpu(instance, gpu, count, row.get("gpuinfo", ""))
+        for pricing, amount in ((Pricing.ON_DEMAND, row.get("price")), (Pricing.SPOT, row.get("spotprice"))):
+            if amount and not (pricing is Pricing.SPOT and _number(amount) is None):
+                yield Quote(
+                    provider=provider,
+                    instance=instance or (gpu if whole else f"{gpu} (attach)"),
+                    kind=kind_of(provider) if whole else "attach-fee",
+                    region=row.get("region"),
+                    gpu=named,
+                    gpu_memory_gib=memory_gib,
+                    gpu_count=count,
+                    vcpus=row.get("vcpus"),
+                    ram_gib=row.get("memorygib"),
+                    price=amount,
+                    pricing=pricing,
+                    price_date=price_date,
+                    source=source,
+                )
+
+
+def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, float | None]:
+    """Return the name that tells a GPU best, and the memory of one [GiB].
+
+    The catalogs differ in what memory they give: that of one GPU with the sum beside it; of one, or of all,
+    in both places; and some count in gigabytes. Of what a name and a memory can mean together, the first
+    known card with a form factor is the one.
+    """
+    one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
+    sizes: list[float | None] = [one]
+    if one is not None and one >= _LEAST_MIB:
+        sizes = [one / 1024 / (_number(count) or 1.0), one / 1024] if total == one else [one / 1024]
+    told, inside = _NAME.search(info), _IN_INSTANCE.fullmatch(instance)
+    machine = "" if inside is None else str(inside[inside.lastgroup or 0]).replace("_", " ")
+    known = [
+        (name, size, load_specs()[key])
+        for size in sizes
+        for name in (told[1] if told else "", machine, gpu)
+        if name and (key := offered_gpu_key(name, size)) is not None
+    ]
+    exact = [each for each in known if not each[2].variants]
+    name, size, _ = next(iter(exact or known), (gpu, sizes[0], None))
+    return name, _PLAIN_MEMORY_GIB.get(name) if size is None else size
+
+
+def _gpuhunt_quotes(table: Table, provider: str, price_date: str, source: str) -> Iterator[Quote]:
+    for _, row in table.rows:
+        gpu, count = row["gpu_name"], row.get("gpu_count", "")
+        if not gpu or count in {"", "0"}:
+            continue
+        is_tpu = row.get("gpu_vendor") == "google" and not gpu.startswith("tpu-")
+        yield Quote(
+            provider=provider,
+            instance=row["instance_name"],
+            region=row.get("location"),
+            gpu=f"tpu-{gpu}" if is_tpu else gpu,
+            gpu_memory_gib=_number(row.get("gpu_memory", "")),
+            gpu_count=count,
+            kind=kind_of(provider),
+            vcpus=row.get("cpu"),
+            ram_gib=row.get("memory"),
+            price=row.get("price", ""),
+            pricing=Pricing.SPOT if row.get("spot", "").lower() == "true" else Pricing.ON_DEMAND,
+            price_date=price_date,
+            source=source,
+        )
+
+
+def _number(text: str) -> float | None:
+    value = figure_in(text)
+    return value if value is not None and 0 < value < 1e6 else None
+
+
+def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:
+    """Yield one quote per instance, region and pricing: the median where zones of a region differ."""
+    alike: dict[tuple[str, str | None, str, str, Pricing], list[Quote]] = defaultdict(list)
+    for quote in quotes:
+        alike[quote.instance, quote.region, quote.gpu, str(quote.gpu_count), quote.pricing].append(quote)
+    for group in alike.values():
+        prices = [_number(str(quote.price)) for quote in group]
+        known = [price for price in prices if price is not None]
+        if len(group) == 1 or len(known) < len(group):
+            yield group[0]
+        else:
+            yield msgspec.structs.replace(group[0], price=median(known), note=f"median of {len(group)} zones")
