@@ -328,11 +328,11 @@ DEFAULT_LEARNING_RATE = 1e-4
 SLOW_BUILD_S = 30.0
 """A build that takes longer (it loads weights) is not asked for further batches: each would take as long."""
 SEED_STEP = 1_000_003
-"""Of the batches after the first: far from what somebody would choose next."""
+"""Distance of the seeds of further batches, far from what somebody would choose next."""
 MOST_CHARACTERS = 200
-"""Of the unit and of the source that a module states: they stand in tables and in every file of a run."""
+"""Limit of the unit and the source that a module states: they stand in tables and in every run file."""
 SMALL_BATCH = 2
-"""Of the build that a sample is read from."""
+"""Batch of the build that a sample is read from."""
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 
 

@@ -81,7 +81,7 @@ FAULTS = (
           "measure/checks::memory_errors_during_the_run_make_it_invalid_and_a_still_counter_does_not",
           "workloads/own_model_verbs::a_loss_that_later_is_not_a_number_is_invalid_and_exit_4"),
     fault("A driver call hangs", "That source is dropped after its limit", "0; 3",
-          "probe/guard::a_call_that_hangs_is_named_and_the_driver_is_not_asked_again",
+          "probe/nvidia_probe::gpus_before_one_that_hangs_are_listed_and_those_after_it_are_not_waited_for",
           "probe/readings::a_call_that_hangs_drops_the_source_and_the_run_goes_on", "probe/nvidia_probe::an_init_that_hangs_is_exit_3"),
     fault("A step hangs", "Its process is ended at the limit of its phase; `timeout`", "0 or 4",
           "measure/launcher::a_hang_is_ended_and_named_by_its_phase"),

@@ -7,6 +7,7 @@ optional columns go, those with the highest number first.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -147,7 +148,7 @@ def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """Return a text in lines of so many places, broken between words; a longer word is broken too."""
+    """Return a text in lines of so many places, broken between words; a longer name after its marks."""
     from rich.cells import chop_cells
 
     if _len(text) <= width:
@@ -155,10 +156,16 @@ def _broken(text: str, width: int) -> list[str]:
     lines = [""]
     for word in text.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
-        lines[-1:] = (
-            [joined] if _len(joined) <= width else [*filter(None, lines[-1:]), *chop_cells(word, width)]
-        )
-    return lines
+        if _len(joined) <= width:
+            lines[-1] = joined
+            continue
+        lines.append("")
+        for piece in re.findall(r"[^-_.]+[-_.]*|[-_.]+", word) if _len(word) > width else [word]:
+            if _len(lines[-1] + piece) <= width:
+                lines[-1] += piece
+            else:
+                lines += chop_cells(piece, width)
+    return [line for line in lines if line] or [""]
 
 
 def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:

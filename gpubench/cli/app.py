@@ -72,7 +72,8 @@ def _is_a_model(word: str) -> bool:
     from gpubench.discovery import workload_names
     from gpubench.user_model import is_own
 
-    return word in workload_names() or is_own(word) or find_decoder(word) is not None
+    known = word in workload_names() or is_own(word) or find_decoder(word) is not None
+    return known or any(map(str.isdigit, word))  # as no verb has: rank names the nearest model
 
 
 ABOUT = """From the GPU in this machine to the GPU you should pay for.

@@ -34,6 +34,12 @@ class BriefRequest(msgspec.Struct, frozen=True, kw_only=True):
     brief: Annotated[bool, Option("With --json: what a script acts on, in 8 kB.", OUTPUT)] = False
 
 
+class TableRequest(BriefRequest, frozen=True, kw_only=True):
+    """Whether all that is known of each GPU is printed."""
+
+    table: Annotated[bool, Option("List every GPU, and what each figure rests on.", OUTPUT)] = False
+
+
 class ShownRequest(BriefRequest, frozen=True, kw_only=True):
     """What is printed of a ranking besides its best rows."""
 
@@ -205,7 +211,7 @@ VERBS: Mapping[str, Verb] = {
     "predict": Verb("Predict throughput on GPUs that are not here."),
     "predict show": Verb(
         "Print throughput, interval and reasons for each GPU, the fastest first.",
-        (PredictRequest, BriefRequest),
+        (PredictRequest, TableRequest),
     ),
     "predict seal": Verb(
         "Write what is predicted of a CSV of cases, with version, commit and one hash over all of it.",
@@ -221,7 +227,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "memory": Verb(
         "Say what a step needs in memory, on which GPUs it fits, and what would make it fit.",
-        (MemoryRequest, BriefRequest),
+        (MemoryRequest, TableRequest),
         ("fit", "fits", "vram", "mem"),
     ),
     "rank": Verb(

@@ -54,9 +54,9 @@ from gpubench.profile.memory_figures import WORKSPACE_BYTES
 from gpubench.units import GIB, Bytes, Seconds, utc_stamp
 
 LIMIT_S: Seconds = 300.0
-"""Of the whole check, unless all of it is asked for."""
+"""Limit of the whole check, unless ``--full`` lifts it."""
 PART_SHARE = 0.6
-"""Of the time that is left, what a part may take, so that one that hangs leaves some to those after it."""
+"""Share of the time left that a part may take, so that one that hangs leaves some to those after it."""
 LEAST_PART_S: Seconds = 10.0
 """A part with less time than this is not begun: a process alone takes five seconds to start."""
 OPENING = frozenset({"device", "precision"})
@@ -65,12 +65,12 @@ WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
 """Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
 SOUND_BATCH = 64
-"""Of the cnn that is tried after an injected fault."""
+"""Batch of the cnn that is tried after an injected fault."""
 
 COMPILED = ("cnn", "vgg16", "lstm")
 """What is compiled, in that order: the last is refused up to torch 2.11, which ends its process."""
 UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
-"""Of a card whose driver does not tell it."""
+"""Assumed of a card whose driver does not tell its memory."""
 PROOF_MEMORY_SHARE = 0.3
 """What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
 
@@ -279,7 +279,9 @@ def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterato
         (Execution.GRAPH, others),
         (Execution.EAGER, (*first, *others)),
     ):
-        for name, precision in product(COMPILED if execution is Execution.COMPILE else names, precisions):
+        compiled = execution is Execution.COMPILE
+        wanted = [name for name in COMPILED if name in trained] if compiled else names
+        for name, precision in product(wanted, precisions):
             yield case_of(name, precision, execution)
 
 

@@ -168,7 +168,7 @@ class AmdReadings(Readings):
 
 
 def _power(told: Mapping[str, Any]) -> Any:
-    """Of the socket now, on Instinct cards; older ones tell a mean over a short while alone."""
+    """Pick the power of the socket now, as Instinct cards tell it; older ones tell a mean alone."""
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
     return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
 

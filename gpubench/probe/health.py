@@ -7,6 +7,7 @@ The checks of doctor go from the software up: each says what was seen and how to
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -134,22 +135,24 @@ def _foreign(readings: Readings) -> list[int]:
 
 
 def _look(device: DeviceProfile, readings: Readings) -> Sharing | None:
-    if foreign := _foreign(readings):
-        return Sharing(
-            seen=count(len(foreign), "other process"),
-            limit=None,
-            refuse=True,
-            pids=tuple(foreign),
-        )
-    now = readings.sample()
-    if now.utilization is not None and now.utilization > BUSY_LIMIT:
-        seen = f"{format_percent(now.utilization)} busy, no process listed"
+    foreign = tuple(_foreign(readings))
+    now, used = readings.sample(), readings.memory_in_use_bytes()
+    sharing = _use(device, len(foreign), now.utilization, used)
+    return None if sharing is None else msgspec.structs.replace(sharing, pids=foreign)
+
+
+def _use(
+    device: DeviceProfile, others: int, utilization: float | None, used_bytes: int | None
+) -> Sharing | None:
+    """Judge use by others by the list of processes, else by utilization, else by memory."""
+    if others:
+        return Sharing(seen=count(others, "other process"), limit=None, refuse=True)
+    if utilization is not None and utilization > BUSY_LIMIT:
+        seen = f"{format_percent(utilization)} busy, no process listed"
         return Sharing(seen=seen, limit=BUSY_LIMIT, refuse=True)
-    used, total = readings.memory_in_use_bytes(), device.memory_bytes
-    if used is not None and total and not device.unified_memory and used / total > MEMORY_LIMIT:
-        return Sharing(
-            seen=f"{format_percent(used / total)} of memory in use", limit=MEMORY_LIMIT, refuse=False
-        )
+    share = 0.0 if device.unified_memory else (used_bytes or 0) / (device.memory_bytes or math.inf)
+    if share > MEMORY_LIMIT:
+        return Sharing(seen=f"{format_percent(share)} of memory in use", limit=MEMORY_LIMIT, refuse=False)
     return None
 
 
@@ -193,8 +196,14 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
         found.append(f"virtual GPU ({device.virtualization}): the card is shared with other machines")
     if state is None:
         return found
-    clocks = (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
-    return [*found, *_link(device, state), *clocks, *_others(device, state)]
+    found += _link(device, state)
+    found += (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
+    use = _use(device, state.process_count or 0, state.utilization, state.memory_in_use_bytes)
+    if use is not None:
+        found.append(f"{use.seen}; end what need not run, or choose another GPU")
+    if state.compute_mode not in {None, "default"}:
+        found.append(f"compute mode {state.compute_mode}; set it back with nvidia-smi -c DEFAULT")
+    return found
 
 
 def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
@@ -211,22 +220,6 @@ def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
         found.append(
             f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
         )
-    return found
-
-
-def _others(device: DeviceProfile, state: DeviceState) -> list[str]:
-    found = []
-    if state.process_count:
-        who = f"{count(state.process_count, 'process')} {'is' if state.process_count == 1 else 'are'}"
-        found.append(f"{who} on it; end what need not run, or choose another GPU")
-    elif state.utilization is not None and state.utilization > BUSY_LIMIT:
-        found.append(f"{format_percent(state.utilization)} busy although no process is listed")
-    elif state.memory_in_use_bytes is not None and device.memory_bytes:
-        share = state.memory_in_use_bytes / device.memory_bytes
-        if share > MEMORY_LIMIT and not device.unified_memory:
-            found.append(f"{format_percent(share)} of its memory is in use")
-    if state.compute_mode not in {None, "default"}:
-        found.append(f"compute mode {state.compute_mode}; set it back with nvidia-smi -c DEFAULT")
     return found
 
 
@@ -378,7 +371,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
         )
     for reason in reasons:
         seen, fix = seen_and_fix(reason)
-        yield Check("warn", name, seen, fix or "runs are marked with it; compare them with like only")
+        yield Check("warn", name, seen, fix or "compare only with runs that carry the same mark")
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"
         yield Check("warn", name, seen, f"nvidia-smi -i {device.index} -pm 1")

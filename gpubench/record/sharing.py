@@ -24,7 +24,7 @@ from gpubench.models import Case, Run, Status
 from gpubench.profile import load_profiles
 from gpubench.record.run_check import check_run
 from gpubench.record.run_file import beyond_belief, is_safe_name, read_run
-from gpubench.units import count, plain
+from gpubench.units import UNKNOWN, count, plain
 
 SHARED = Path("results/shared")
 
@@ -113,6 +113,34 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
         measurements=kept,
         quality=tuple(row for row in run.quality if row.case.workload in known),
     ), left
+
+
+def pull_request(run: Run, place: Path) -> tuple[str, str]:
+    """Return title and text of a pull request that adds a shared run: all that the file tells."""
+    device, software = plain(run.device.name or UNKNOWN, 80), run.environment
+    versions = f"torch {plain(software.torch or UNKNOWN, 40)}, driver {plain(software.driver or UNKNOWN, 30)}"
+    limit = run.device.power_limit_w
+    rows = [
+        f"| {plain(each.label, 160)} | {each.interval.rate(each.case.sample_unit)} |"
+        for each in run.measurements
+        if each.status is Status.OK
+    ]
+    lines = (
+        f"Adds `{place.as_posix()}`, as `gpubench share` wrote it.",
+        "",
+        f"- device: {device} ({run.device.gpu_key or UNKNOWN})",
+        f"- power limit: {UNKNOWN if limit is None else f'{limit:.0f} W'}",
+        f"- measured: {plain(run.started_at, 30)}, budget {plain(run.budget, 30)}",
+        f"- software: gpubench {plain(software.gpubench, 30)}, {versions}, {plain(software.os, 80)}",
+        f"- processor: {plain(software.cpu or UNKNOWN, 80)}, {software.cpu_threads or UNKNOWN} threads",
+        f"- {count(len(run.micro), 'micro-benchmark')}, readings of clock, power and temperature",
+        "- not in it: names of host and user, paths, UUID, serial number, bus id, models of one's own",
+        "",
+        "| case | throughput (95 %) |",
+        "|---|---|",
+        *rows,
+    )
+    return f"Add a run of {count(len(rows), 'case')} on {device}", "\n".join(lines)
 
 
 def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:

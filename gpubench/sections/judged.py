@@ -1,20 +1,18 @@
-"""What a verb judges and saw: a run, a card, this machine, two runs, a run to share, a host's workers."""
+"""What a verb judges and saw: a run, a card, this machine, two runs, a host's workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubench import findings
 from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.feeding import EIGHT_BIT_BYTES, TENSOR_BYTES
-from gpubench.models import Run, Status
 from gpubench.probe.health import Check
 from gpubench.record.compare import Comparison, Row
 from gpubench.record.run_check import Issue, RunCheck
-from gpubench.units import UNKNOWN, count, format_number, format_si, per_second, plain
+from gpubench.units import count, format_number, format_si, plain
 
 if TYPE_CHECKING:
     from gpubench.cuda_check.judge import Verdict
@@ -111,61 +109,6 @@ def compared(found: Comparison) -> list[Part]:
 def _of_both(row: Row) -> str:
     sides = (("A", row.a_findings), ("B", row.b_findings))
     return "; ".join(f"{name}: {' '.join(kinds)}" for name, kinds in sides if kinds)
-
-
-def held(run: Run) -> tuple[Part, ...]:
-    """Return all that a shared file tells."""
-    rows = [each for each in run.measurements if each.status is Status.OK]
-    return (
-        Bullets(
-            items=(
-                *(f"{name}: {said}" for name, said in _shared_facts(run)),
-                f"{count(len(run.micro), 'micro-benchmark')}, readings of clock, power and temperature",
-                "not in it: names of host and user, paths, UUID, serial number, bus id, models of your own",
-            )
-        ),
-        table(
-            "",
-            rows,
-            text("Case", lambda each: plain(each.label, 160)),
-            number("Throughput", lambda each: each.interval.text(f" {per_second(each.case.sample_unit)}")),
-        ),
-    )
-
-
-def pull_request(run: Run, place: Path) -> tuple[str, str]:
-    """Return title and text of a pull request that adds a shared run."""
-    device = plain(run.device.name or UNKNOWN, 80)
-    rows = [
-        f"| {plain(each.label, 160)} | {each.interval.rate(each.case.sample_unit)} |"
-        for each in run.measurements
-        if each.status is Status.OK
-    ]
-    body = "\n".join(
-        (
-            f"Adds `{place.as_posix()}`, as `gpubench share` wrote it.",
-            "",
-            *(f"- {name}: {said}" for name, said in _shared_facts(run)),
-            "",
-            "| case | throughput (95 %) |",
-            "|---|---|",
-            *rows,
-        )
-    )
-    return f"Add a run of {count(len(rows), 'case')} on {device}", body
-
-
-def _shared_facts(run: Run) -> tuple[tuple[str, str], ...]:
-    software = run.environment
-    versions = f"torch {plain(software.torch or UNKNOWN, 40)}, driver {plain(software.driver or UNKNOWN, 30)}"
-    limit = run.device.power_limit_w
-    return (
-        ("device", f"{plain(run.device.name or UNKNOWN, 80)} ({run.device.gpu_key or UNKNOWN})"),
-        ("power limit", UNKNOWN if limit is None else f"{limit:.0f} W"),
-        ("measured", f"{plain(run.started_at, 30)}, budget {plain(run.budget, 30)}"),
-        ("software", f"gpubench {plain(software.gpubench, 30)}, {versions}, {plain(software.os, 80)}"),
-        ("processor", f"{plain(software.cpu or UNKNOWN, 80)}, {software.cpu_threads or UNKNOWN} threads"),
-    )
 
 
 def prepared(report: FeedReport) -> list[Part]:

@@ -28,7 +28,7 @@ _SHARED = {
 }
 
 
-def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterator[Part]:
+def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool, whole: bool = True) -> Iterator[Part]:
     """What a terminal shows: what each step needs, of what, and by card whether it fits.
 
     Args:
@@ -36,13 +36,14 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterat
         in_short: Whether the need alone is shown, a line a workload.
         by_name: Whether cards were asked for: all are named then, with what would help, or why there is no
             answer.
+        whole: Whether every size of card is listed.
     """
     if in_short:
         yield table(
-            "Memory of one step on a card with GDDR memory",
+            "",
             answers,
             text("Case", lambda each: each.label),
-            number(IN_USE, lambda each: stacked(each.need.device.by(format_bytes))),
+            number("In use on a GDDR card", lambda each: stacked(each.need.device.by(format_bytes))),
             text("Where", lambda each: each.fits_on()),
         )
         return
@@ -58,6 +59,9 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterat
         words = f"{shared}{whose}{_rests_on(answer.need, answer.case)}."
         yield Paragraph(text=f"{words[0].upper()}{words[1:]}", tone="note")
         yield _made_of("Of which, at the highest moment of the step", answer.need.parts)
+        if not (by_name or whole):
+            yield Paragraph(text="Every size of card: --table; one card, and what would help: --gpu NAME")
+            continue
         yield _by_card("By size of card", answer, most=None if by_name else MOST_NAMES)
         if by_name:
             if fixes := [(card, fix) for card in answer.cards for fix in card.fixes]:

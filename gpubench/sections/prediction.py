@@ -62,8 +62,15 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def answered(answers: Predictions) -> tuple[Part, ...]:
-    """Each GPU with its figure and what that rests on, the fastest first, and those without one."""
+def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
+    """Each GPU with its figure and what that rests on, the fastest first, and those without one.
+
+    Args:
+        answers: By GPU.
+        whole: Whether all that is known is shown of more GPUs than a screen holds.
+    """
+    if not whole and len(answers) > MOST_ROWS:
+        return _fastest(answers)
     kinds = dict.fromkeys(kind for e in answers.estimates for kind in _kinds(e))
     shared = any(readings_by(e.gpu_key, e.case) for e in answers.estimates)
     limit_w = next((e.power_limit_w for e in answers.estimates if e.power_limit_w), None)
@@ -95,6 +102,23 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
             )
         ),
     )
+
+
+def _fastest(answers: Predictions) -> tuple[Part, ...]:
+    """The head of the estimates, a line each, under the case that they are of."""
+    shown = answers.estimates[:MOST_ROWS]
+    cases = listing(dict.fromkeys(e.case.label for e in shown), most=2)
+    more = (
+        f"{count(len(answers), 'GPU')} in all, and what each figure rests on: --table; some alone: --gpu NAME"
+    )
+    head = table(
+        "",
+        shown,
+        text("GPU", lambda e: gpu_name(e.gpu_key)),
+        number("Throughput", lambda e: e.interval.text(f" {per_second(e.case.sample_unit)}")),
+        text("Basis", lambda e: e.basis),
+    )
+    return Paragraph(text=cases, tone="headline"), head, Paragraph(text=more)
 
 
 def _published(answers: Predictions) -> Iterator[str]:

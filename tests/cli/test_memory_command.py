@@ -86,7 +86,7 @@ def test_the_terminal_says_what_it_knows(ask: Any) -> None:
     assert all(each in strict for each in ("1.91 GiB are what", "cuDNN"))
     _, every, _ = ask()
     trained = [name for name, p in load_profiles().items() if "train" in p.tasks and p.is_classic]
-    assert [line.split()[0] for line in every.splitlines()[3:]] == trained
+    assert [line.split()[0] for line in every.splitlines()[2:]] == trained
 
 
 def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:

@@ -123,4 +123,4 @@ def test_four_gpus_each_with_its_own_hindrance(inside_nvml) -> None:
     assert said[0] == ""
     assert said[1].startswith("PCIe link of x4")
     assert said[2].startswith("power limit 300 W")
-    assert "by sw_power_cap; 1 process" in said[3]
+    assert "by sw_power_cap; 1 other process" in said[3]

@@ -61,7 +61,7 @@ def test_what_holds_a_gpu_back_is_named(fake_nvml) -> None:
         "clock held by sw_power_cap",
         "clock held by hw_thermal_slowdown",
         "compute mode exclusive_process",
-        "1 process is on it",
+        "1 other process; end what need not run",
     ):
         assert words in said
 

@@ -246,7 +246,7 @@ def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
         ({"deadline_hours": 2}, "--deadline-hours is of a job, and the setting relative"),
         ({"max_usd_per_hour": -1}, "must be at least 0"),
         ({"samples": float("nan")}, "must be a finite number above 0"),
-        ({"batch_size": 0}, "must be at least 1"),
+        ({"batch_size": 0}, "must be from 1"),
         ({"mix": {"vgg16": 0.5}}, "the setting mix names its own workloads"),
         (
             {"workloads": (), "mix": {"vgg16": 0.5, "lstm": 0.3}},

@@ -474,7 +474,7 @@ def test_a_model_that_is_named_first_is_a_question_of_rank(monkeypatch, capsys, 
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 2
-    assert "No such command 'resnet51'. Did you mean 'resnet50'?" in capsys.readouterr().err
+    assert "unknown workload 'resnet51'; nearest known: resnet50" in capsys.readouterr().err
 
 
 def test_one_gpu_against_several_of_another_is_asked_by_their_numbers(gpubench):

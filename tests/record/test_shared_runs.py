@@ -122,7 +122,7 @@ def test_a_run_is_shown_first_and_written_as_one_file(
     assert "not in it: names of host and user" in said
     assert f"Adds `{place.as_posix()}`" in said
     assert "| vgg16 amp-bf16 graph batch 64 |" in said
-    assert said.index("not in it") < said.index("Adds ")
+    assert said.index("not in it") < said.index(f"{place}\n", said.index("| case"))
     written = read_run(tmp_path / place)
     assert not [*doubts(written, reference_runs())]
     assert REFERENCE.device.device_id not in (tmp_path / place).read_text()

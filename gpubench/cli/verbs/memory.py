@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 
 from gpubench.cli.output import answer, say_meanings
-from gpubench.cli.table import BriefRequest
+from gpubench.cli.table import TableRequest
 from gpubench.errors import MisuseError
 from gpubench.models import MEMORY_VERSION
 from gpubench.predict.capacity import capacity_of
@@ -13,7 +13,7 @@ from gpubench.sections.memory import answered, room
 from gpubench.specs import usual_spec
 
 
-def verb(request: MemoryRequest, shown: BriefRequest, *, as_json: bool) -> None:
+def verb(request: MemoryRequest, shown: TableRequest, *, as_json: bool) -> None:
     say_meanings(request.gpus)
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json, shown.brief)
@@ -27,7 +27,9 @@ def verb(request: MemoryRequest, shown: BriefRequest, *, as_json: bool) -> None:
     answer(
         as_json,
         document,
-        lambda: answered(answers, in_short=not request.workloads, by_name=bool(request.gpus)),
+        lambda: answered(
+            answers, in_short=not request.workloads, by_name=bool(request.gpus), whole=shown.table
+        ),
         (lambda: document(brief=True)) if shown.brief else None,
     )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from gpubench.blocks.parts import Paragraph
 from gpubench.cli.output import answer, print_json, print_path, say, say_meanings
-from gpubench.cli.table import BriefRequest
+from gpubench.cli.table import TableRequest
 from gpubench.errors import MisuseError
 from gpubench.files import table_json, write_file
 from gpubench.folders import package_path
@@ -13,7 +13,7 @@ from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequ
 # What is imported inside loads numpy, before which `tools` says how many threads it may start.
 
 
-def show_(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None:
+def show_(request: PredictRequest, shown: TableRequest, *, as_json: bool) -> None:
     from gpubench.predict.answers import as_brief_records, as_records
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
@@ -25,7 +25,7 @@ def show_(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> Non
     say_meanings(request.gpus)
     answers = predict(request)
     brief = (lambda: as_brief_records(answers)) if shown.brief else None
-    answer(as_json, lambda: as_records(answers), lambda: answered(answers), brief)
+    answer(as_json, lambda: as_records(answers), lambda: answered(answers, whole=shown.table), brief)
 
 
 def score_(request: ScoreRequest, *, as_json: bool) -> None:

@@ -1,0 +1,44 @@
+"""Each screen at the widths of terminals: whole words, and no more lines than a person reads."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from command import gpubench
+
+WIDE = "10000"
+SCREENS = {
+    ("predict", "show", "vgg16"): 40,
+    ("predict", "show", "vgg16", "--table"): None,
+    ("memory",): 30,
+    ("memory", "vgg16"): 30,
+    ("memory", "vgg16", "--table"): None,
+    ("rank", "resnet50"): 24,
+    ("rank", "resnet50", "--table", "--explain"): None,
+    ("list", "--gpus"): None,
+}
+"""Each command with the most lines of its first screen; None where a person asked for all."""
+
+
+def words(lines: list[str]) -> set[str]:
+    """The words of a screen; a long name may be broken after its marks."""
+    return {word for line in lines for word in re.sub(r"[(),;·─._-]", " ", line).split()}
+
+
+@pytest.mark.parametrize("command", SCREENS, ids=" ".join)
+def test_no_word_is_broken_and_no_line_too_long_or_one_too_many(command, tmp_path, monkeypatch):
+    shown = {}
+    for columns in ("80", "120", WIDE):
+        monkeypatch.setenv("COLUMNS", columns)
+        place = () if command[0] == "list" else ("--results", tmp_path)
+        done = gpubench(None, *command, *place)
+        assert done.returncode == 0, done.stderr
+        shown[columns] = done.stdout.splitlines()
+    for columns in ("80", "120"):
+        assert max(map(len, shown[columns])) <= int(columns)
+        left_out = {"Not", "shown", "at", "this", "width:"}
+        broken = words(shown[columns]) - words(shown[WIDE]) - left_out
+        assert not {word for word in broken if len(word) > 1}, (columns, broken)
+    most = SCREENS[command]
+    assert most is None or len(shown["80"]) <= most
