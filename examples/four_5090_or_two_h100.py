@@ -32,7 +32,7 @@ def main() -> None:
             "vgg16",
             samples=IMAGES,
             jobs=jobs,
-            own=QUOTES,
+            have=QUOTES,
             gpu=["rtx 5090", "h100"],
             sort="cost",
         )

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable
 
 MEMORY_TOLERANCE = 0.09
 """A device reports 1 to 2 % less than its marketed memory, GDDR6 cards with ECC about 6 % less."""
-
-Index: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Squeezed names to the keys that bear them."""
 
 _NOISE = re.compile(r"\((?:r|tm|c)\)|[®™]")
 _BREAKS = re.compile(r"[\s_/]+")
@@ -62,37 +58,6 @@ def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ..
         if key not in known:
             index[squeeze(alias)] = (*known, key)
     return index
-
-
-def resolve(
-    name: str,
-    index: Index,
-    memory_of: Mapping[str, int | None],
-    memory_bytes: int | None = None,
-) -> str | None:
-    """Return the one key of a name, or None where it is unknown or ambiguous.
-
-    Args:
-        name: What a driver, framework, cloud or table calls the GPU.
-        index: From ``index_aliases``.
-        memory_of: Marketed memory of each key [B].
-        memory_bytes: Memory that the device reported [B]; a name whose card has another size is refused.
-    """
-    keys = with_memory(name, index, memory_of, memory_bytes)
-    return keys[0] if len(keys) == 1 else None
-
-
-def with_memory(
-    name: str, index: Index, memory_of: Mapping[str, int | None], memory_bytes: int | None
-) -> tuple[str, ...]:
-    """Return every key of a name whose card has the memory that a device reported. Args as ``resolve``."""
-    keys = index.get(squeeze(name), ())
-    if memory_bytes is None:
-        return keys
-    marketed = ((key, memory_of.get(key)) for key in keys)
-    return tuple(
-        key for key, size in marketed if size is None or abs(memory_bytes - size) <= MEMORY_TOLERANCE * size
-    )
 
 
 _SIZE = re.compile(r"(?<![a-z\d])(\d{1,4}(?:\.\d)?) ?(?:gb|gib|g)(?![a-z\d])")

@@ -54,7 +54,6 @@ class Option(msgspec.Struct, frozen=True):
         help: One sentence.
         panel: Heading of the help that it stands under.
         name: On the command line and in Python, with ``_``; empty is the field's own.
-        old: Earlier spellings: Python takes them still, and shows them no longer.
         place: May be given without its name too, in the order of the fields that may.
         bare: On the command line it is given by its place alone, without a name.
         choices: Every value that it may have.
@@ -81,7 +80,6 @@ class Option(msgspec.Struct, frozen=True):
     help: str = ""
     panel: str | None = None
     name: str = ""
-    old: tuple[str, ...] = ()
     place: bool = False
     bare: bool = False
     choices: tuple[str, ...] = ()
@@ -123,11 +121,6 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 
 with_help = msgspec.structs.replace
 """Returns a shared option with the words of one verb."""
-
-
-def spelled(name: str) -> str:
-    """Return a name as on the command line: ``budget_usd`` is ``--budget-usd``."""
-    return "--" + typed(name)
 
 
 def typed(name: str) -> str:
@@ -203,7 +196,7 @@ def request_from(
 
     Args:
         request_type: The struct.
-        given: Values by the option's name or an earlier one. A lone value stands for several.
+        given: Values by the option's name. A lone value stands for several.
         call: The Python function that a message names; None is the command line, whose values are text.
         file: Where the settings among these values stand.
 
@@ -213,14 +206,14 @@ def request_from(
             options set the same field.
     """
     options = options_of(request_type)
-    known = {name: each for each in options for name in (each.name, *each.old)}
+    known = {each.name: each for each in options}
     prefix = f"{call}(): " if call else ""
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, value in given.items():
         if name not in known:
             of_field = [each.name for each in options if each.field == name]
-            near = of_field or get_close_matches(name, [each.name for each in options], n=1)
+            near = of_field or get_close_matches(name, known, n=1)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
         each = known[name]
@@ -240,7 +233,7 @@ def request_from(
                 f"{prefix}{each.name if call else named(each)} is missing: give {each.takes}"
             )
     told = {
-        "asked": tuple(known[name].name for name in names.values() if given[name] is not None),
+        "asked": tuple(name for name in names.values() if given[name] is not None),
         "settings": settings_in_words(request_type, given) if file else (),
     }
     return request_type(
@@ -257,18 +250,6 @@ def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, An
     }
     lists = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
     return tuple(f"{typed(name)} = {', '.join(map(_word, values))}" for name, values in lists.items())
-
-
-def check_fields(request: R) -> R:
-    """Return a request made in code, or say in one line which of its fields is wrong.
-
-    Raises:
-        MisuseError: Naming the option as on the command line.
-    """
-    for each in options_of(type(request)):
-        if not each.sets:
-            _read(each, getattr(request, each.field), named(each), text=False)
-    return request
 
 
 def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
@@ -381,9 +362,11 @@ def words_of(request: msgspec.Struct) -> tuple[str, ...]:
         if each.way == "recipe":
             recipe.append(f"{typed(each.name)}={_word(value)}")
         elif each.base is bool:
-            words += [spelled(each.name)] if value == (each.sets or True) else []
+            words += [f"--{typed(each.name)}"] if value == (each.sets or True) else []
         else:
-            words += chain(*((spelled(each.name), _word(one)) for one in (value if each.many else (value,))))
+            words += chain(
+                *((f"--{typed(each.name)}", _word(one)) for one in (value if each.many else (value,)))
+            )
     return (*words, "--recipe", ",".join(recipe)) if recipe else tuple(words)
 
 
@@ -419,7 +402,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
         @functools.wraps(function)
         def called(*arguments: Any, **options: Any) -> T:
             if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
-                return function(check_fields(arguments[0]))
+                return function(arguments[0])
             shown = {name: value for name, value in options.items() if name in signature.parameters}
             try:
                 named = signature.bind_partial(*arguments, **shown).arguments
@@ -469,10 +452,7 @@ WORKLOAD = Option(
 )
 JOB_MODES = (ParallelMode.DDP, ParallelMode.FSDP)
 """How one job is shared: all weights on each GPU, or a share of them."""
-JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, else ddp", old=("parallel",))
-
-
-Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")]
+JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, else ddp")
 
 
 LARGEST_NUMBER = 2**40
@@ -501,9 +481,6 @@ SELLER = Option(
     commas=True,
     choices=("cloud", "secure", "community"),
 )
-GPU_COUNT = Option("Exact number of GPUs.")
-MOST_USD_PER_HOUR = Option("Highest price of the instance [USD/h].")
-"""0 keeps what is free."""
 GpuBatch: TypeAlias = Annotated[
     Batch,
     with_help(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),

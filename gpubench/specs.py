@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -41,24 +42,34 @@ def find_spec(
         memory_bytes: The memory that the device reported, to part cards that share a name [B].
         power_limit_w: The power limit that it left the factory with, to part those of like memory [W].
     """
-    key = _resolve(name, memory_bytes, _driver_index(), power_limit_w)
+    key = _resolve(name, memory_bytes, "driver", power_limit_w)
     return load_specs()[key] if key else None
 
 
 def _resolve(
-    name: str, memory_bytes: int | None, shared: names.Index, power_limit_w: float | None = None
+    name: str, memory_bytes: int | None, shared: str, power_limit_w: float | None = None
 ) -> str | None:
     """Return the one key of a name as it is spelled, else with its hyphens read as spaces: H100-NVL."""
     for spelling in dict.fromkeys((name, name.replace("-", " "))):
-        key = names.resolve(spelling, _alias_index(), _memory_of(), memory_bytes)
-        if key is None and memory_bytes is not None:
-            keys = names.with_memory(spelling, shared, _memory_of(), memory_bytes)
+        keys = _named(spelling, "card", memory_bytes)
+        if len(keys) != 1 and memory_bytes is not None:
+            keys = _named(spelling, shared, memory_bytes)
             if len(keys) > 1:
                 keys = tuple(key for key in keys if _draws(load_specs()[key], power_limit_w))
-            key = keys[0] if len(keys) == 1 else None
-        if key is not None:
-            return key
+        if len(keys) == 1:
+            return keys[0]
     return None
+
+
+def _named(name: str, by: str, memory_bytes: int | None = None) -> tuple[str, ...]:
+    """Return the keys that bear a name, of cards with the memory that a device reported where it did."""
+    keys = _index(by).get(names.squeeze(name), ())
+    sizes = {key: load_specs()[key].memory_bytes for key in keys}
+    return tuple(
+        key
+        for key, size in sizes.items()
+        if memory_bytes is None or size is None or abs(memory_bytes - size) <= MEMORY_TOLERANCE * size
+    )
 
 
 _POWER_TOLERANCE = 0.15
@@ -142,38 +153,23 @@ def _usual_form(name: str) -> GpuSpec | None:
 
 def _meanings(name: str) -> tuple[str, ...]:
     """Return every card that somebody calls by this name."""
-    indexes = (_alias_index(), _shared_index(), _unstated_index())
-    return _cards_of(key for index in indexes for key in index.get(names.squeeze(name), ()))
+    return _cards_of(key for by in ("card", "shared", "open") for key in _named(name, by))
 
 
 def _open_forms(name: str) -> tuple[str, ...]:
     """Return the cards of a name that leaves the form factor open; none of any other name."""
-    return _cards_of(_unstated_index().get(names.squeeze(name), ()))
+    return _cards_of(_named(name, "open"))
 
 
 def nearest_keys(name: str) -> tuple[str, ...]:
     """Return the keys whose name or alias looks most like this one."""
-    index = {**_unstated_index(), **_shared_index(), **_alias_index()}
+    index = {**_index("open"), **_index("shared"), **_index("card")}
     return _cards_of(key for alias in names.nearest(names.squeeze(name), index) for key in index[alias])
 
 
 def _cards_of(keys: Iterable[str]) -> tuple[str, ...]:
     """Return each card that rows stand for once, in their order."""
     return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
-
-
-def printed_key(name: str) -> str | None:
-    """Return the key of a row by its key or by its name as it is printed, rows of an open form factor too."""
-    return _printed_index().get(names.squeeze(name))
-
-
-@cache
-def _printed_index() -> Mapping[str, str]:
-    return {
-        names.squeeze(name): key
-        for key, spec in load_specs().items()
-        for name in (key, spec.name, spec.short_name)
-    }
 
 
 @lru_cache(maxsize=4096)
@@ -189,11 +185,9 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
         memory_gib: Memory of one GPU as the price list gives it, in GiB or in GB of 10^9 bytes.
     """
     memory_bytes = None if memory_gib is None else round(memory_gib * GIB)
-    key = _resolve(name, memory_bytes, _shared_index())
-    key = key or names.resolve(name, _unstated_index(), _memory_of(), memory_bytes)
-    if key is not None:
-        return key
-    meant = offered_keys(name, memory_gib)
+    key = _resolve(name, memory_bytes, "shared")
+    meant = (key,) if key else _named(name, "open", memory_bytes)
+    meant = meant if len(meant) == 1 else offered_keys(name, memory_gib)
     return meant[0] if len(meant) == 1 else None
 
 
@@ -208,7 +202,8 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
     if told is None:
         return ()
     words, size_gib = told
-    index, memory_of = _words_index(), _memory_of()
+    index = _words_index()
+    memory_of = {key: spec.memory_bytes for key, spec in load_specs().items()}
     sizes = [size * GIB for size in (size_gib, memory_gib) if size is not None]
     found = [
         key
@@ -226,11 +221,10 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
 def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
     """Rows by the words of their names, without sizes and without what says nothing."""
     index: dict[frozenset[str], tuple[str, ...]] = {}
-    for unstated in (False, True):
-        for alias, key in _aliases(unstated=unstated):
-            told = names.loose_words(alias)
-            if told is not None and key not in (known := index.get(told[0], ())):
-                index[told[0]] = (*known, key)
+    for alias, key in chain(_names_by("card"), _names_by("open")):
+        told = names.loose_words(alias)
+        if told is not None and key not in (known := index.get(told[0], ())):
+            index[told[0]] = (*known, key)
     return index
 
 
@@ -261,46 +255,29 @@ def matching_keys(name: str) -> tuple[str, ...]:
 def known_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean, as ``matching_keys``; none where there is none."""
     spec = _find_typed(name)
-    key = spec.key if spec else printed_key(name)
-    if key is not None:
-        return (key,)
+    if printed := (spec.key,) if spec else _named(name, "printed"):
+        return printed
     words = names.normalize(name).replace("-", " ").split()
     return tuple(key for key in load_specs() if words and set(words) <= set(key.split("-")))
 
 
 @cache
-def _alias_index() -> Mapping[str, tuple[str, ...]]:
-    """Names that mean one device: what drivers and frameworks say, and prices that name the form factor."""
-    return names.index_aliases(_aliases(unstated=False))
+def _index(by: str) -> Mapping[str, tuple[str, ...]]:
+    return names.index_aliases(_names_by(by))
 
 
-@cache
-def _shared_index() -> Mapping[str, tuple[str, ...]]:
-    """Names in price lists that need the memory beside them: an H100 with 94 GB is the NVL card."""
-    return names.index_aliases((name, key) for key, s in load_specs().items() for name in s.shared_names)
+def _names_by(by: str) -> Iterator[tuple[str, str]]:
+    """Yield names with the key of their row, by what they are.
 
-
-@cache
-def _driver_index() -> Mapping[str, tuple[str, ...]]:
-    """Names that a driver says of several cards: an "NVIDIA H100" with 94 GB is a module, no NVL card."""
-    return names.index_aliases((name, key) for key, s in load_specs().items() for name in s.driver_names)
-
-
-@cache
-def _unstated_index() -> Mapping[str, tuple[str, ...]]:
-    """Names that leave the form factor open."""
-    return names.index_aliases(_aliases(unstated=True))
-
-
-def _aliases(*, unstated: bool) -> Iterator[tuple[str, str]]:
+    ``card`` is what drivers, frameworks and most prices call one card, ``open`` leaves the form factor open.
+    ``shared`` names of price lists need the memory beside them: an H100 with 94 GB is the NVL card; so do
+    those that a ``driver`` gives: an "NVIDIA H100" with 94 GB is a module. ``printed`` is how a row is shown.
+    """
     for key, spec in load_specs().items():
-        if bool(spec.variants) is unstated:
-            yield from ((alias, key) for alias in (key, spec.name, spec.short_name, *spec.aliases))
-
-
-@cache
-def _memory_of() -> Mapping[str, int | None]:
-    return {key: spec.memory_bytes for key, spec in load_specs().items()}
+        printed = (key, spec.name, spec.short_name)
+        own = "open" if spec.variants else "card"
+        told = {own: (*printed, *spec.aliases), "shared": spec.shared_names, "driver": spec.driver_names}
+        yield from ((name, key) for name in (told | {"printed": printed}).get(by, ()))
 
 
 _LOWEST = (

@@ -170,7 +170,7 @@ FAULTS = (
           "offers/offers_command::the_table_marks_old_prices_and_says_what_was_set_aside"),
     fault("A price of zero, none, or in another currency", "Not ranked, with the reason", "0",
           "offers/own_tables::another_currency_counts_with_its_rate_and_the_day_of_the_rate",
-          "offers/price_refresh::an_implausible_price_never_reaches_a_snapshot"),
+          "offers/price_refresh::what_is_listed_at_a_price_that_cannot_be_used_keeps_its_old_one"),
     fault("The clock is set, or the machine sleeps", "Durations are of the monotonic clock; a gap is marked", "0",
           "measure/checks::a_round_twice_as_long_as_the_others_is_a_gap_in_the_clock"),
     fault("The clock of the model's process is slow", "The parent saw the rounds come in: the row is invalid", "0 or 4",

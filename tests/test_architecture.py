@@ -199,7 +199,7 @@ def test_every_option_of_the_command_line_is_declared_in_a_request():
         if re.search(r"\bclick\.(\w*[oO]ption|[aA]rgument)\(", line)
     }
     assert {path for path, _ in found} == {"cli/app.py", "cli/options.py"}
-    assert len([path for path, _ in found if path == "cli/app.py"]) == 2  # version, completion
+    assert len([path for path, _ in found if path == "cli/app.py"]) == 1  # version
 
 
 def test_a_vendor_is_a_file_named_once_beside_the_others():

@@ -22,7 +22,6 @@ from gpubench.cli.output import leave_quietly, make_safe
 from gpubench.cli.table import VERBS
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
-from gpubench.options import unknown_choice
 from gpubench.units import listing
 
 HELP_WIDTH = 120
@@ -86,39 +85,25 @@ Three things to ask:
   gpubench memory vit_b16 --gpu L4               whether a model fits, and at which batch
 """
 
+COMPLETION = 'eval "$(_GPUBENCH_COMPLETE=bash_source gpubench)"'
+
 
 @click.group(
     "gpubench",
     cls=Verbs,
     help=ABOUT,
-    epilog=f"Exit codes: {exit_codes()}.",
+    epilog=f"Exit codes: {exit_codes()}. Completion in bash (zsh, fish): {COMPLETION}.",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH},
 )
 @click.version_option(__version__, "--version", message="gpubench %(version)s", help="Print the version.")
-@click.option(
-    "--show-completion",
-    metavar="SHELL",
-    help="Print what completes the command line in bash, zsh, fish or powershell.",
-)
 @click.pass_context
-def app(ctx: click.Context, show_completion: str | None) -> None:
+def app(ctx: click.Context) -> None:
     """Alone: print what is in this machine, and the next step."""
-    if show_completion is not None:
-        _show_completion(show_completion)
-    elif ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is None:
         from gpubench.cli.verbs.probe import overview
 
         overview()
-
-
-def _show_completion(shell: str) -> None:
-    from click.shell_completion import get_completion_class
-
-    completion = get_completion_class(shell)
-    if completion is None:
-        raise unknown_choice("--show-completion", shell, ("bash", "zsh", "fish", "powershell"))
-    print(completion(app, {}, "gpubench", "_GPUBENCH_COMPLETE").source())
 
 
 def main() -> None:

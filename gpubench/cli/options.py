@@ -24,7 +24,6 @@ from gpubench.options import (
     options_of,
     request_from,
     settings_in_words,
-    spelled,
     typed,
     unknown_name,
 )
@@ -131,7 +130,7 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
         )
     if not each.bare:
         yield click.Option(
-            [f"name_{each.name}", spelled(each.name), *filter(None, [each.short])],
+            [f"name_{each.name}", f"--{typed(each.name)}", *filter(None, [each.short])],
             help=f"Same as the {each.name.upper()} argument." if by_place else help_of(each),
             is_flag=each.base is bool or None,
             multiple=each.many,
@@ -148,7 +147,7 @@ def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, 
         values = [value for value in places if value not in {None, False, ()}]
         if len(values) > 1 and not each.many:
             twice = " and ".join(map(plain, values))
-            raise MisuseError(f"{spelled(each.name)} is given twice: {twice}")
+            raise MisuseError(f"--{typed(each.name)} is given twice: {twice}")
         if values:
             found[each.name] = list(chain(*values)) if each.many else values[0]
     return found

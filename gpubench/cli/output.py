@@ -5,11 +5,8 @@ A stream may lack characters, lead nowhere, or have a reader that leaves early.
 
 from __future__ import annotations
 
-import codecs
 import io
-import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,9 +22,6 @@ _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 INDENTED_BYTES = 1_000_000
 """A longer document is for a program: indenting 100,000 offers takes seconds."""
-
-_PLAIN = {"—": "-", "–": "-", "…": "...", "°": "", "±": "+/-", "×": "x", "µ": "u", "→": "->"}
-_HANDLER = "gpubench-plain"
 
 
 def answer(
@@ -56,27 +50,23 @@ def answer(
 
 
 def print_json(document: Any, *, compact: bool = False) -> None:
-    """Write one JSON document to stdout; structs as objects, unknown as null, money as a number."""
+    """Write one JSON document to stdout, in UTF-8: structs as objects, unknown as null, money as a number."""
     encoded = _encoder.encode(document)
     if not compact and len(encoded) <= INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
-    if _is_utf8(sys.stdout):
-        _write_bytes(encoded)  # as text, that of 100,000 rows would lie there thrice
-    else:
-        print(re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found.group())[1:-1], encoded.decode()))
+    _write_bytes(encoded)  # as text, that of 100,000 rows would lie there thrice
 
 
 def say_meanings(gpus: Iterable[str]) -> None:
     """Say of each name that leaves a form factor open for which card it was taken."""
     from gpubench.specs import meaning_taken
 
-    for taken in filter(None, map(meaning_taken, gpus)):
-        say(taken)
+    say(*filter(None, map(meaning_taken, gpus)))
 
 
-def say(message: str) -> None:
-    """Talk to the person, on stderr; no escape in a name, such as that of a file, reaches the terminal."""
-    print(printable(message), file=sys.stderr)
+def say(*messages: str) -> None:
+    """Talk to the person, on stderr, a line each; no escape in a name of a file reaches the terminal."""
+    sys.stderr.writelines(f"{printable(message)}\n" for message in messages)
 
 
 def print_path(path: str | Path) -> None:
@@ -96,7 +86,7 @@ def _write_bytes(line: bytes) -> None:
 
 
 def make_safe() -> None:
-    """Write plain ASCII in place of what a stream's encoding lacks, rather than fail at the last line.
+    """Write a question mark in place of what a stream's encoding lacks, rather than fail at the last line.
 
     A stream that was closed before the start (`>&-`) is None to Python: what goes there goes nowhere.
     """
@@ -104,24 +94,12 @@ def make_safe() -> None:
         stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
         for stream in (sys.stdout, sys.stderr)
     )
-    codecs.register_error(_HANDLER, _replace)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not _is_utf8(stream):
-            stream.reconfigure(errors=_HANDLER)
-
-
-def _is_utf8(stream: TextIO) -> bool:
-    return codecs.lookup(stream.encoding or "utf-8").name == "utf-8"
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def leave_quietly(*streams: TextIO) -> None:
     """These take no more (`| head`, a full disk): write no more; no flush at exit changes the exit code."""
     for stream in streams:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    missing = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(c, "?") for c in missing), error.end

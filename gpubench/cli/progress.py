@@ -7,15 +7,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpubench import units
 from gpubench.measure import messages
 from gpubench.measure.plan import SEEDS
 from gpubench.models import Measurement, Status
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 
 @contextmanager
@@ -35,7 +32,7 @@ def watch() -> Iterator[messages.OnEvent]:
         if (text := line_of(event)) is not None:
             live.console.print(Text(text))
 
-    def line() -> Text:
+    def line() -> Any:
         return Text(shown.line(), style="cyan", no_wrap=True, overflow="ellipsis")
 
     console = Console(stderr=True, highlight=False)
@@ -74,7 +71,8 @@ class Shown:
         kinds = (messages.RunPlanned, messages.CaseBegan, messages.PhaseBegan, messages.RoundEnded)
         planned, began, phase, done = (self._last.get(kind) for kind in kinds)
         elapsed_s = time.monotonic() - self._began_s
-        pieces = [_elapsed(elapsed_s, planned.most_s if planned else 0.0)]
+        times_s = [elapsed_s, planned.most_s] if planned and elapsed_s <= planned.most_s else [elapsed_s]
+        pieces = [" of at most ".join(f"{each // 60:.0f}:{each % 60 // 1:02.0f}" for each in times_s)]
         if began:
             pieces.append(f"{began.number}/{began.total} {units.plain(began.case.label)}")
         if began and done and self._rounds and done.round.wall_s:
@@ -88,16 +86,6 @@ class Shown:
         if phase:
             pieces.append(f"{phase.name}, round {self._rounds}" if self._rounds else phase.name)
         return "  ".join(pieces)
-
-
-def _elapsed(elapsed_s: float, most_s: float) -> str:
-    """Say how long the run has taken, and how long its limits let it take.
-
-    >>> _elapsed(95.4, 500.0), _elapsed(612.0, 500.0)
-    ('1:35 of at most 8:20', '10:12')
-    """
-    taken, most = (f"{each // 60:.0f}:{each % 60 // 1:02.0f}" for each in (elapsed_s, most_s))
-    return taken if elapsed_s > most_s else f"{taken} of at most {most}"
 
 
 def line_of(event: messages.Event) -> str | None:

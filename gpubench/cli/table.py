@@ -56,11 +56,6 @@ class ShownRequest(BriefRequest, frozen=True, kw_only=True):
         Option("Also list every note, and what is left out and why; with --table, every offer.", OUTPUT),
     ] = False
 
-    @property
-    def every_offer(self) -> bool:
-        """Whether a row is an offer, and not a GPU at its best."""
-        return self.table and self.explain
-
 
 class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what the driver answers is kept besides."""

@@ -142,7 +142,6 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
 
 
 def _quality(work: Work, goal: Goal, inputs: Tensor, targets: Tensor) -> float:
-    """Accuracy or loss on the held-out samples, at the precision of the training."""
     with torch.no_grad(), work.autocast():
         outputs: Any = work.model(inputs)
         if goal.metric == "accuracy":

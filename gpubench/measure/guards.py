@@ -216,7 +216,6 @@ def _free_bytes() -> int:
 
 
 def _tells_nothing(error: BaseException) -> bool:
-    """Whether an error says no more than that something else went wrong inside the capture."""
     return any(words in str(error) for words in ("previous error during capture", "StreamCaptureInvalidated"))
 
 
@@ -411,7 +410,6 @@ def expected_of(task: Task, case: Case) -> Expected:
 
 
 def _held(model: nn.Module) -> list[Tensor]:
-    """Return the tensors that the modules of a model hold on to, but for its parameters."""
     return [
         tensor
         for module in model.modules()

@@ -258,7 +258,6 @@ def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches
 
 
 def _switches(*, is_on: bool) -> Switches:
-    """The one switch of a backend, which stands for products and convolutions alike."""
     return Switches(
         cudnn_allow_tf32=is_on,
         matmul_allow_tf32=is_on,

@@ -37,7 +37,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.models.run import Metric
-from gpubench.options import asked_recipe, check_fields, named, options_of
+from gpubench.options import asked_recipe, named, options_of
 from gpubench.precisions import AMP, forcing_fewer_bits, forcing_tf32
 from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
@@ -563,7 +563,6 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     Raises:
         MisuseError: For an unknown precision or execution, an impossible number or workload list.
     """
-    check_fields(request)
     check_form(request.device.strip())
     if request.resume is not None:
         _check_resume(request)
@@ -580,7 +579,6 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
 
 
 def _names_workloads(request: RunRequest) -> bool:
-    """Whether workloads were named, be it the default ones."""
     return "workload" in request.asked or bool(request.workloads)
 
 

@@ -18,7 +18,6 @@ from gpubench.options import (
     AnyTask,
     AtLeastOne,
     Batch,
-    Device,
     Option,
     Positive,
     RecipeRequest,
@@ -108,7 +107,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         Batch,
         with_help(BATCH, help="Samples per step; max searches the largest that fits."),
     ] = None
-    device: Device = "auto"
+    device: Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")] = "auto"
     gpus: Annotated[
         AtLeastOne,
         Option("Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs.", metavar="N"),

@@ -355,7 +355,6 @@ def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) 
 
 @functools.cache
 def _own_threads(processes: int) -> int:
-    """Return a process's share of the threads that it began with, also when it joins another job."""
     return max(1, torch.get_num_threads() // processes)
 
 

@@ -25,7 +25,16 @@ from gpubench.names import tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.request import KIND_SYNONYMS, KINDS, TO_RENT
 from gpubench.offers.sources import NO_HOST, Complete, Quote, Said, Unread
-from gpubench.offers.table import UNSTATED_NOTE, Coverage, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.offers.table import (
+    MAX_USD_PER_HOUR,
+    MIN_USD_PER_HOUR,
+    UNSTATED_NOTE,
+    Coverage,
+    OfferKey,
+    OfferTable,
+    SetAside,
+    offer_key,
+)
 from gpubench.pricings import Pricing
 from gpubench.specs import known_keys, load_specs, offered_gpu_key, offered_keys
 from gpubench.units import GIB, figure_in, listing, plain
@@ -232,9 +241,6 @@ def _table() -> Mapping[str, Mapping[str, Machine]]:
 
 
 # --- what can be true -------------------------------------------------------------------------------------
-
-MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
-"""The cheapest GPU ever rented cost cents an hour, the dearest instance a few hundred dollars."""
 
 _LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
 

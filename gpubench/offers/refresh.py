@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
@@ -24,7 +25,9 @@ from gpubench.labels import PRICING_WORDS, gpu_name
 from gpubench.models import Offer, Pricing
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.request import Format
 from gpubench.offers.snapshot import (
+    IMPORTED,
     SNAPSHOT_VERSION,
     WRITE_HINT,
     ReadSnapshot,
@@ -36,6 +39,8 @@ from gpubench.offers.snapshot import (
     latest_day,
     newest_snapshot,
     offers_folder,
+    read_imported,
+    write_json,
     write_snapshot,
 )
 from gpubench.offers.sources import (
@@ -47,7 +52,8 @@ from gpubench.offers.sources import (
     in_order,
     is_safe,
 )
-from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay
+from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay, require_usable
+from gpubench.offers.tables import read_table
 from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now
 from gpubench.units import count, listing, plain, utc_stamp
@@ -433,3 +439,63 @@ def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
         offers=last.offers if last else (),
         covers=last.covers if last else (),
     )
+
+
+# --- a table that somebody else made ---------------------------------------------------------------------
+
+
+class Imported(NamedTuple):
+    """The table as it was read, where it now lies, and how many offers of an earlier import it replaced."""
+
+    table: OfferTable
+    path: Path
+    replaced: int | None
+
+
+def import_offers(
+    file: Path,
+    *,
+    format_: Format | None = None,
+    provider: str | None = None,
+    price_date: str | None = None,
+    results: Path | None = None,
+    accept_outliers: bool = False,
+) -> Imported:
+    """Read a price table and keep it beside the refreshed ones, over which it lies from then on.
+
+    A catalog replaces the one imported of the same cloud, an own table that of the same folder and file.
+
+    Args:
+        file: CSV, or JSON in our columns.
+        format_: None tells it by the columns.
+        provider: The cloud, for formats that do not name it.
+        price_date: Day of the prices, for formats without dates.
+        results: Results folder; None is the default one.
+        accept_outliers: Take prices that jumped against the last known ones.
+
+    Raises:
+        MisuseError: If the file is no such table, or nothing in it is usable.
+        StorageError: If the result cannot be written.
+    """
+    format_, table = read_table(
+        file,
+        format_=format_,
+        provider=provider,
+        price_date=price_date,
+        latest=latest_day(clock_now().date(), days_ahead=1),
+    )
+    folder = offers_folder(results)
+    known = known_before(folder)
+    table = sort_outliers(table, known, accept=accept_outliers).table
+    require_usable(table, file.name)
+    # named by what it is of: the catalogs of all clouds lie in files of one name
+    of = [file.resolve().parent.name, file.stem]
+    if format_ != "own":
+        of = sorted({offer.provider for offer in table.offers})
+    safe = [re.sub(r"[^A-Za-z0-9._-]", "_", each)[:60] for each in of if each]
+    path = folder / IMPORTED / f"{'-'.join([format_, *safe])}.json"
+    replaced = None
+    if path.exists():
+        with suppress(MisuseError):  # an earlier import that cannot be read
+            replaced = len(read_imported(path))
+    return Imported(table, write_json(path, tuple(table.offers)), replaced)

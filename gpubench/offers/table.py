@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
+from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -18,6 +19,9 @@ from gpubench.specs import load_specs
 from gpubench.units import count, plain
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
+
+MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
+"""The cheapest GPU ever rented cost cents an hour, the dearest instance a few hundred dollars."""
 
 LEAST_PCIE_BYTES_PER_S = 5e9
 """Measured to a GPU: a slot of eight lanes has 6e9 and more, a riser of one lane under 1e9."""

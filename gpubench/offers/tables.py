@@ -12,7 +12,6 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -27,7 +26,6 @@ from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
 from gpubench.names import tpu_slice
 from gpubench.offers.dates import price_day
-from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import (
     ImplausibleError,
     check_day,
@@ -37,17 +35,9 @@ from gpubench.offers.quotes import (
     sort_quotes,
 )
 from gpubench.offers.request import Format, read_price_date
-from gpubench.offers.snapshot import (
-    IMPORTED,
-    known_before,
-    latest_day,
-    offers_folder,
-    read_imported,
-    write_json,
-)
 from gpubench.offers.sources import NO_HOST, HostFacts, Quote, Unread, kind_of
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
-from gpubench.offers.table import OfferTable, require_usable
+from gpubench.offers.table import OfferTable
 from gpubench.pricings import Pricing
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
@@ -293,62 +283,16 @@ _IN_INSTANCE = re.compile(
 """SkyPilot's own names of machines often tell the form factor that its names of GPUs leave open."""
 
 
-class Imported(NamedTuple):
-    """The table as it was read, where it now lies, and how many offers of an earlier import it replaced."""
-
-    table: OfferTable
-    path: Path
-    replaced: int | None
-
-
-def import_offers(
+def read_table(
     file: Path,
     *,
     format_: Format | None = None,
     provider: str | None = None,
     price_date: str | None = None,
-    results: Path | None = None,
-    accept_outliers: bool = False,
-) -> Imported:
-    """Read a price table and keep it beside the refreshed ones, over which it lies from then on.
-
-    A catalog replaces the one imported of the same cloud, an own table that of the same folder and file.
-
-    Args:
-        file: CSV, or JSON in our columns.
-        format_: None tells it by the columns.
-        provider: The cloud, for formats that do not name it.
-        price_date: Day of the prices, for formats without dates.
-        results: Results folder; None is the default one.
-        accept_outliers: Take prices that jumped against the last known ones.
-
-    Raises:
-        MisuseError: If the file is no such table, or nothing in it is usable.
-        StorageError: If the result cannot be written.
-    """
-    format_, table = read_table(file, format_=format_, provider=provider, price_date=price_date)
-    folder = offers_folder(results)
-    known = known_before(folder)
-    table = sort_outliers(table, known, accept=accept_outliers).table
-    require_usable(table, file.name)
-    # named by what it is of: the catalogs of all clouds lie in files of one name
-    of = [file.resolve().parent.name, file.stem]
-    if format_ != "own":
-        of = sorted({offer.provider for offer in table.offers})
-    safe = [re.sub(r"[^A-Za-z0-9._-]", "_", each)[:60] for each in of if each]
-    path = folder / IMPORTED / f"{'-'.join([format_, *safe])}.json"
-    replaced = None
-    if path.exists():
-        with suppress(MisuseError):  # an earlier import that cannot be read
-            replaced = len(read_imported(path))
-    return Imported(table, write_json(path, tuple(table.offers)), replaced)
-
-
-def read_table(
-    file: Path, *, format_: Format | None = None, provider: str | None = None, price_date: str | None = None
+    latest: date | None = None,
 ) -> tuple[Format, OfferTable]:
-    """Read a price table in any of the three formats, and say in which; see ``import_offers``."""
-    rows, latest = read_rows(file), latest_day(today(), days_ahead=1)
+    """Read a price table in any of the three formats, and say in which; see ``refresh.import_offers``."""
+    rows, latest = read_rows(file), latest or today() + timedelta(days=1)
     format_ = _format(rows, format_)
     if format_ == "own":
         return format_, clean(rows, latest)

@@ -292,7 +292,8 @@ def visible_devices(
     if not text.strip() or given_none(environment, variable):
         return ()
     chosen: list[DeviceProfile] = []
-    for word in (entry.strip() for entry in text.split(",")):
+    entries = text.rstrip(", ").split(",")  # CUDA takes "0,1," too
+    for word in map(str.strip, entries):
         if re.fullmatch(r"-\d+", word):  # CUDA ends the list here
             break
         if _INDEX.fullmatch(word) and int(word) in unusable:

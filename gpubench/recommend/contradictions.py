@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
-from gpubench.options import check_fields, spelled
+from gpubench.options import typed
 from gpubench.predict.question import task_of
 from gpubench.profile import known_profile
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
@@ -24,7 +24,6 @@ def check(request: RankRequest) -> RankRequest:
     Raises:
         MisuseError: If a figure is outside of its limits, a choice is unknown, or two options contradict.
     """
-    check_fields(request)
     request = _at_its_task(request)
     for is_wrong, why in (
         *_of_the_task(request),
@@ -101,7 +100,7 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     for field in ("deadline_hours", "budget_usd"):
         yield (
             asked.relative and getattr(asked, field) is not None,
-            f"{spelled(field)} is of a job, and the setting relative ranks without one: leave out either",
+            f"--{typed(field)} is of a job, and the setting relative ranks without one: leave out either",
         )
     yield (
         asked.relative and asked.hour_worth_usd not in {0, HOUR_WORTH_USD},

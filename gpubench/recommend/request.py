@@ -13,9 +13,7 @@ from gpubench.errors import MisuseError
 from gpubench.options import (
     CLASSIC,
     GPU,
-    GPU_COUNT,
     JOBS,
-    MOST_USD_PER_HOUR,
     PROVIDER,
     REGION,
     SELLER,
@@ -199,7 +197,6 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             panel=JOB,
             choices=(ParallelMode.INDEPENDENT, ParallelMode.DDP),
             default="ddp with a job",
-            old=(),
             way="setting",
         ),
     ] = None
@@ -272,9 +269,9 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             choices=("1y", "3y"),
         ),
     ] = None
-    count: Annotated[AtLeastOne | None, with_help(GPU_COUNT, panel=WHICH)] = None
+    count: Annotated[AtLeastOne | None, Option("Exact number of GPUs.", WHICH)] = None
     max_usd_per_hour: Annotated[
-        NotNegative | None, with_help(MOST_USD_PER_HOUR, panel=WHICH, way="setting")
+        NotNegative | None, Option("Highest price of the instance [USD/h].", WHICH, way="setting")
     ] = None
     max_price_age_days: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
@@ -333,7 +330,6 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             "'2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.",
             BUYING,
             name="have",
-            old=("own",),
         ),
     ] = ()
     max_purchase_usd: Annotated[
@@ -367,9 +363,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     years: Annotated[Positive, Option("Service life [years].", BUYING, way="setting")] = 3.0
     utilization: Annotated[
         Range,
-        with_help(
-            SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", old=("utilisation",), way="setting"
-        ),
+        with_help(SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", way="setting"),
     ] = Range(0.25, 0.5, 0.9)
     resale: Annotated[
         Range,

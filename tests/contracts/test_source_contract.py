@@ -25,6 +25,7 @@ class SourceContract:
     name: str
     answers: ClassVar[tuple[str, ...]] = ()
     variables: ClassVar[dict[str, str]] = {}
+    of_several_clouds: ClassVar[bool] = False
 
     @property
     def source(self) -> Source:
@@ -58,7 +59,7 @@ class SourceContract:
         quotes = self.quotes()
         assert quotes
         for quote in quotes:
-            assert quote.provider == self.source.provider
+            assert (quote.provider == self.source.provider) != self.of_several_clouds
             assert quote.instance
             assert quote.source
             assert quote.kind in KINDS
@@ -112,6 +113,12 @@ class TestGpuhunt(SourceContract):
     name = "gpuhunt-gcp"
     answers = ("gcp.csv",)
     variables: ClassVar[dict[str, str]] = {"GPUHUNT_CATALOG_DIR": "{folder}"}
+
+
+class TestGpuRentalPrices(SourceContract):
+    name = "gpurentalprices"
+    answers = ("gpurentalprices.json",)
+    of_several_clouds = True
 
 
 SIGNS_BY_ITSELF = {"aws"}

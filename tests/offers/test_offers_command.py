@@ -15,10 +15,10 @@ from gpubench import rank
 from gpubench.cli.verbs.offers import list_
 from gpubench.models.choice import Source
 from gpubench.offers import quotes
+from gpubench.offers.refresh import import_offers
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import load_offers
 from gpubench.offers.table import NOT_RANKED
-from gpubench.offers.tables import import_offers
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
+from gpubench.offers.refresh import import_offers
 from gpubench.offers.snapshot import imported_offers, load_offers
-from gpubench.offers.tables import import_offers, read_table
+from gpubench.offers.tables import read_table
 
 SKYPILOT = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
 p4d.24xlarge,A100,8.0,96.0,1152.0,"{'Gpus': [{'Name': 'A100', 'MemoryInfo': {'SizeInMiB': 40960}}]}",21.96,9.0,us-east-1,us-east-1a

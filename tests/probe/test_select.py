@@ -70,6 +70,12 @@ def test_a_visible_entry_that_means_nothing_is_an_error_not_a_guess(four, visibl
         select_device(device)
 
 
+@pytest.mark.parametrize("visible", ["2,1,", "2,1, "])
+def test_a_comma_at_the_end_of_the_list_is_taken_as_cuda_takes_it(four, visible: str) -> None:
+    four(visible)
+    assert select_device("cuda")[0].index == 2
+
+
 @pytest.mark.parametrize("visible", ["", " ", "-1", "-1,0"])
 def test_an_empty_list_hides_every_gpu(four, visible: str) -> None:
     four(visible)

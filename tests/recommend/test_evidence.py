@@ -378,7 +378,7 @@ def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
     assert "on your own CPU, so no GPU is needed." in rank(samples=5000, **options).verdict
     assert "Your own CPU would take " in said(rank(samples=5e6, **options))
     assert rank(**options).rows[0].estimate.batch_choice == "fixed"
-    rows = rank(own=("cpu, 800 USD, 65 W",), buy=True, **options | {"limit": None}).rows
+    rows = rank(have=("cpu, 800 USD, 65 W",), buy=True, **options | {"limit": None}).rows
     assert "cpu" in {row.offer.gpu_key for row in rows}
 
 

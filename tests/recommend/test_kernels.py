@@ -92,5 +92,5 @@ def test_no_shipped_offer_is_recommended_that_torch_does_not_run(asked):
 
 
 def test_a_quote_of_the_buyers_own_names_its_gpu():
-    found = rank("resnet50", own=["V100 PCIe 16GB, 300 USD"], draws=50, as_of="2026-11-20")
+    found = rank("resnet50", have=["V100 PCIe 16GB, 300 USD"], draws=50, as_of="2026-11-20")
     assert {row.offer.provider for row in found.rows if "v100" in row.offer.gpu_key} == {"own"}

@@ -167,7 +167,7 @@ def test_the_cost_of_a_used_card_has_the_age_of_its_price_in_it():
     choice = rank("resnet50", max_purchase_usd=3000, as_of="2026-11-20", draws=50).first
     assert choice.condition == "used"
     assert choice.row.usd_per_hour.low < choice.row.usd_per_hour.value < choice.row.usd_per_hour.high
-    quoted = rank("resnet50", own=["RTX 3090, 700 USD"], gpu=["RTX 3090"], as_of="2026-11-20", draws=50)
+    quoted = rank("resnet50", have=["RTX 3090, 700 USD"], gpu=["RTX 3090"], as_of="2026-11-20", draws=50)
     own = quoted.best_to_own
     usd = own.row.usd_per_hour
     assert usd.low == usd.value == usd.high

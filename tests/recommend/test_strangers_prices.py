@@ -10,7 +10,7 @@ import pytest
 from gpubench import rank
 from gpubench.labels import gpu_name
 from gpubench.models import Ranking
-from gpubench.offers.tables import import_offers
+from gpubench.offers.refresh import import_offers
 
 DAY, AS_OF = "2026-11-18", "2026-11-20"
 COLUMNS = (

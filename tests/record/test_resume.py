@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpubench.cli.app import app
-from gpubench.cli.verbs.run import _ranked
+from gpubench.cli.verbs.run import _question
 from gpubench.errors import MisuseError
 from gpubench.measure import capability, messages
 from gpubench.measure.launcher import Launcher, Progress, Record
@@ -187,20 +187,29 @@ def test_what_goes_with_a_resume_passes(tmp_path):
     assert "no run 'latest'" in str(done.exception)
 
 
+def ranked(made):
+    asked = _question(made, None)
+    return asked.workloads, asked.task
+
+
 def test_the_ranking_is_of_what_the_run_planned(cut_off, tmp_path):
+    def ranked(plan):
+        asked = _question(plan, None)
+        return asked.workloads, asked.task
+
     made = prepared(cut_off, tmp_path).plan
-    assert _ranked(made) == (("cnn",), TaskKind.TRAIN)
+    assert ranked(made) == (("cnn",), TaskKind.TRAIN)
     inferred = (
         msgspec.structs.replace(p, case=msgspec.structs.replace(p.case, task=TaskKind.INFER))
         for p in made.cases
     )
-    assert _ranked(msgspec.structs.replace(made, cases=tuple(inferred))) == (("cnn",), TaskKind.INFER)
+    assert ranked(msgspec.structs.replace(made, cases=tuple(inferred))) == (("cnn",), TaskKind.INFER)
     pipeline = msgspec.structs.replace(
         made.cases[0],
         reference="augment",
         case=msgspec.structs.replace(made.cases[0].case, workload="augment", task=TaskKind.INFER),
     )
-    assert _ranked(msgspec.structs.replace(made, cases=(*made.cases, pipeline))) == (("cnn",), TaskKind.TRAIN)
+    assert ranked(msgspec.structs.replace(made, cases=(*made.cases, pipeline))) == (("cnn",), TaskKind.TRAIN)
 
 
 # --- the order before a run --------------------------------------------------------------------------

@@ -32,8 +32,7 @@ def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
 
 def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     profile, remark = select.select_device("cuda")
-    if remark is not None:
-        say(remark)
+    say(*filter(None, [remark]))
     build = torch_view.torch_build()
     path = request.output or Path(judge.file_name(profile, None if build is None else build.version))
     how_long = "all of it" if request.full else f"at most {units.format_limit(cuda_check.LIMIT_S)}"

@@ -14,11 +14,9 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     b = store.read_named(request.results, request.b)
     a = store.reference_for(b) if request.a == "reference" else store.read_named(request.results, request.a)
     found = compare.compare(a, b, across_devices=request.by == "device")
-    for remark in found.remarks:
-        say(remark)
+    say(*found.remarks)
     answer(as_json, lambda: found.document(tolerance), lambda: compared(found))
-    for line in _against_b(found, tolerance):
-        say(line)
+    say(*_against_b(found, tolerance))
     if found.failed(tolerance):
         return ExitCode.NO
     return ExitCode.UNDECIDED if found.undecided(tolerance) else ExitCode.DONE

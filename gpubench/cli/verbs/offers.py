@@ -36,8 +36,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
         }
 
     answer(as_json, document, lambda: listed(rows[:SHOWN_OFFERS]))
-    for line in () if as_json else _summary(rows, table, clock, explain=request.explain):
-        say(line)
+    say(*(() if as_json else _summary(rows, table, clock, explain=request.explain)))
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
@@ -105,8 +104,7 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
             done = refresh.take_over(request.url, transport, only=request.providers, **kept)
             for source in done.sources.items():
                 _say_source(*source)
-    for line in (*_set_aside(done.set_aside), *done.notes):
-        say(line)
+    say(*_set_aside(done.set_aside), *done.notes)
     unmet = done.named("failed") + (done.named("skipped") if request.providers else ())
     if done.path is not None:
         say(f"written: {plain(str(done.path), 1000)}")
@@ -136,9 +134,7 @@ def _say_source(name: str, source: snapshot.SourceOffers) -> None:
 
 
 def import_(request: ImportRequest, *, as_json: bool) -> None:
-    from gpubench.offers.tables import import_offers  # loads pandas
-
-    done = import_offers(
+    done = refresh.import_offers(
         request.file,
         format_=request.format,
         provider=request.provider,
@@ -146,8 +142,7 @@ def import_(request: ImportRequest, *, as_json: bool) -> None:
         results=request.results,
         accept_outliers=request.accept_outliers,
     )
-    for line in _set_aside(done.table.set_aside):
-        say(line)
+    say(*_set_aside(done.table.set_aside))
     offers, rows = len(done.table.offers), [each._asdict() for each in done.table.set_aside]
     instead = "" if done.replaced is None else f", in place of {done.replaced} of an earlier import"
     say(f"{offers} offers kept in {plain(str(done.path), 1000)}{instead}")

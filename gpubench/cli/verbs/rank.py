@@ -27,7 +27,7 @@ def verb(request: RankRequest, shown: ShownRequest, prices: PricesRequest, *, as
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
     wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
-    one_a_gpu = request.one_a_gpu or not (as_json or shown.every_offer)
+    one_a_gpu = request.one_a_gpu or not (as_json or (shown.table and shown.explain))
     ranking = rank.rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
     answer(
         as_json,
@@ -69,7 +69,7 @@ def ranking_parts(
         more_by: What shows the notes that are left out here.
     """
     hint = None if shown.table or shown.explain else more_by
-    said = data.of_ranking(ranking, limit, every_offer=shown.every_offer, more_by=hint)
+    said = data.of_ranking(ranking, limit, every_offer=shown.table and shown.explain, more_by=hint)
     rows = value.shown_rows(said, ranking)
     beside = [value.factor_table(rows)] if shown.table else []
     left_out = [value.beaten_table(rows), value.excluded_table(ranking)] if shown.explain else []

@@ -11,8 +11,7 @@ from gpubench.units import count
 def list_(request: ResultsRequest, *, as_json: bool) -> None:
     root = results_root(request.results)
     found = store.read_runs(root)
-    for problem in found.problems:
-        say(problem)
+    say(*found.problems)
     if found.problems and not found.runs:
         raise MisuseError(f"no readable run in {root}: {len(found.problems)} could not be read")
     rows = [
@@ -44,8 +43,7 @@ def add_(request: AddRequest, *, as_json: bool) -> None:
     store.check_writable(root)
     added = store.add_runs(root, request.sources)
     refused = (*added.refused, *added.conflicts)
-    for line in refused:
-        say(f"refused: {line}")
+    say(*(f"refused: {line}" for line in refused))
     if as_json:
         print_json({"added": added.written, "already_stored": added.present, "refused": refused})
     else:

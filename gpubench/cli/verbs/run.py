@@ -42,8 +42,7 @@ def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
         _check_report(page.report)
     stored = store.newest_runs(prepared.root).runs
     remarks = [prepared.remark] if prepared.remark else []
-    for remark in (*remarks, *doubts(prepared.plan, prepared.profiles, prepared.device, stored)):
-        say(remark)
+    say(*remarks, *doubts(prepared.plan, prepared.profiles, prepared.device, stored))
     return tell(_measure(prepared), prepared, request, page.report, as_json=as_json)
 
 

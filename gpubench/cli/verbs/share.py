@@ -15,8 +15,7 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     title, body = sharing.pull_request(run, place)
     if not as_json:
         print(f"{title}\n\n{body}\n")
-    for line in (*(f"left out: {each}" for each in left_out), *(f"not shared: {each}" for each in refused)):
-        say(line)
+    say(*(f"left out: {each}" for each in left_out), *(f"not shared: {each}" for each in refused))
     path = None if refused else request.output or place
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

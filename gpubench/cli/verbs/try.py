@@ -5,8 +5,7 @@ from gpubench.recommend.trial import write_trial
 
 def verb(request: TryRequest, *, as_json: bool) -> None:
     machine, passed_over = write_trial(request.answer, request.output, request.gpu, request.minutes)
-    for reason in passed_over:
-        say(f"passed over {reason}")
+    say(*(f"passed over {reason}" for reason in passed_over))
     folder = request.output.resolve() if request.output.is_symlink() else request.output
     script = folder / "try.sh"
     if as_json:

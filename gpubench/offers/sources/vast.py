@@ -15,7 +15,6 @@ from typing import Annotated
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.quotes import MAX_USD_PER_HOUR, MIN_USD_PER_HOUR
 from gpubench.offers.sources import (
     Complete,
     HostFacts,
@@ -26,7 +25,7 @@ from gpubench.offers.sources import (
     decode,
     decode_rows,
 )
-from gpubench.offers.table import LEAST_PCIE_BYTES_PER_S
+from gpubench.offers.table import LEAST_PCIE_BYTES_PER_S, MAX_USD_PER_HOUR, MIN_USD_PER_HOUR
 from gpubench.units import GIB
 
 URL = "https://console.vast.ai/api/v0/bundles/"
