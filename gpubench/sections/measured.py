@@ -231,8 +231,8 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
         f"{best.of.case.execution.value}, {_batches(best)}."
     )
     if losing:
-        said += f" In {count(len(losing), 'pairing')} AMP is slower, beyond the interval: "
-            "the host paces a small step."
+        slower = f"In {count(len(losing), 'pairing')} AMP is slower, beyond the interval"
+        said += f" {slower}: the host paces a small step."
     return said
 
 
