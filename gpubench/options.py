@@ -313,7 +313,9 @@ def _refusal(each: Option, value: Any, name: str) -> MisuseError:
 
 def unknown_choice(name: str, value: str, choices: Iterable[str]) -> MisuseError:
     """Return the refusal of a value that is none of the few that an option takes."""
-    return MisuseError(f"{name} {shown_value(str(value))} is unknown; choose from {', '.join(choices)}")
+    known = list(choices)
+    near = next((f" ({each} is nearest)" for each in known if value and str(value) in each), "")
+    return MisuseError(f"{name} {shown_value(str(value))} is unknown{near}; choose from {', '.join(known)}")
 
 
 def unknown_name(kind: str, name: str, near: Iterable[str]) -> MisuseError:

@@ -60,10 +60,10 @@ MUTANTS = (
     ),
     Mutant(
         name="a card that idles half of the time costs as if it idled less",
-        file="gpubench/recommend/economics.py",
-        old="idle = idle_w * (1 - utilization) / utilization",
-        new="idle = idle_w * (1 - utilization)",
-        killer="recommend/test_economics.py::test_idle_power_is_paid_by_the_useful_hours",
+        file="gpubench/recommend/owning.py",
+        old="idle_w = owned.idle_w * (1 - utilization) / utilization",
+        new="idle_w = owned.idle_w * (1 - utilization)",
+        killer="recommend/test_owning.py::test_idle_power_is_paid_by_the_useful_hours",
     ),
     Mutant(
         name="spot may lose more work than it can before it costs more than on demand",
@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         name="the chances of all offers to be the best add up to more than 100 %",
         file="gpubench/recommend/chances.py",
-        old="[(row / self.winners).mean() for row in self.won]",
-        new="[row.mean() for row in self.won]",
+        old="[(row / winners).mean() for row in won]",
+        new="[row.mean() for row in won]",
         killer="recommend/test_ties.py::test_chances_are_counted_over_draws",
     ),
     Mutant(
@@ -404,8 +404,8 @@ MUTANTS = (
     Mutant(
         name="a host whose memory does not hold the file of weights is paid for",
         file="gpubench/recommend/hosts.py",
-        old="return RAM_OVER_WEIGHTS * self.weights_bytes + RAM_BYTES_PER_GPU * gpu_count",
-        new="return RAM_BYTES_PER_GPU * gpu_count",
+        old="return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0",
+        new="return RAM_BYTES_PER_GPU * gpu_count if weights else 0.0",
         killer="recommend/test_hosts.py::test_a_host_with_too_little_memory_falls_and_one_that_does_not_say_stays",
     ),
     Mutant(

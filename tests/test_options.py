@@ -363,6 +363,11 @@ def test_choices_stand_in_the_help_and_in_one_refusal(monkeypatch, capsys, words
     assert f"[{'|'.join(choices)}]" in shown
 
 
+def test_a_part_of_a_choice_is_told_the_whole(monkeypatch, capsys) -> None:
+    refused = said(monkeypatch, capsys, "rank", "vgg16", "--precision", "fp16")[1]
+    assert "--precision 'fp16' is unknown (amp-fp16 is nearest); choose from amp" in refused
+
+
 @pytest.mark.parametrize(
     ("words", "metavar"),
     [

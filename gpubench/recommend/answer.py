@@ -206,6 +206,9 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             doubted.setdefault(each.price_doubt, {})[gpu_name(each.offer.gpu_key)] = None
     for doubt, gpus in doubted.items():
         yield tell("price_doubt", gpu=listing(gpus), doubt=doubt)
+    lone = [gpu_name(each.offer.gpu_key) for each in named if each.condition is PriceCondition.SINGLE_HOST]
+    if lone:
+        yield tell("private_host", gpu=listing(dict.fromkeys(lone)))
     for each in named:
         if each.can_feed is False:
             yield tell(

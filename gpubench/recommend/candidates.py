@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -214,40 +214,9 @@ class Candidates:
         """Which have vCPUs that feed less than their GPUs do."""
         return self.vcpu_limit < self.gpus_rate
 
-    def with_override(self, row: int, *, rate: float | None = None, price: float | None = None) -> Candidates:
-        """Return one offer by itself, its ends with it, where any of these were other than they are.
-
-        Args:
-            row: Which one.
-            rate: Of the instance [samples/s].
-            price: What is expected to be paid for it [USD/h].
-        """
-        one = np.array([row])
-        faster = 1.0 if rate is None else rate / self.rate[row]
-        expected = self.price[one] if price is None else np.array([price])
-        prices = replace(
-            self.prices, expected=expected, sigma=self.prices.sigma[one], group=self.prices.group[one]
-        )
-        columns = {name: getattr(self, name)[one] for name in _COLUMNS}
-        return replace(
-            self,
-            offers=self.offers.take(one),
-            price=expected,
-            prices=prices,
-            **columns,
-            **{name: getattr(self, name)[one] * faster for name in _RATES},
-        )
-
     def scaling(self, row: int) -> Scaling:
         """Return how the instance of a row scales."""
         return self.scalings[int(self.machine[row])]
-
-
-_COLUMNS = (
-    *("machine", "gpu", "count", "memory", "is_owned"),
-    *("pace", "delivered", "spread", "certain", "vcpu_limit"),
-)
-_RATES = ("rate", "rate_low", "rate_high", "ratio_low", "ratio_high")
 
 
 def candidates_of(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +16,6 @@ import numpy as np
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates, farthest_startup
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
-from gpubench.recommend.objective import order as best_first
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 
@@ -30,38 +28,18 @@ SURE = 0.5
 _BLOCK = 64
 
 
-class Leaders(NamedTuple):
-    """The best of every joint draw.
-
-    Attributes:
-        best: (D,) score.
-        rows: Those that are the best of some draw.
-        won: (R, D) which of them is the best of each draw.
-        winners: (D,) how many share it.
-    """
-
-    best: Floats
-    rows: Indices
-    won: Flags
-    winners: Indices
-
-    def wins(self, count: int) -> Floats:
-        """Return P(best) of each of ``count`` rows: (N,)."""
-        result = np.zeros(count)
-        result[self.rows] = [(row / self.winners).mean() for row in self.won]
-        return result
-
-
-def leaders_of(scores: Floats) -> Leaders:
-    """Return who is the best of each draw; larger scores are better.
+def wins_of(scores: Floats) -> Floats:
+    """Return P(best) of each row, (N,): those that are equally the best of a draw share it.
 
     Args:
-        scores: (N, D) score of row i in joint draw d.
+        scores: (N, D) score of row i in joint draw d, larger is better.
     """
     best = scores.max(axis=0)
     rows = np.flatnonzero((scores == best).any(axis=1))
     won = scores[rows] == best
-    return Leaders(best, rows, won, won.sum(axis=0))
+    winners, result = won.sum(axis=0), np.zeros(len(scores))
+    result[rows] = [(row / winners).mean() for row in won]
+    return result
 
 
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
@@ -128,7 +106,7 @@ class Chances:
 
     Attributes:
         p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost and hours together, and by
-            its time, whatever the rows are in order of; all NaN where only the first rows are looked at.
+            its time, whatever the rows are in order of.
 
     Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
     its own machine.
@@ -161,22 +139,22 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     for rank, tie in zip(*bands(expected[covered:detailed], kinds[covered:]), strict=True):
         ranks.append(covered + rank)
         ties.append(tie)
-    if leaders_of(expected).wins(len(rows))[0] < SURE:
+    if wins_of(expected)[0] < SURE:
         ties[0] = True
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, together, price=price, out=expected)
-    leaders = leaders_of(scores)
-    p_best[able] = leaders.wins(len(rows))
+    p_best[able] = wins_of(scores)
     rest = range(detailed + 1, len(order) + 1)
 
     def p_by(sort: str) -> Floats:
-        """Return P(best) by another figure, of the same draws where they are of all rows."""
+        """Return P(best) by another figure, of the same draws of the same rows."""
         other = msgspec.structs.replace(request, sort=sort)
         if sorted_by(other) == sorted_by(request):
             return p_best
-        if len(able) < len(pool) or sorted_by(request) == "throughput":  # which draws no hours
-            return _p_by(other, pool, order)
-        return leaders_of(drawn_merits(other, pool, rows, together, price=price)).wins(len(rows))
+        told = p_best.copy()
+        alike = drawn(other, pool, rows) if sorted_by(request) == "throughput" else together
+        told[able] = wins_of(drawn_merits(other, pool, rows, alike, price=price))
+        return told
 
     return Chances(
         ranks=[*ranks, *rest],
@@ -184,42 +162,8 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_best=p_best,
         p_cheapest=p_by("cost"),
         p_sensible=p_by("value"),
-        p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
+        p_fastest=p_by("time"),
     )
-
-
-def _is_by_time(request: RankRequest) -> bool:
-    return sorted_by(request) == ("time" if request.has_job else "throughput")
-
-
-def _p_by(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
-    """Return P(best) by what is asked, of each place of another order; NaN where few are looked at."""
-    if len(order) < len(pool):
-        return np.full(len(order), np.nan)
-    by_other = best_first(request, pool)
-    able, unable = _able(request, pool, by_other, min(len(by_other), IN_DETAIL))
-    rows = by_other[able]
-    price = drawn_prices(pool.prices, rows, request.draws, request.seed)
-    scores = drawn_merits(request, pool, rows, drawn(request, pool, rows), price=price)
-    result = np.full(len(pool), np.nan)
-    result[by_other[unable]] = 0.0
-    result[rows] = leaders_of(scores).wins(len(rows))
-    return result[order]
-
-
-def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
-    """Return P(best) by time of each place of another order, machines that are alike sharing the win."""
-    if len(order) < len(pool):
-        return np.full(len(order), np.nan)
-    _, first, kinds = np.unique(pool.kind[order], return_index=True, return_inverse=True)
-    machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order[first])
-    paces = -machines.known[..., 1] if request.has_job else machines.known
-    leaders, which = leaders_of(paces), machines.which[kinds]
-    alike = np.bincount(which)
-    winners = alike[leaders.rows] @ leaders.won
-    result = np.zeros(len(alike))
-    result[leaders.rows] = (leaders.won / winners).mean(axis=1)
-    return result[which]
 
 
 def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
@@ -238,7 +182,9 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     few = np.empty(len(by_kind), dtype=bool)
     few[by_kind] = np.arange(len(by_kind)) - first < _CHANCES
-    may_lead = _may_lead(request, pool, order)
+    sorts = (request.sort, "cost", "value", "time")
+    asked = (msgspec.structs.replace(request, sort=sort) for sort in sorts)
+    may_lead = np.logical_or.reduce([_may_lead(each, pool, order) for each in asked])
     return np.flatnonzero(is_detailed | few & may_lead), ~(is_detailed | may_lead)
 
 

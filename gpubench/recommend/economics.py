@@ -19,7 +19,6 @@ SECONDS_PER_HOUR = 3600.0
 SECOND_IN_HOURS = 1 / 3600
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
 MINUTES_PER_HOUR = 60.0
-WATTS_PER_KW = 1000.0
 
 _ROUNDING = 1e-9
 """Hours; 2.0000000001 hours are billed as 2."""
@@ -31,11 +30,6 @@ def samples_per_usd(samples_per_s: Figure, usd_per_hour: Figure) -> Figure:
     1,000 samples/s at 2.50 USD/h are 3600 x 1000 / 2.50 = 1,440,000 samples for a dollar.
     """
     return SECONDS_PER_HOUR * samples_per_s / usd_per_hour
-
-
-def usd_per_million_samples(samples_per_dollar: Figure) -> Figure:
-    """Return the price of a million samples: 1e6 / 1,440,000 = 0.694 USD."""
-    return 1e6 / samples_per_dollar
 
 
 def train_hours(samples: float, samples_per_s: Figure) -> Figure:
@@ -106,59 +100,3 @@ def job_cost(
     if np.any(egress_usd):
         usd = usd + egress_usd
     return usd * (1 + tax) if tax else usd
-
-
-def spot_break_even(on_demand_usd_per_hour: Figure, spot_usd_per_hour: Figure) -> Figure:
-    """Return the share of work that may be lost before an hour's work on spot costs as much as on demand.
-
-    Of a job also what is paid once counts: ``spot.spot_break_even``.
-
-    2.76 on demand against 2.00 spot: 2.76 / 2.00 - 1 = 0.38, so spot wins while lost work stays under 38 %.
-    """
-    return on_demand_usd_per_hour / spot_usd_per_hour - 1
-
-
-def useful_hours(years: float, utilization: float) -> float:
-    """Return the hours at work in a life: 4 years at 0.5 are 4 x 8760 x 0.5 = 17,520 h."""
-    return years * HOURS_PER_YEAR * utilization
-
-
-def capital_usd_per_hour(purchase_usd: float, resale_usd: float, hours: float) -> float:
-    """Return the loss of value per useful hour: (30,000 - 9,000) / 17,520 = 1.199 USD."""
-    return (purchase_usd - resale_usd) / hours
-
-
-def energy_usd_per_hour(
-    power_w: float, pue: float, tariff_usd_per_kwh: float, idle_w: float = 0.0, utilization: float = 1.0
-) -> float:
-    """Return the energy bill of a useful hour, and of the idle hours that go with it.
-
-    650 W at PUE 1.3 and 0.15 USD/kWh: 0.65 x 1.3 x 0.15 = 0.127 USD. Idle at 60 W for half of all hours
-    adds 0.06 x 1.3 x 0.15 x (1 - 0.5) / 0.5 = 0.012 USD.
-    """
-    idle = idle_w * (1 - utilization) / utilization
-    return (power_w + idle) / WATTS_PER_KW * pue * tariff_usd_per_kwh
-
-
-def break_even_hours(
-    purchase_usd: float, resale_usd: float, rent_usd_per_hour: float, running_usd_per_hour: float
-) -> float | None:
-    """Return the useful hours after which owning has cost as little as renting; None for never.
-
-    (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h. Never, where the rent is not above the running cost.
-    """
-    saved = rent_usd_per_hour - running_usd_per_hour
-    return (purchase_usd - resale_usd) / saved if saved > 0 else None
-
-
-def break_even_utilization(hours: float | None, years: float) -> float | None:
-    """Return those hours as a share of a life: 7,334 / (4 x 8760) = 0.209; None where it exceeds 1."""
-    if hours is None:
-        return None
-    share = hours / (years * HOURS_PER_YEAR)
-    return share if share <= 1 else None
-
-
-def committed_usd_per_useful_hour(usd_per_hour: float, utilization: float) -> float:
-    """Return what a commitment costs per useful hour: it is paid day and night, 1.80 / 0.5 = 3.60 USD."""
-    return usd_per_hour / utilization

@@ -306,17 +306,14 @@ def eligible(
     filtered: FilterResult,
     evidence_for: Callable[[Sequence[str]], Evidence],
     drawer: Drawer | None = None,
-    *,
-    first_only: bool = False,
 ) -> Eligible:
-    """Put the offers that can do the job in order; with ``first_only`` no other row is looked at.
+    """Put the offers that can do the job in order.
 
     Args:
         request: A checked request.
         filtered: What the same request leaves.
         evidence_for: GPU keys to what is known of them.
         drawer: Joint draws of estimates; None is ``predict.answers.draw``.
-        first_only: Whether the chances of the first row are all that is asked.
 
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
@@ -332,8 +329,7 @@ def eligible(
         error = nothing_left(len(filtered.every), excluded)
         raise MisuseError(f"{error}; {_relaxed(request, finder.pool_of(kept))}")
     order = objective.order(request, pool)
-    chances = chances_of(request, pool, order[:1] if first_only else order)
-    return Eligible(finder, pool, order, chances, excluded)
+    return Eligible(finder, pool, order, chances_of(request, pool, order), excluded)
 
 
 def runnable_of(
@@ -355,7 +351,7 @@ def runnable_of(
     without_room = evidence.without_room if request.one_job_over_all_gpus else None
     finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
     kept, unknown = finder.runnable(filtered.kept)
-    kept, without = apply(list(gates_of(evidence.host)), kept)
+    kept, without = apply(gates_of(evidence.host), kept)
     kept, dear = within_the_sum(request, kept, filtered.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)
@@ -477,14 +473,3 @@ def _at_least(figure: float) -> str:
     """Return a figure as an option takes it, in three digits, rounded up so that it suffices."""
     step = 10.0 ** (math.floor(math.log10(figure)) - 2)
     return f"{math.ceil(figure / step) * step:.12g}"
-
-
-def meets(request: RankRequest, pool: Candidates) -> bool:
-    """Return whether all of these offers would meet the deadline, the budget and the ceiling on the price."""
-    most = request.max_usd_per_hour
-    return (most is None or bool((pool.price <= most).all())) and not misses(request, pool)
-
-
-def limits_price(request: RankRequest) -> bool:
-    """Return whether a price alone can make an offer miss what was asked."""
-    return request.budget_usd is not None or request.max_usd_per_hour is not None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubench.models import GpuSpec, Offer
 from gpubench.names import nearest, normalize
@@ -99,6 +100,17 @@ def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
+class _Limit(NamedTuple):
+    """What a GPU must be: where its data sheet says it, which values do, and in words why others do not."""
+
+    option: str
+    is_asked: bool
+    of: Callable[[GpuSpec], Any]
+    does: Callable[[Any], bool]
+    unknown: str
+    otherwise: Callable[[Any], str]
+
+
 def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     """Yield the option and the test of each factor that the request restricts.
 
@@ -107,100 +119,82 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     Raises:
         MisuseError: If a line, architecture or memory type is named that the table does not know.
     """
+    lines = _known("line", [line for word in request.lines for line in lines_meant(word)], LINES)
+    architectures = _known("architecture", request.architectures, ())
+    memory = _memory_type(request.memory_type)
     for name, field, bound, scale, unit in (
         ("--min-memory-gib", "memory_bytes", request.min_memory_gib, GIB, "GiB of memory"),
-        (
-            "the setting min-bandwidth-gbps",
-            "memory_bandwidth_bytes_per_s",
-            request.min_bandwidth_gbps,
-            _GIGA,
-            "GB/s",
-        ),
+        ("the setting min-bandwidth-gbps", "memory_bandwidth_bytes_per_s", request.min_bandwidth_gbps,
+         _GIGA, "GB/s"),
         ("the setting min-cores", "cuda_core_count", request.min_cores, 1, "cores"),
         ("the setting min-tensor-cores", "tensor_core_count", request.min_tensor_cores, 1, "tensor cores"),
-    ):
+    ):  # fmt: skip
         if bound is not None:
             yield name, _at_least(field, bound, scale, unit)
-    if request.max_watts is not None:
-        yield "the setting max-watts", _at_most_watts(request.max_watts)
-    if request.lines:
-        wanted = [line for word in request.lines for line in lines_meant(word)]
-        yield "the setting line", _one_of("line", wanted, LINES)
-    if request.architectures:
-        yield "the setting architecture", _one_of("architecture", request.architectures, ())
-    if request.memory_type is not None:
-        yield "the setting memory-type", _memory_type(request.memory_type)
-    for name, is_wanted, holds, otherwise in (
-        ("the setting ecc", request.ecc, ecc_of, "no memory that corrects errors, or not known"),
-        ("the setting fp64", request.fp64, has_fast_fp64, "no fast FP64, or not known"),
-        (
-            "the setting nvlink",
-            request.nvlink,
-            attrgetter("is_linked"),
-            "no NVLink, or only with a bridge that is sold apart",
-        ),
-    ):
-        if is_wanted:
-            yield name, _must(holds, otherwise)
-    if request.cooling is not None:
-        cooling = request.cooling
-        yield (
-            "the setting cooling",
-            _must(lambda spec: cooling_of(spec) == cooling, f"its cooling is not {cooling}"),
-        )
+    most_w, cooling = request.max_watts or math.inf, request.cooling
+    for each in (
+        _Limit("the setting max-watts", request.max_watts is not None, attrgetter("board_power_w"),
+               lambda watts: watts <= most_w, "its power is not known",
+               lambda watts: f"{watts:g} W for one GPU, above {most_w:g} W"),
+        _Limit("the setting line", bool(lines), attrgetter("line"),
+               lambda line: normalize(line) in lines, "its line is not known", lambda line: f"line {line}"),
+        _Limit("the setting architecture", bool(architectures), attrgetter("architecture"),
+               lambda name: normalize(name) in architectures, "its architecture is not known",
+               lambda name: f"architecture {name}"),
+        _Limit("the setting memory-type", bool(memory), attrgetter("memory_type"),
+               lambda name: name.casefold().startswith(memory), "its memory type is not known",
+               lambda name: f"memory {name}"),
+        _Limit("the setting ecc", request.ecc, ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
+        _Limit("the setting fp64", request.fp64, has_fast_fp64, bool, _NO_FP64, lambda _: _NO_FP64),
+        _Limit("the setting nvlink", request.nvlink, attrgetter("is_linked"), bool,
+               _NO_LINK, lambda _: _NO_LINK),
+        _Limit("the setting cooling", cooling is not None, cooling_of, lambda kind: kind == cooling,
+               f"its cooling is not {cooling}", lambda _: f"its cooling is not {cooling}"),
+    ):  # fmt: skip
+        if each.is_asked:
+            yield each.option, _reason_of(each)
+
+
+_NO_ECC = "no memory that corrects errors, or not known"
+_NO_FP64 = "no fast FP64, or not known"
+_NO_LINK = "no NVLink, or only with a bridge that is sold apart"
 
 
 def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
+    return _reason_of(
+        _Limit(
+            option="",
+            is_asked=True,
+            of=attrgetter(field),
+            does=lambda value: value >= bound * scale,
+            unknown=f"its {unit} {'are' if unit.endswith('s') else 'is'} not known",
+            otherwise=lambda value: f"{format_number(value / scale)} {unit}, under {bound:g}",
+        )
+    )
+
+
+def _reason_of(limit: _Limit) -> Reason:
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        value = None if spec is None else getattr(spec, field)
+        value = None if spec is None else limit.of(spec)
         if value is None:
-            return f"its {unit} are not known" if unit.endswith("s") else f"its {unit} is not known"
-        return None if value >= bound * scale else f"{format_number(value / scale)} {unit}, under {bound:g}"
+            return limit.unknown
+        return None if limit.does(value) else limit.otherwise(value)
 
     return reason
 
 
-def _at_most_watts(most: float) -> Reason:
-    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        power_w = None if spec is None else spec.board_power_w
-        if power_w is None:
-            return "its power is not known"
-        return None if power_w <= most else f"{power_w:g} W for one GPU, above {most:g} W"
-
-    return reason
-
-
-def _one_of(field: str, wanted: Sequence[str], more: Iterable[str]) -> Reason:
+def _known(field: str, wanted: Sequence[str], more: Iterable[str]) -> frozenset[str]:
+    """Return the names that are wanted as they are compared; one that no GPU has is a mistake."""
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
-    chosen = {normalize(name) for name in wanted}
-    for name in sorted(chosen - {normalize(value) for value in known}):
+    chosen = frozenset(map(normalize, wanted))
+    for name in sorted(chosen - set(map(normalize, known))):
         raise unknown_name(field, name, nearest(name, [*known, *more]) or known)
-
-    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        value = None if spec is None else getattr(spec, field)
-        if value is None:
-            return f"its {field} is not known"
-        return None if normalize(value) in chosen else f"{field} {value}"
-
-    return reason
+    return chosen
 
 
-def _memory_type(wanted: str) -> Reason:
+def _memory_type(wanted: str | None) -> str:
     known = sorted({spec.memory_type for spec in load_specs().values() if spec.memory_type})
-    start = wanted.casefold()
+    start = (wanted or "").casefold()
     if not any(name.casefold().startswith(start) for name in known):
-        raise unknown_choice("the setting memory-type", wanted, known)
-
-    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        if spec is None or spec.memory_type is None:
-            return "its memory type is not known"
-        return None if spec.memory_type.casefold().startswith(start) else f"memory {spec.memory_type}"
-
-    return reason
-
-
-def _must(holds: Callable[[GpuSpec], bool | None], otherwise: str) -> Reason:
-    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        return None if spec is not None and holds(spec) else otherwise
-
-    return reason
+        raise unknown_choice("the setting memory-type", wanted or "", known)
+    return start

@@ -27,14 +27,15 @@ from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.options import unknown_name
 from gpubench.recommend.candidates import QUOTED
-from gpubench.recommend.factors import cooling_of, factor_filters
-from gpubench.recommend.hosts import HostNeed, lacks_disk, lacks_lanes, lacks_ram
+from gpubench.recommend.factors import Reason, cooling_of, factor_filters
+from gpubench.recommend.hosts import GATES, Gate, HostNeed, lacks
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
 from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
 from gpubench.specs import NO_GPU_NEAR, known_keys, load_specs, nearest_keys
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
-from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
+from gpubench.units import count as number_of
+from gpubench.units import format_number, format_percent, format_price, format_usd, listing, plain
 
 _ROUNDING = 1e-9
 BUY = "--buy"
@@ -45,16 +46,6 @@ FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
 NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 """Limits whose exclusions end with the offer that is nearest to them."""
-WITHOUT_A_FAN = "a card without a fan"
-MODULE = "a module that is sold with a server"
-HOST_LIMITS = (
-    "the setting circuit-watts",
-    "the setting psu-watts",
-    "the setting slots",
-    WITHOUT_A_FAN,
-    MODULE,
-    "the setting jobs-per-month",
-)
 NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
 
 
@@ -68,7 +59,7 @@ class Filter:
     """
 
     option: str
-    reason: Callable[[Offer, GpuSpec | None], str | None]
+    reason: Reason
     owned: bool = False
     fields: tuple[str, ...] = ()
     suspects: Callable[[Offers], Flags] | None = None
@@ -192,99 +183,6 @@ def _with_reason(exclusion: Exclusion) -> str:
     return f"{gpus_of(exclusion.offer)} at {offer_name(exclusion.offer)}: {plain(exclusion.reason)}"
 
 
-def filters_of(
-    request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
-) -> Iterator[Filter]:
-    """Yield the filters that a request asks for, but for how an offer is paid; cheapest test first.
-
-    Owned hardware has no provider and no region, so it passes those.
-
-    Args:
-        request: What the buyer rules out.
-        offers: Every offer known: a name that none of them bears is a mistake.
-        market: What is expected of their prices, and the day that ages count to.
-        machines: What owning means, for the owned ones among them.
-
-    Raises:
-        MisuseError: If a GPU, provider or region is named that no offer or specification knows.
-    """
-    yield Filter(
-        "being no offer of a machine today",
-        lambda offer, _: NOT_RANKED.get(offer.kind),
-        fields=("kind",),
-    )
-    yield Filter(
-        "a price of 0 or less",
-        lambda offer, _: f"price {offer.price_usd_per_hour} USD/h cannot be ranked",
-        suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
-    )
-    yield from _place_filters(request, offers)
-    yield from _named_filters(request, offers)
-    if request.max_price_age_days is None:
-        old = outdated(offers, market.today)
-        yield Filter(
-            "being old, with newer prices beside it (setting max-price-age ranks them)",
-            lambda offer, _: old.get(offer_key(offer)),
-            suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
-        )
-    yield from _figure_filters(request, market)
-    yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
-    yield _software_filter(request, offers)
-    yield from _card_filters(request, offers, market, machines)
-    yield from host_filters(request, machines)
-
-
-def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
-    """Return the filters on how an offer is paid: what they drop may still be what owning is held against.
-
-    Args:
-        request: What the buyer rules out.
-        pricings: Those that any offer has; a filter that no offer can fall to is left out.
-    """
-    unwanted: dict[Pricing, tuple[str, str]] = {}
-    if request.buys:
-        unwanted = dict.fromkeys(Pricing, (BUY, "to rent, not to buy"))
-        del unwanted[Pricing.OWNED]
-    if request.rent_or_buy == "rent":
-        unwanted[Pricing.OWNED] = ("rent", "to buy, not to rent")
-    if not request.spot:
-        words = ("on demand only (--spot adds spot prices)", "a spot price; --spot ranks these too")
-        unwanted.setdefault(Pricing.SPOT, words)
-    if request.commit is None:
-        words = ("no commitments (--commit adds them)", "a commitment; --commit 1y or 3y ranks these too")
-        unwanted.setdefault(Pricing.RESERVED, words)
-    found = [_paid_otherwise(pricing, *unwanted[pricing]) for pricing in pricings if pricing in unwanted]
-    return found if request.commit is None else [*found, _term_filter(request.commit)]
-
-
-def _term_filter(commit: str) -> Filter:
-    def another_term(offer: Offer, _: GpuSpec | None) -> str | None:
-        is_meant = offer.pricing is not Pricing.RESERVED or offer.term_years == COMMITMENTS[commit]
-        return None if is_meant else f"a commitment of {count(offer.term_years or 0, 'year')}"
-
-    return Filter("--commit", another_term, fields=("pricing", "term_years"))
-
-
-def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
-    return Filter(option, lambda offer, _: words if offer.pricing is pricing else None, fields=("pricing",))
-
-
-def gates_of(need: HostNeed) -> Iterator[Filter]:
-    """Yield what a rented host must have for a job, each where a column tells it."""
-    for name, lacks, fields in (
-        ("too little RAM in the host", lacks_ram, ("ram_bytes", "gpu_count")),
-        ("too small a disk in the host", lacks_disk, ("disk_bytes",)),
-        ("GPUs on a riser", lacks_lanes, ("pcie_bytes_per_s",)),
-    ):
-
-        def reason(
-            offer: Offer, _: GpuSpec | None, lacks: Callable[[Offer, HostNeed], str | None] = lacks
-        ) -> str | None:
-            return lacks(offer, need)
-
-        yield Filter(name, reason, fields=fields)
-
-
 def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:
     """Part offers into those whose prices count and those that are likely a mistake.
 
@@ -387,27 +285,6 @@ def _named(specs: Sequence[GpuSpec | None]) -> str:
     return f"{first} is" if len(specs) == 1 else f"{first} and {len(specs) - 1} more of that name are"
 
 
-def _software_filter(request: RankRequest, offers: Offers) -> Filter:
-    """Return what leaves out the GPUs that today's torch has no kernels for; what is unknown stays.
-
-    One that the buyer names stays too, with ``--gpu`` or by a quote of it; a name that also means a GPU which
-    torch runs asks for that one.
-    """
-    known = sorted(offers.gpu_key.present)
-    meant = (match_gpus([name], known) for name in request.gpus)
-    named = frozenset[str]().union(*(keys for keys in meant if not any(map(_runs, keys))))
-
-    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        return None if spec is None or spec.key in named or _runs(spec.key) else _without_kernels(spec)
-
-    return Filter(
-        NO_KERNELS,
-        reason,
-        fields=("gpu_key",),
-        suspects=lambda offers: ~(offers.is_owned & offers.provider.equals(QUOTED)),
-    )
-
-
 def _runs(gpu_key: str) -> bool:
     """Return whether today's torch may run on a GPU: where that is not known, it is not held against it."""
     spec = load_specs().get(gpu_key)
@@ -424,86 +301,6 @@ def _without_kernels(spec: GpuSpec) -> str:
         f"torch {newest_release()} as pip installs it has no kernels for {named_target}: {still}; "
         "naming the GPU with --gpu ranks it"
     )
-
-
-def _card_filters(
-    request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
-) -> Iterator[Filter]:
-    """Yield what leaves out cards of another condition, and prices that nobody asks today."""
-    named = match_gpus(request.gpus, sorted(offers.gpu_key.present))
-    sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit's launch price is called what it is
-
-    def another_condition(offer: Offer, _: GpuSpec | None) -> str | None:
-        machine, wanted = machines.get(offer), request.condition
-        is_meant = machine is None or machine.condition in {wanted, PriceCondition.QUOTED}
-        return None if is_meant or wanted is None else f"it is not sold {wanted}"
-
-    def not_asked(offer: Offer, _: GpuSpec | None) -> str | None:
-        machine = machines.get(offer)
-        if machine is None or machine.condition in sure or offer.gpu_key in named:
-            return None
-        age = age_days(machine.price_date, market.today)
-        if age > NOT_CURRENT_AFTER_DAYS:
-            return f"its price is {age} days old"
-        return "its price is what somebody plans with" if machine.is_planned else None
-
-    yield Filter("--condition", another_condition, owned=True)
-    yield Filter(NOT_ASKED_TODAY, not_asked, owned=True)
-
-
-def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
-    """Yield what a machine must keep within: power, slots, air, and the hours of a month."""
-    for limit in HOST_LIMITS:
-
-        def reason(offer: Offer, spec: GpuSpec | None, limit: str = limit) -> str | None:
-            return _misfits(request, machines[offer], spec).get(limit) if offer in machines else None
-
-        yield Filter(limit, reason, owned=True)
-
-
-def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
-    """Return the limits that a machine exceeds, each with the reason; a limit that nobody knows has none."""
-    circuit_w = request.circuit_watts or math.inf
-    host = machine.host
-    psu_w, room = request.psu_watts or math.inf, request.slots or math.inf
-    if host is not None:
-        psu_w = host.psu_watts if "psu_watts" in machine.assumed else psu_w
-        room = host.slots if "slots" in machine.assumed else room
-    in_a_desktop = host is not None and not host.has_airflow
-    in_a_desktop = in_a_desktop and "host_usd" in machine.assumed and machine.host_usd > 0
-    form = None if spec is None else spec.form_factor
-    is_module = (
-        host is not None and form not in {None, "PCIe"} and machine.condition is not PriceCondition.QUOTED
-    )
-    has_fan = spec is None or cooling_of(spec) == "active"
-    fan_words = " (setting own-fan)" if request.own_fan else ": give the price of a server for it by host-usd"
-    board_w = None if spec is None else spec.board_power_w
-    cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
-    slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
-    months = machine.utilization.likely
-    reasons = {
-        "the setting circuit-watts": f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
-        WITHOUT_A_FAN: f"it has no fan of its own{fan_words}",
-        "the setting psu-watts": (
-            f"its cards draw {cards_w:,.0f} W and the host {machine.host_w:.0f} W, above "
-            f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (setting psu-watts)"
-        ),
-        "the setting slots": f"its cards take {slots:g} slots, above {room} (setting slots)",
-        MODULE: f"it is a module ({form}), which no host for cards takes",
-        "the setting jobs-per-month": (
-            f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work for "
-            f"it: {math.ceil(months - _ROUNDING)} such machines do them"
-        ),
-    }
-    is_beyond = {
-        "the setting circuit-watts": machine.power_w > circuit_w,
-        WITHOUT_A_FAN: not has_fan and (in_a_desktop or request.own_fan),
-        "the setting psu-watts": cards_w + machine.host_w > psu_w * PSU_SHARE,
-        "the setting slots": slots > room,
-        MODULE: is_module,
-        "the setting jobs-per-month": months > 1 + _ROUNDING,
-    }
-    return {limit: why for limit, why in reasons.items() if is_beyond[limit]}
 
 
 def within_the_sum(
@@ -523,37 +320,125 @@ def within_the_sum(
     return offers.where(is_kept), excluded
 
 
-def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
-    """Yield the filters on who has a GPU, where, and which; what is owned has no provider and no region."""
-    if request.providers:
-        providers = known_providers(request.providers, offers.provider.present)
+# --- the gates -------------------------------------------------------------------------------------------
 
-        def another_provider(offer: Offer, _: GpuSpec | None) -> str | None:
-            is_meant = offer.pricing is Pricing.OWNED or offer.provider.casefold() in providers
-            return None if is_meant else "another provider"
 
-        yield Filter("--provider", another_provider, fields=("provider", "pricing"))
-    if request.regions:
-        regions = known_regions(request.regions, offers.region.present)
+def filters_of(
+    request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
+) -> Iterator[Filter]:
+    """Yield the filters that a request asks for, but for how an offer is paid; cheapest test first.
 
-        def elsewhere(offer: Offer, _: GpuSpec | None) -> str | None:
-            here = offer.region
-            if offer.pricing is Pricing.OWNED:
-                return None
-            if here is None:
-                return "its region is not stated"
-            return None if any(is_in(here, name) for name in regions) else f"in region {plain(here)}"
+    Owned hardware has no provider and no region, so it passes those.
 
-        yield Filter("--region", elsewhere, fields=("region", "pricing"))
-    if request.sellers:
+    Args:
+        request: What the buyer rules out.
+        offers: Every offer known: a name that none of them bears is a mistake.
+        market: What is expected of their prices, and the day that ages count to.
+        machines: What owning means, for the owned ones among them.
 
-        def another_seller(offer: Offer, _: GpuSpec | None) -> str | None:
-            is_meant = offer.seller is None or offer.seller in request.sellers
-            return None if is_meant else f"its seller is {offer.seller}"
+    Raises:
+        MisuseError: If a GPU, provider or region is named that no offer or specification knows.
+    """
+    yield Filter(
+        "being no offer of a machine today",
+        lambda offer, _: NOT_RANKED.get(offer.kind),
+        fields=("kind",),
+    )
+    yield Filter(
+        "a price of 0 or less",
+        lambda offer, _: f"price {offer.price_usd_per_hour} USD/h cannot be ranked",
+        suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
+    )
+    yield from _of_the_offer(request, offers, market)
+    yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
+    yield from _of_the_card(request, offers, market, machines)
 
-        yield Filter("--seller", another_seller, fields=("seller",))
-    if request.gpus:
-        yield _gpu_filter(request.gpus, sorted(offers.gpu_key.present))
+
+def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Iterator[Filter]:
+    """Yield what restricts seller, place, GPU, number, price and its age."""
+    providers = known_providers(request.providers, offers.provider.present)
+    regions = known_regions(request.regions, offers.region.present)
+    there = {name.casefold() for name in offers.provider.present}
+    unwanted = {name.casefold() for name in request.excluded}
+    unwanted_gpus = {key for name in unwanted - there for key in _gpus_to_exclude(name, there)}
+    count, most_days = request.count, request.max_price_age_days
+    most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
+    old = outdated(offers, market.today) if most_days is None else {}
+
+    def is_owned(offer: Offer) -> bool:
+        return offer.pricing is Pricing.OWNED
+
+    def elsewhere(offer: Offer, _: GpuSpec | None) -> str | None:
+        if is_owned(offer) or (offer.region and any(is_in(offer.region, name) for name in regions)):
+            return None
+        return f"in region {plain(offer.region)}" if offer.region else "its region is not stated"
+
+    def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
+        age = age_days(offer.price_date, market.today)
+        return f"its price is {age} days old, above {most_days}" if age > (most_days or 0) else None
+
+    gates = (
+        (
+            request.providers,
+            Filter(
+                "--provider",
+                lambda o, _: (
+                    None if is_owned(o) or o.provider.casefold() in providers else "another provider"
+                ),
+                fields=("provider", "pricing"),
+            ),
+        ),
+        (request.regions, Filter("--region", elsewhere, fields=("region", "pricing"))),
+        (
+            request.sellers,
+            Filter(
+                "--seller",
+                lambda o, _: None if o.seller in {None, *request.sellers} else f"its seller is {o.seller}",
+                fields=("seller",),
+            ),
+        ),
+        (request.gpus, _gpu_filter(request.gpus, sorted(offers.gpu_key.present))),
+        (
+            request.excluded,
+            Filter(
+                "--exclude",
+                lambda o, _: (
+                    "excluded by name"
+                    if o.gpu_key in unwanted_gpus or (not is_owned(o) and o.provider.casefold() in unwanted)
+                    else None
+                ),
+                fields=("provider", "pricing", "gpu_key"),
+            ),
+        ),
+        (
+            most_days is None,
+            Filter(
+                "being old, with newer prices beside it (setting max-price-age ranks them)",
+                lambda o, _: old.get(offer_key(o)),
+                suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
+            ),
+        ),
+        (
+            count is not None,
+            Filter(
+                "--count",
+                lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}",
+                fields=("gpu_count",),
+            ),
+        ),
+        (
+            request.max_usd_per_hour is not None,
+            Filter(
+                "the setting max-usd-per-hour",
+                lambda o, _: (
+                    f"{format_usd(expected_usd_per_hour(o, market))} an hour, above {format_usd(most)}"
+                ),
+                suspects=lambda offers: prices_of(offers, market).expected > most,
+            ),
+        ),
+        (most_days is not None, Filter("the setting max-price-age", too_old, fields=("price_date",))),
+    )
+    yield from (each for is_asked, each in gates if is_asked)
 
 
 def _gpu_filter(names: Iterable[str], present: Sequence[str]) -> Filter:
@@ -569,18 +454,164 @@ def _gpu_filter(names: Iterable[str], present: Sequence[str]) -> Filter:
     return Filter("--gpu", another, fields=("gpu_key", "gpu_count"))
 
 
-def _named_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
-    """Yield the filter on the providers and GPUs that are excluded by name."""
-    if request.excluded:
-        there = {name.casefold() for name in offers.provider.present}
-        unwanted = {name.casefold() for name in request.excluded}
-        gpu_keys = {key for name in unwanted - there for key in _gpus_to_exclude(name, there)}
+def _of_the_card(
+    request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
+) -> Iterator[Filter]:
+    """Yield what leaves out GPUs without kernels, and hardware of another kind or that does not fit.
 
-        def is_excluded(offer: Offer, _: GpuSpec | None) -> str | None:
-            is_by = offer.pricing is not Pricing.OWNED and offer.provider.casefold() in unwanted
-            return "excluded by name" if is_by or offer.gpu_key in gpu_keys else None
+    A GPU that today's torch has no kernels for stays where the buyer names it, with ``--gpu`` or by a quote
+    of it; a name that also means a GPU which torch runs asks for that one.
+    """
+    known = sorted(offers.gpu_key.present)
+    meant = [match_gpus([name], known) for name in request.gpus]
+    named = frozenset[str]().union(*meant)
+    old = frozenset[str]().union(*(keys for keys in meant if not any(map(_runs, keys))))
+    sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit's launch price is called what it is
+    wanted = {request.condition, PriceCondition.QUOTED}
 
-        yield Filter("--exclude", is_excluded, fields=("provider", "pricing", "gpu_key"))
+    def not_asked(offer: Offer, _: GpuSpec | None) -> str | None:
+        machine = machines.get(offer)
+        if machine is None or machine.condition in sure or offer.gpu_key in named:
+            return None
+        age = age_days(machine.price_date, market.today)
+        if age > NOT_CURRENT_AFTER_DAYS:
+            return f"its price is {age} days old"
+        return "its price is what somebody plans with" if machine.is_planned else None
+
+    def another_condition(offer: Offer, _: GpuSpec | None) -> str | None:
+        machine = machines.get(offer)
+        return (
+            None if machine is None or machine.condition in wanted else f"it is not sold {request.condition}"
+        )
+
+    yield Filter(
+        NO_KERNELS,
+        lambda _, spec: (
+            None if spec is None or spec.key in old or _runs(spec.key) else _without_kernels(spec)
+        ),
+        fields=("gpu_key",),
+        suspects=lambda offers: ~(offers.is_owned & offers.provider.equals(QUOTED)),
+    )
+    if request.condition is not None:
+        yield Filter("--condition", another_condition, owned=True)
+    yield Filter(NOT_ASKED_TODAY, not_asked, owned=True)
+    yield from host_filters(request, machines)
+
+
+def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
+    """Return the filters on how an offer is paid: what they drop may still be what owning is held against.
+
+    Args:
+        request: What the buyer rules out.
+        pricings: Those that any offer has; a filter that no offer can fall to is left out.
+    """
+    rents, years = request.rent_or_buy == "rent", COMMITMENTS.get(request.commit or "")
+    gates = (
+        (request.buys, {*Pricing} - {Pricing.OWNED}, BUY, "to rent, not to buy"),
+        (rents, {Pricing.OWNED}, "rent", "to buy, not to rent"),
+        (
+            not request.spot,
+            {Pricing.SPOT},
+            "on demand only (--spot adds spot prices)",
+            "a spot price; --spot ranks these too",
+        ),
+        (
+            years is None,
+            {Pricing.RESERVED},
+            "no commitments (--commit adds them)",
+            "a commitment; --commit 1y or 3y ranks these too",
+        ),
+    )
+    found = [
+        Filter(option, _paid_as(of, words), fields=("pricing",))
+        for is_asked, of, option, words in gates
+        if is_asked and of & {*pricings}
+    ]
+    if years is not None:
+
+        def another_term(offer: Offer, _: GpuSpec | None) -> str | None:
+            is_meant = offer.pricing is not Pricing.RESERVED or offer.term_years == years
+            return None if is_meant else f"a commitment of {number_of(offer.term_years or 0, 'year')}"
+
+        found.append(Filter("--commit", another_term, fields=("pricing", "term_years")))
+    return found
+
+
+def _paid_as(of: Collection[Pricing], words: str) -> Reason:
+    return lambda offer, _: words if offer.pricing in of else None
+
+
+def gates_of(need: HostNeed) -> list[Filter]:
+    """Return what a rented host must have for a job, each where a column tells it."""
+    return [Filter(gate.option, _of_the_host(gate, need), fields=gate.fields) for gate in GATES]
+
+
+def _of_the_host(gate: Gate, need: HostNeed) -> Reason:
+    return lambda offer, _: lacks(gate, offer, need)
+
+
+HOST_LIMITS = (
+    *(f"the setting {name}" for name in ("circuit-watts", "psu-watts", "slots", "jobs-per-month")),
+    "a card without a fan",
+    "a module that is sold with a server",
+)
+"""What a machine to own must keep within."""
+
+
+def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
+    """Yield what a machine must keep within: power, slots, air, and the hours of a month."""
+
+    def of_ones_own(limit: str) -> Reason:
+        return lambda offer, spec: (
+            _misfits(request, machines[offer], spec).get(limit) if offer in machines else None
+        )
+
+    yield from (Filter(limit, of_ones_own(limit), owned=True) for limit in HOST_LIMITS)
+
+
+def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
+    """Return the limits that a machine exceeds, each with the reason; a limit that nobody knows has none."""
+    host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
+    psu_w, room = (
+        getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf
+        for name in ("psu_watts", "slots")
+    )
+    form = None if spec is None else spec.form_factor
+    board_w = None if spec is None else spec.board_power_w
+    cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
+    slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
+    is_quoted, has_fan = machine.condition is PriceCondition.QUOTED, not spec or cooling_of(spec) == "active"
+    in_a_desktop = bool(
+        host and not host.has_airflow and machine.host_usd > 0 and "host_usd" in machine.assumed
+    )
+    fan = " (setting own-fan)" if request.own_fan else ": give the price of a server for it by host-usd"
+    beyond = (
+        (
+            machine.power_w > circuit_w,
+            f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
+        ),
+        (
+            cards_w + machine.host_w > psu_w * PSU_SHARE,
+            (
+                f"its cards draw {cards_w:,.0f} W and the host {machine.host_w:.0f} W, above "
+                f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (setting psu-watts)"
+            ),
+        ),
+        (slots > room, f"its cards take {slots:g} slots, above {room} (setting slots)"),
+        (
+            months > 1 + _ROUNDING,
+            (
+                f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work "
+                f"for it: {math.ceil(months - _ROUNDING)} such machines do them"
+            ),
+        ),
+        (not has_fan and (in_a_desktop or request.own_fan), f"it has no fan of its own{fan}"),
+        (
+            host is not None and form not in {None, "PCIe"} and not is_quoted,
+            f"it is a module ({form}), which no host for cards takes",
+        ),
+    )
+    return {limit: why for limit, (is_beyond, why) in zip(HOST_LIMITS, beyond, strict=True) if is_beyond}
 
 
 def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
@@ -588,27 +619,3 @@ def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
     if found := known_keys(name):
         return found
     raise unknown_name("provider or GPU", name, nearest(name, [*providers, *load_specs()]))
-
-
-def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:
-    """Yield the filters on a figure of the offer: how many GPUs, its price, and how old that is."""
-    if (count := request.count) is not None:
-        yield Filter(
-            "--count",
-            lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}",
-            fields=("gpu_count",),
-        )
-    if (most := request.max_usd_per_hour) is not None:
-        most_words = format_usd(most)
-        yield Filter(
-            "the setting max-usd-per-hour",
-            lambda o, _: f"{format_usd(expected_usd_per_hour(o, market))} an hour, above {most_words}",
-            suspects=lambda offers: prices_of(offers, market).expected > most,
-        )
-    if (days := request.max_price_age_days) is not None:
-
-        def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
-            age = age_days(offer.price_date, market.today)
-            return None if age <= days else f"its price is {age} days old, above {days}"
-
-        yield Filter("the setting max-price-age", too_old, fields=("price_date",))

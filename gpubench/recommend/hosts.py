@@ -5,7 +5,8 @@ How many vCPUs a job takes is told by what they prepare, and slows a row in plac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,7 +41,8 @@ class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
 
     def ram_bytes(self, gpu_count: int) -> float:
         """Memory that a host of so many GPUs needs [B]."""
-        return RAM_OVER_WEIGHTS * self.weights_bytes + RAM_BYTES_PER_GPU * gpu_count
+        weights = self.weights_bytes
+        return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0
 
 
 NOTHING_ASKED = HostNeed()
@@ -66,38 +68,53 @@ def _file_bytes(profile: WorkloadProfile) -> float:
     return profile.parameters * (2.0 if is_large else 4.0)
 
 
-def lacks_ram(offer: Offer, need: HostNeed) -> str | None:
-    """Return why the memory of a host is too small; None where it is not, or is not known."""
-    least = need.ram_bytes(offer.gpu_count)
-    if not need.weights_bytes or offer.ram_bytes is None or offer.ram_bytes >= least:
+class Gate(NamedTuple):
+    """What a host must have: the column that tells it, the least of it, and the words where it has less.
+
+    ``fields`` are what it looks at, that column first; ``unsaid`` is what is told where nobody says it.
+    """
+
+    option: str
+    fields: tuple[str, ...]
+    least: Callable[[HostNeed, int], float]
+    short: str
+    unsaid: str
+
+
+GATES = (
+    Gate(
+        "too little RAM in the host",
+        ("ram_bytes", "gpu_count"),
+        HostNeed.ram_bytes,
+        "its {has} of RAM are under the {least} that loading takes",
+        "RAM ({least} needed)",
+    ),
+    Gate(
+        "too small a disk in the host",
+        ("disk_bytes",),
+        lambda need, _: need.disk_bytes,
+        "its disk of {has} is under the {least} that system, weights and data take",
+        "disk ({least} needed)",
+    ),
+    Gate(
+        "GPUs on a riser",
+        ("pcie_bytes_per_s",),
+        lambda _, __: LEAST_PCIE_BYTES_PER_S,
+        "its GPUs get {gigabytes:.2g} GB/s over PCIe, as on a riser of one lane",
+        "lanes of PCIe",
+    ),
+)
+
+
+def lacks(gate: Gate, offer: Offer, need: HostNeed) -> str | None:
+    """Return why a host falls to a gate; None where it does not, or where that is not known."""
+    has, least = getattr(offer, gate.fields[0]), gate.least(need, offer.gpu_count)
+    if has is None or has >= least:
         return None
-    return (
-        f"its {format_bytes(offer.ram_bytes)} of RAM are under the {format_bytes(least)} that loading takes"
-    )
-
-
-def lacks_disk(offer: Offer, need: HostNeed) -> str | None:
-    """Return why the disk of a host is too small; None where it is not, or is not known."""
-    if offer.disk_bytes is None or offer.disk_bytes >= need.disk_bytes:
-        return None
-    takes = f"the {format_bytes(need.disk_bytes)} that system, weights and data take"
-    return f"its disk of {format_bytes(offer.disk_bytes)} is under {takes}"
-
-
-def lacks_lanes(offer: Offer, _need: HostNeed) -> str | None:
-    """Return why the link of a host to its GPUs is too slow; None where it is not, or is not known."""
-    if offer.pcie_bytes_per_s is None or offer.pcie_bytes_per_s >= LEAST_PCIE_BYTES_PER_S:
-        return None
-    return f"its GPUs get {offer.pcie_bytes_per_s / 1e9:.2g} GB/s over PCIe, as on a riser of one lane"
+    return gate.short.format(has=format_bytes(has), least=format_bytes(least), gigabytes=has / 1e9)
 
 
 def unsaid(offer: Offer, need: HostNeed) -> Iterator[str]:
     """Yield what an offer does not say of its host, with what the job takes of it."""
-    if not need.weights_bytes:
-        return
-    if offer.ram_bytes is None:
-        yield f"RAM ({format_bytes(need.ram_bytes(offer.gpu_count))} needed)"
-    if offer.disk_bytes is None:
-        yield f"disk ({format_bytes(need.disk_bytes)} needed)"
-    if offer.pcie_bytes_per_s is None:
-        yield "lanes of PCIe"
+    silent = (gate for gate in GATES if need.weights_bytes and getattr(offer, gate.fields[0]) is None)
+    yield from (gate.unsaid.format(least=format_bytes(gate.least(need, offer.gpu_count))) for gate in silent)

@@ -8,13 +8,14 @@ can judge by another figure.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import SortedBy
+from gpubench.offers.columns import Column
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates, startup_factors
 from gpubench.recommend.prices import DrawnPrices
@@ -186,40 +187,27 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
     Where a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
     by price, then by name, so that the order of the input is nothing.
     """
-    by = merit(request, pool, pool.rate, slice(None))
-    next_best = _tie_break(request, pool, pool.rate, slice(None), pool.price)
-    found = np.argsort(-by)
-    even = np.flatnonzero(_in_runs(by[found]))  # of equal merit: what parts them is asked of them alone
-    level = np.sort(found[even])
-    found[even] = level = level[np.lexsort((pool.price[level], next_best[level], -by[level]))]
-    alike = np.flatnonzero(_in_runs(by[level], next_best[level], pool.price[level]))
-    rows = level[alike]
-    offers = pool.offers.take(rows)
-    names = list(
-        zip(
-            *(column.tolist() for column in (-by[rows], next_best[rows], pool.price[rows])),
-            offers.provider.cells(),
-            [offer.instance for offer in offers],
-            (each or "" for each in offers.region.cells()),
-            map(str, offers.pricing.cells()),
-            offers.gpu_key.cells(),
-            strict=True,
+    names = ("gpu_key", "pricing", "region", "instance", "provider")
+    every, offers = slice(None), pool.offers
+    return np.lexsort(
+        (
+            *(_alphabetical(offers.column(name)) for name in names),
+            pool.price,
+            _tie_break(request, pool, pool.rate, every, pool.price),
+            -merit(request, pool, pool.rate, every),
+            is_a_guess(pool),
         )
     )
-    found[even[alike]] = rows[sorted(range(len(rows)), key=names.__getitem__)]
-    return found[np.argsort(is_a_guess(pool)[found], kind="stable")]
+
+
+def _alphabetical(column: Column[Any]) -> Indices:
+    """Return the place of each cell among the values in their order; none comes first."""
+    return np.argsort(np.argsort([str(value or "") for value in column.values]))[column.codes]
 
 
 def is_a_guess(pool: Candidates) -> Flags:
     """Return of which rows the GPU is beyond what the fit covers."""
     return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
-
-
-def standing(request: RankRequest, pool: Candidates, row: int) -> tuple[float, float]:
-    """Return what puts a row in order, larger is better: its merit, and what parts it from an equal one."""
-    rows = np.array([row])
-    next_best = _tie_break(request, pool, pool.rate[rows], rows, pool.price[rows])
-    return float(merit(request, pool, pool.rate[rows], rows)[0]), -float(next_best[0])
 
 
 def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
@@ -383,24 +371,11 @@ def _beside(column: Floats, like: Floats) -> Floats:
     return column[:, None] if like.ndim == 2 else column
 
 
-def _in_runs(*columns: Floats) -> Flags:
-    """Return which cells are in all columns as the one above or below: [1, 2, 2, 3] has two."""
-    same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
-    return np.concatenate((same, [False])) | np.concatenate(([False], same))
-
-
-_DOUBLINGS = 64
-"""After which no larger share is looked for."""
-_HALVINGS = 40
-"""The bracket around a share is halved so often: to a trillionth of it."""
-
-
 def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
     """Return the share of lost work at which spot stops being the cheaper; 0 where it never is.
 
     What is paid once (egress) or before the first step is not paid again for what is lost, so that the ratio
-    of the two prices alone tells it only where there is no job. Found by asking what the job costs, not
-    solved, as in ``changes``.
+    of the two prices alone tells it only where there is no job. A bill is a straight line of its hours.
 
     Args:
         request: What was asked.
@@ -410,22 +385,17 @@ def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_de
     """
     price = pool.price[rows]
     if pool.work is None:
-        return np.asarray(np.maximum(economics.spot_break_even(on_demand, price), 0.0))
+        return np.asarray(np.maximum(on_demand / price - 1, 0.0))
     rate = pool.rate[rows] / pool.delivered[rows]
     most = cost(request, pool, hours(request, pool, rate, rows), rows, on_demand)
 
-    def is_cheaper(lost: Floats) -> Floats:
-        job_hours = hours(request, pool, rate * economics.delivered_share(lost), rows)
-        return np.asarray(cost(request, pool, job_hours, rows, price) < most)
+    none, unit = np.zeros(len(rows)), request.billing_unit_minutes / economics.MINUTES_PER_HOUR
+    once = cost_of_billed(request, pool, none, rows, price)
+    of_an_hour = cost_of_billed(request, pool, none + 1, rows, price) - once
+    most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit  # as dear is not cheaper
+    start = hours(request, pool, none + np.inf, rows)
+    return np.maximum((most_hours - start) / (hours(request, pool, rate, rows) - start) - 1, 0.0)
 
-    low, high = np.zeros(len(rows)), np.ones(len(rows))
-    for _ in range(_DOUBLINGS):
-        still = is_cheaper(high)
-        if not still.any():
-            break
-        low, high = np.where(still, high, low), np.where(still, 2 * high, high)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        still = is_cheaper(middle)
-        low, high = np.where(still, middle, low), np.where(still, high, middle)
-    return np.where(is_cheaper(np.zeros(len(rows))), high, 0.0)
+
+_ROUNDING = 1e-6
+"""Units of a bill by which its figures may be off."""

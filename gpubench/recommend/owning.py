@@ -20,8 +20,8 @@ from gpubench.errors import MisuseError
 from gpubench.labels import card_condition, gpu_name, gpus_of, offer_name
 from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, Pricing, Row
 from gpubench.offers.columns import kinds_of
+from gpubench.offers.dates import HOURS_PER_YEAR
 from gpubench.offers.hardware import PLANNING_VALUE, CardPrice, Host, card_prices, hosts, parse_owned
-from gpubench.recommend import economics
 from gpubench.recommend.candidates import QUOTED, Candidates
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
@@ -120,11 +120,9 @@ def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -
     30,000 USD, resale 9,000, 4 years at 0.5, 650 W, PUE 1.3, 0.15 USD/kWh: 17,520 useful hours, capital
     21,000 / 17,520 = 1.199, energy 0.65 x 1.3 x 0.15 = 0.127, together 1.325 USD.
     """
-    useful = economics.useful_hours(owned.years, utilization)
-    energy = economics.energy_usd_per_hour(
-        owned.power_w + owned.host_w, owned.pue, tariff, owned.idle_w, utilization
-    )
-    capital = economics.capital_usd_per_hour(owned.purchase_usd, resale, useful)
+    capital = (owned.purchase_usd - resale) / (owned.years * HOURS_PER_YEAR * utilization)
+    idle_w = owned.idle_w * (1 - utilization) / utilization  # a useful hour pays for the idle ones beside it
+    energy = (owned.power_w + owned.host_w + idle_w) / 1000 * owned.pue * tariff
     return capital, energy + owned.upkeep_usd_per_hour
 
 
@@ -356,7 +354,8 @@ def break_even(
     0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h.
     """
     _, running = hourly(owned, resale, utilization, tariff)
-    return economics.break_even_hours(owned.purchase_usd, resale, rent_usd_per_hour, running)
+    saved = rent_usd_per_hour - running
+    return (owned.purchase_usd - resale) / saved if saved > 0 else None
 
 
 def against_rent(
@@ -400,12 +399,13 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
     # that little use makes its useful hour dear: there, little use favors owning, else much use does.
     uses = owned.utilization if is_committed else owned.utilization[::-1]
     rents = [
-        economics.committed_usd_per_useful_hour(usd, use) if is_committed else usd
+        usd / use if is_committed else usd
         for usd, use in zip(_rent_for_an_hour(request, pool, machine, rival)[::-1], uses, strict=True)
     ]
     corners = zip(rents, owned.resale_usd[::-1], uses, owned.tariff, strict=True)
     pays_after = [break_even(owned, *corner) for corner in corners]
-    shares = [economics.break_even_utilization(each, owned.years) for each in pays_after]
+    of_life = [None if each is None else each / (owned.years * HOURS_PER_YEAR) for each in pays_after]
+    shares = [None if share is None or share > 1 else share for share in of_life]
     pays_there = [share is not None and share <= use for share, use in zip(shares, uses, strict=True)]
     verdict: Literal["buy", "rent", "depends"] = "depends" if pays_there[0] else "rent"
     low, likely, high = hourly_range(owned)
@@ -507,7 +507,7 @@ def payback(each: BuyOrRent) -> str:
     if each.break_even_hours is None:
         return "never pays"
     life = f"{12 * each.years:.3g} months at {format_percent(each.utilization)}"
-    if each.break_even_hours > economics.useful_hours(each.years, each.utilization):
+    if each.break_even_hours > each.years * HOURS_PER_YEAR * each.utilization:
         return f"does not pay within {life}"
     months = each.break_even_hours / each.utilization / HOURS_PER_MONTH
     return f"pays after {math.ceil(months - 1e-9)} of {life}"  # 36.0000000001 months are 36

@@ -46,7 +46,6 @@ from gpubench.units import (
 
 TABLE_ROWS = 400
 """Rows that the page's table holds; it can be sorted and narrowed, and print shows its head."""
-"""Of them hardware to buy and spot prices, which stand below what is ranked."""
 EXCLUDED_REASONS = 80
 
 _TITLES: dict[SortedBy, str] = {

@@ -42,7 +42,6 @@ def test_each_factor_filters(options, left):
         ({"lines": ("gforce",)}, "unknown line 'gforce'; nearest known: GeForce"),
         ({"architectures": ("hoper",)}, "unknown architecture 'hoper'; nearest known: Hopper"),
         ({"memory_type": "DRAM"}, "the setting memory-type 'DRAM' is unknown; choose from GDDR5"),
-        ({"cooling": "water"}, "the setting cooling 'water' is unknown; choose from active"),
     ],
 )
 def test_an_unknown_word_is_refused_with_the_nearest_known(options, message):

@@ -57,7 +57,7 @@ def test_resnet50_is_answered_in_a_hundred_and_twenty_words():
 
 
 def test_the_title_names_model_job_and_precision():
-    assert screen("resnet50").splitlines()[0] == "resnet50, 90 epochs of ImageNet, amp-fp16 or amp-bf16."
+    assert screen("resnet50").splitlines()[0] == "resnet50, 90 epochs of ImageNet, amp-bf16."
 
 
 def test_the_three_answers_stand_with_their_figures_and_chances():

@@ -22,9 +22,8 @@ from gpubench.offers.refresh import refresh
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import load_offers
 from gpubench.offers.sources import Complete, Quote
-from gpubench.recommend import economics
 from gpubench.recommend.contradictions import check
-from gpubench.recommend.owning import hourly_range, must_work, payback
+from gpubench.recommend.owning import break_even, hourly_range, must_work, payback
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.answer import screen
 
@@ -201,7 +200,7 @@ OWNING = [
              "21,000 / (4 x 8760 x 0.5) = 1.199, and 0.65 x 1.3 x 0.15 = 0.127",
              lambda: hourly_range(machine()).likely, 1.3254),
     Question("After how many hours has it paid against 2.99 USD/h?", "21,000 / (2.99 - 0.127)",
-             lambda: economics.break_even_hours(30_000, 9_000, 2.99, 0.12675), 7334.3),
+             lambda: break_even(machine(), 2.99, resale=9000, utilization=0.5, tariff=0.15), 7334.3),
     Question("When does an RTX 3090 for 1,207 USD pay against 0.130 USD/h?",
              "845 / (0.130 - 0.0525) = 10,903 h: / 26,280 = 41 %; / 0.5 / 730 = 29.9 months",
              lambda: [f(weigh([rtx_3090()], [offer(H100, 0.13)], {H100: 3000}).buy_or_rent[0])

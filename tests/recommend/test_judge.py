@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+import gpubench
 from gpubench.errors import MisuseError
 from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
@@ -239,28 +240,42 @@ def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
         ({"gpus": ("h1000",)}, "unknown GPU 'h1000'; nearest known"),
         ({"providers": ("acm",)}, "unknown provider 'acm'; nearest known: acme"),
         ({"regions": ("eu-wset",)}, "unknown region 'eu-wset'; nearest known: eu-west"),
-        ({"sort": "price"}, "--sort 'price' is unknown; choose from value, time, cost, throughput"),
-        ({"precision": "fp64"}, "--precision 'fp64' is unknown"),
         ({"samples": 5, "epochs": 2}, "--samples contradicts"),
         ({"epochs": 2}, "go together"),
         ({"deadline_hours": 2}, "--deadline-hours is of a job, and the setting relative"),
-        ({"max_usd_per_hour": -1}, "must be at least 0"),
-        ({"samples": float("nan")}, "must be a finite number above 0"),
-        ({"batch_size": 0}, "must be from 1"),
         ({"mix": {"vgg16": 0.5}}, "the setting mix names its own workloads"),
         (
             {"workloads": (), "mix": {"vgg16": 0.5, "lstm": 0.3}},
             "the setting mix shares sum to 0.8: they must sum to 1",
         ),
         ({"relative": True, "samples": 1e6}, "the setting relative ranks without a job"),
-        ({"samples": 1e6, "budget_usd": 0}, "--budget-usd 0 must be above 0"),
-        ({"samples": 1e6, "deadline_hours": -2}, "--deadline-hours -2 must be above 0"),
         ({"epochs": 90, "workloads": ("resnet50",)}, "samples = epochs x dataset size"),
     ],
 )
 def test_misuse_is_one_clear_line(options, message):
     with pytest.raises(MisuseError, match=message) as caught:
         rank_of([offer(H100, region="EU-west")], {H100: 3000.0}, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sort": "price"}, "'price' is unknown; choose from value, time, cost, throughput"),
+        ({"precision": "fp64"}, "'fp64' is unknown"),
+        ({"cooling": "water"}, "'water' is unknown; choose from active"),
+        ({"max_usd_per_hour": -1}, "must be at least 0"),
+        ({"samples": float("nan")}, "must be a finite number above 0"),
+        ({"batch_size": 0}, "must be from 1"),
+        ({"budget_usd": 0}, "must be above 0"),
+        ({"deadline_hours": -2}, "must be above 0"),
+        ({"max_purchase_usd": 0}, "must be above 0"),
+        ({"slots": 0}, "must be at least 1"),
+    ],
+)
+def test_a_value_outside_of_its_limits_is_one_clear_line(options, message):
+    with pytest.raises(MisuseError, match=message) as caught:
+        gpubench.rank("vgg16", **options)
     assert "\n" not in str(caught.value)
 
 

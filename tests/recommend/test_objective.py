@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gpubench
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.specs import load_specs
@@ -176,8 +177,8 @@ def test_a_ranking_says_what_it_is_in_order_of(sort, job, sorted_by):
 
 @pytest.mark.parametrize("lost", [10, 20, float("inf"), -0.1])
 def test_a_share_of_lost_work_lies_below_ten_so_that_a_percentage_is_refused(lost):
-    with pytest.raises(MisuseError, match="the setting spot-lost") as caught:
-        rank_of([offer(H100)], {H100: 1.0}, spot=True, spot_lost=lost)
+    with pytest.raises(MisuseError, match=r"spot.lost") as caught:
+        gpubench.rank("vgg16", spot=True, spot_lost=lost)
     assert "\n" not in str(caught.value)
 
 

@@ -79,6 +79,22 @@ def test_the_worked_example():
     assert float(offer_of(machine()).price_usd_per_hour) == pytest.approx(1.325, abs=5e-4)
     pays_after = break_even(machine(), 2.99, resale=9000, utilization=0.5, tariff=0.15)
     assert pays_after == pytest.approx(7334, abs=1)
+    assert break_even(machine(), 0.12, resale=9000, utilization=0.5, tariff=0.15) is None, (
+        "rent under the energy"
+    )
+
+
+def test_idle_power_is_paid_by_the_useful_hours():
+    """(650 + 60 x (1 - 0.5) / 0.5) W = 710 W: 0.71 x 1.3 x 0.15 = 0.13845 USD."""
+    assert hourly(machine(idle_w=60.0), 9000, 0.5, 0.15)[1] == pytest.approx(0.13845)
+
+
+@settings(deadline=None)
+@given(st.floats(1, 100), st.floats(1000, 1e6))
+def test_at_the_break_even_owning_and_renting_cost_the_same(rent, purchase):
+    owned = machine(purchase_usd=purchase)
+    hours = break_even(owned, rent, resale=0.3 * purchase, utilization=0.5, tariff=0.15)
+    assert hours * rent == pytest.approx(0.7 * purchase + hours * hourly(owned, 0, 0.5, 0.15)[1])
 
 
 @pytest.mark.parametrize(

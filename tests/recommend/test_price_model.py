@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.recommend import chances
-from gpubench.recommend.chances import leaders_of
+from gpubench.recommend.chances import wins_of
 
 from .builders import A100, H100, L4, RTX5090, offer, rank_of
 
@@ -47,10 +47,10 @@ def ranked(market, **question):
 
     def spy(scores):
         seen.append(scores.copy())
-        return leaders_of(scores)
+        return wins_of(scores)
 
     listed = [offer(key, price, instance=str(at), **more) for at, (key, price, more) in enumerate(market)]
-    with patch.object(chances, "leaders_of", spy):
+    with patch.object(chances, "wins_of", spy):
         ranking = rank_of(listed, RATES, **{"draws": 4000, "samples": 1e9} | question)
     _at_expected_prices, scores, *_ = seen
     return ranking, -scores

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpubench.recommend.chances import bands, leaders_of
+from gpubench.recommend.chances import bands, wins_of
 
 
 def test_chances_are_counted_over_draws():
     """Row 0 wins draws 1 and 2, row 1 wins draw 3, and they share draw 4: 2.5 and 1.5 of 4."""
     scores = np.array([[3, 3, 1, 2], [1, 2, 3, 2], [0, 0, 0, 0], [0.5, 0.1, 0.1, 0.1]])
-    p_best = leaders_of(scores).wins(len(scores))
+    p_best = wins_of(scores)
     assert p_best.tolist() == [0.625, 0.375, 0, 0]
     assert p_best.sum() == 1
 
@@ -38,4 +38,4 @@ def test_a_wide_row_below_a_certain_loser_is_not_lifted_over_it():
 def test_equal_offers_tie():
     scores = np.ones((3, 10))
     assert bands(scores, [0, 0, 0]) == ([1, 1, 1], [True, True, True])
-    assert leaders_of(scores).wins(3).tolist() == pytest.approx([1 / 3] * 3)
+    assert wins_of(scores).tolist() == pytest.approx([1 / 3] * 3)
