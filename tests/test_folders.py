@@ -26,7 +26,6 @@ ASK_WHERE_CODE_LIES = {
     "discovery.py": {"__file__", "pkgutil", "pkgutil.iter_modules"},
     "offers/sources/__init__.py": {"pkgutil", "pkgutil.iter_modules"},  # the sources in their folder
     "sections/section.py": {"pkgutil", "pkgutil.iter_modules"},  # the sections of its own room
-    "cli/app.py": {"pkgutil", "pkgutil.iter_modules"},  # the verbs in their folder
 }
 
 

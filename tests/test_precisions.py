@@ -68,7 +68,7 @@ gpus = {
 request = check_request(RunRequest(workloads=("cnn",), precisions=("amp-fp8",)), list(load_profiles()))
 check(RankRequest(precision="amp-fp8"))
 assert precision_of("amp-fp8") is fp8
-for verb in ("run", "rank", "report"):
+for verb in ("run", "rank"):
     shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output
     assert "amp-fp8" in shown, shown
 # What a device has.

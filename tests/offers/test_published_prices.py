@@ -157,7 +157,7 @@ def test_rank_waits_a_second_for_a_snapshot_and_goes_on_with_the_prices_here(tmp
     assert "took over 1 s" in done.stderr
     assert "the prices that are here stand" in done.stderr
     assert known == {}
-    assert "Rent" in done.stdout
+    assert "Sensible" in done.stdout
 
 
 def test_a_complete_published_answer_retires_and_an_empty_one_loses_nothing(site, tmp_path, read):

@@ -78,7 +78,7 @@ class TestWithoutDriver:
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line for line in done.stdout.splitlines() if line.strip()]
         assert lines[0] == "No GPU is in this machine. To train resnet50, as an example:"
-        assert lines[1].startswith("Rent ")
+        assert lines[1].startswith("resnet50, 90 epochs of ImageNet")
         assert {"Cheapest", "Fastest"} <= {line.split()[0] for line in lines}
         assert "Ask for yours: gpubench llama-3.1-8b --lora" in lines[-1]
         assert "libnvidia" not in done.stdout
