@@ -345,11 +345,6 @@ def remark(finding: Finding) -> str:
     return f"{finding.kind.value}{words.get(finding.kind, '')}"
 
 
-def what_and_action(kind: FindingKind) -> tuple[str, str]:
-    """Return what was seen and what to do, in words."""
-    return _TEXTS[kind]
-
-
 def is_unfounded(findings: Iterable[Finding]) -> bool:
     """Whether a figure with these findings neither leads a ranking nor anchors a prediction."""
     return any(each.kind in UNFOUNDED for each in findings)

@@ -72,7 +72,6 @@ class Choice(Record, frozen=True, kw_only=True):
         regions: Where this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must ask for a quota first.
         p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's; to rent and to own apart.
-        memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second at work, of spot before
             any work is lost; None for other data.
         feed_vcpus: How many vCPUs that takes, at ``recommend.candidates.IMAGES_PER_VCPU_S``, assumed.
@@ -91,7 +90,6 @@ class Choice(Record, frozen=True, kw_only=True):
     regions: tuple[str, ...] = ()
     needs_quota: bool | None = None
     p_best_of_gpu: float | None = None
-    memory_margin_bytes: int | None = None
     feed_images_per_s: float | None = None
     feed_vcpus: float | None = None
     also_at: tuple[Elsewhere, ...] = ()

@@ -222,16 +222,6 @@ class Ranking(Record, frozen=True, kw_only=True):
         """Return what a dollar buys of a row and its interval, in ``value_unit``."""
         return row.reference_hours_per_usd.collapsed if self.by_reference else row.samples_per_usd
 
-    def merit_of(self, row: Row) -> Interval:
-        """Return what the rows are in order of, and its interval: see ``sorted_by``."""
-        if self.sorted_by == "total":
-            return row.total_usd.collapsed
-        if self.sorted_by == "cost":
-            return row.cost_usd.collapsed
-        if self.sorted_by == "time":
-            return row.hours.collapsed
-        return self.value_of(row) if self.sorted_by == "value" else self.throughput_of(row)
-
     @property
     def shared_ranks(self) -> frozenset[int]:
         """Ranks that several offers have: ties, and what stands among them."""

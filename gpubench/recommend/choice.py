@@ -12,13 +12,11 @@ from gpubench.arrays import Indices
 from gpubench.models import (
     Choice,
     Elsewhere,
-    GpuSpec,
     Offer,
     PriceCondition,
     Pricing,
     Row,
 )
-from gpubench.profile.allowance import card_of
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
 from gpubench.recommend.chances import CHANCES, chances_of
@@ -27,8 +25,6 @@ from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.hosts import unsaid
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.rows import best_places, owned, rows_of
-from gpubench.recommend.speeds import largest_of
-from gpubench.specs import load_specs
 
 QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
 """Clouds whose new accounts have a quota of no GPU, by their documentation of quotas and service limits; of
@@ -66,7 +62,6 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         regions=tuple(filter(None, dict.fromkeys(regions))),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
         p_best_of_gpu=_p_best_of_gpu(found, offer) if row.rank else None,
-        memory_margin_bytes=_memory_margin(row, load_specs().get(offer.gpu_key)),
         feed_images_per_s=images_per_s,
         feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
         also_at=tuple(_elsewhere(offer, among, same)),
@@ -93,15 +88,6 @@ def _photographs_per_s(found: Eligible, row: Row) -> float | None:
         return None
     lost = found.request.spot_lost_share if row.offer.pricing is Pricing.SPOT else 0.0
     return row.gpus_samples_per_s / delivered_share(lost) * found.finder.photograph_share
-
-
-def _memory_margin(row: Row, spec: GpuSpec | None) -> int | None:
-    """Return what the card has above the upper end of the need [B]."""
-    card = None if spec is None else card_of(spec)
-    need = largest_of([each.device_bytes.high for each in row.estimates])
-    if card is None or need is None:
-        return None
-    return round(card.usable_bytes - need)
 
 
 def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhere]:

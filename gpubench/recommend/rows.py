@@ -59,11 +59,6 @@ def owned(found: Eligible) -> Indices:
     return np.flatnonzero(found.is_owned)
 
 
-def owned_or_spot(found: Eligible) -> Indices:
-    """Return the places that are no rent at a fixed price."""
-    return np.flatnonzero(found.is_owned | found.offers.pricing.equals(Pricing.SPOT))
-
-
 def head(found: Eligible, most: int) -> Indices:
     """Return so many places, and those that stay in every cut: the best of each GPU, and what is owned.
 

@@ -22,7 +22,6 @@ from gpubench.models import (
     Pricing,
     Ranking,
     Row,
-    SortedBy,
     TaskKind,
 )
 from gpubench.offers.dates import dated
@@ -49,26 +48,6 @@ def per_s_unit(ranking: Ranking) -> str:
 def per_usd_unit(ranking: Ranking) -> str:
     """The unit of ``Ranking.value_of``."""
     return plain(ranking.value_unit, 60)
-
-
-JOB_COST, JOB_HOURS, JOB_TOTAL = "$ for the job", "hours for the job", "$ for the job and its hours"
-
-
-_JOB: dict[SortedBy, str] = {"total": JOB_TOTAL, "cost": JOB_COST, "time": JOB_HOURS}
-
-
-def merit_unit(ranking: Ranking) -> str:
-    """The unit of ``Ranking.merit_of``: of what the rows are in order of."""
-    if ranking.sorted_by in _JOB:
-        return _JOB[ranking.sorted_by]
-    return per_usd_unit(ranking) if ranking.sorted_by == "value" else per_s_unit(ranking)
-
-
-def speed_of(ranking: Ranking, row: Row) -> float:
-    """How fast a row is: jobs an hour where there is a job, else its throughput in ``per_s_unit``."""
-    if row.hours.value is not None:
-        return 1 / row.hours.value
-    return ranking.throughput_of(row).value or 0.0
 
 
 def cases_words(cases: Iterable[Case]) -> str:
@@ -192,14 +171,6 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
 def basis_mark(estimate: Estimate) -> str:
     """Where a throughput comes from in a word, with the glyph that its mark in a chart has."""
     return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}"
-
-
-def basis_words(estimate: Estimate) -> str:
-    """The same with what a prediction started from."""
-    qualifier = ""
-    if estimate.basis == "predicted" and estimate.anchored is not None:
-        qualifier = " (from a measured GPU)" if estimate.anchored else " (from data sheets)"
-    return f"{basis_mark(estimate)}{qualifier}"
 
 
 def price_date_words(row: Row) -> str:
