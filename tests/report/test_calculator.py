@@ -269,7 +269,7 @@ def test_two_dots_are_compared_and_every_named_one_can_be_reached_by_keys(opened
     assert 10 < dots.count() <= 43
     dots.nth(3).focus()
     page.keyboard.press("Enter")
-    assert page.locator("#pair").inner_text() .endswith("Choose two dots to compare them.")
+    assert page.locator("#pair").inner_text().endswith("Choose two dots to compare them.")
     dots.nth(9).focus()
     page.keyboard.press("Enter")
     pair = r".+ against .+: [\d.,]+ \(.+ to .+\) times faster, [\d.,]+ \(.+ to .+\) times the dollars\."
