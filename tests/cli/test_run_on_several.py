@@ -66,7 +66,7 @@ def test_two_processes_on_a_cpu_are_timed_beside_one_and_stand_in_the_report(tmp
     text = Path(report(tmp_path / "page.html", tmp_path / "results")).read_text()
     sound = all(row["status"] == "ok" for row in rows.values())
     if sound:  # a row is doubted where others load the machine in the middle of it
-        assert "more GPUs of" in text
+        assert "Throughput of several GPUs" in text
 
 
 def test_more_processes_than_the_processor_has_threads_are_refused_in_one_line(tmp_path):
