@@ -287,6 +287,12 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         if machine.condition is PriceCondition.QUOTED and offer not in ranked:
             for each in (each for each in found.excluded if each.offer == offer):
                 yield tell("have_removed", machine=gpus_of(offer), reason=each.reason)
+    for choice in ranking.owned:
+        if not choice.purchase_usd and choice.row.hours.value is not None:
+            usd = format_usd(choice.row.cost_usd.value)
+            yield tell(
+                "have_ranked", machine=gpus_of(choice.offer), hours=duration(choice.row.hours.value), usd=usd
+            )
     if any(map(is_a_host, request.own)) and not request.buys and own is not None:
         yield tell(
             "have_pc",

@@ -77,4 +77,4 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
         if share < 1:
             yield tell("commit_pays", term=term, share=format_percent(share))
         else:
-            yield tell("commit_never", term=term)
+            yield tell("commit_never", term=term, other=plain(rival.provider, 30))

@@ -9,7 +9,7 @@ from gpubench.labels import card_condition, gpus_of
 from gpubench.models import Answer, Choice, Pricing, Ranking, Row
 from gpubench.recommend.answer import BASES, TITLES, machine_name
 from gpubench.sentences import say
-from gpubench.units import format_chance, format_price, format_usd, plain
+from gpubench.units import count, format_chance, format_price, format_usd, plain
 
 _FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}
 _HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
@@ -75,6 +75,9 @@ def _in_words(ranking: Ranking, line: Line) -> str:
     if row.hours.value is not None:
         what = f"{hours_text(row)}, {row.cost_usd.by(format_usd)}"
     who = seller(row).removesuffix("*")
+    chances = dict.fromkeys(format_chance(each.p_best) for each in line.answers if each.p_best is not None)
+    if chances:
+        what += f"; {' and '.join(chances)} to be best"
     return say("headline", title=line.names, gpu=what_of(line.choice), seller=who, what=what)
 
 
@@ -92,8 +95,10 @@ def seller(row: Row) -> str:
     offer = row.offer
     if offer.pricing is Pricing.OWNED:
         return "to buy" if offer.provider == "buy" else "yours"
-    spot = " spot" if offer.pricing is Pricing.SPOT else ""
-    return f"{plain(offer.provider, 40)}{spot}{'*' if offer.kind == 'marketplace' else ''}"
+    paid = " spot" if offer.pricing is Pricing.SPOT else ""
+    if offer.pricing is Pricing.RESERVED and offer.term_years is not None:
+        paid = f" for {count(offer.term_years, 'year')}"
+    return f"{plain(offer.provider, 40)}{paid}{'*' if offer.kind == 'marketplace' else ''}"
 
 
 def hours_text(row: Row) -> str:

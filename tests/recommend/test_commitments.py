@@ -38,7 +38,7 @@ def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
     text = said(rank_of(prices, RATES, commit="1y"))
     assert "A commitment of 1 year pays from 62 %" in text
     assert "against $1.90 on demand at lambda" in text
-    assert "A commitment of 1 year never pays against that; rent on demand." in text
+    assert "A commitment of 1 year never pays against lambda on demand." in text
 
 
 def test_where_no_term_is_known_that_is_said_and_nothing_else():
