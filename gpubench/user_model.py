@@ -46,7 +46,7 @@ from gpubench.foreign_code import (
 from gpubench.installing import pip_install
 from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
 from gpubench.names import nearest
-from gpubench.units import MIB, plain
+from gpubench.units import MIB, listing, plain
 from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, forward, seeded
 
 HUGGING_FACE = "hf:"
@@ -222,9 +222,11 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
 def _match(reference: str) -> re.Match[str]:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
+        near = nearest(reference.rpartition("/")[2], decoder_names())
+        known = f"; nearest known by name: {listing(near)}" if near else ""
         raise MisuseError(
             f'"{reference}" is not a model of your own: give ./file.py, ./file.py:NAME, module:NAME or '
-            "hf:PATH/config.json"
+            f"hf:PATH/config.json{known}"
         )
     return match
 

@@ -91,7 +91,7 @@ def test_gpubench_alone_gives_the_device_and_the_next_step(fake_nvml) -> None:
 def test_gpubench_alone_names_what_keeps_a_gpu_from_being_used(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200", faults=[Fault("nvmlInit", code=18)]))
     assert "Problem: " in done.stdout
-    assert "Rent " not in done.stdout
+    assert "Sensible" not in done.stdout
 
 
 def test_dump_is_written_and_replays(fake_nvml, tmp_path: Path) -> None:
