@@ -123,17 +123,24 @@ _LOOK_ALIKE = str.maketrans("oil", "011")
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[str, ...]:
     """At most three known names that look like this one, as they are written there: "did you mean ...?".
 
-    Punctuation does not count, nor which of two look-alike characters was typed. A ``cutoff`` of 0 names some
-    however little they look like it.
+    Punctuation does not count, nor which of two look-alike characters was typed; of names that differ by no
+    more than these, the nearest as written is told. A ``cutoff`` of 0 names some however little they look
+    like it.
 
     >>> nearest("H-1OO", ["h100", "RTX 4090"])
     ('h100',)
+    >>> nearest("qwen2.5-9b", ["qwen2-57b", "qwen2.5-7b"])
+    ('qwen2.5-7b',)
     """
-    by_look: dict[str, str] = {}
+    by_look: dict[str, list[str]] = {}
     for each in known:
-        by_look.setdefault(_look(each), each)
+        by_look.setdefault(_look(each), []).append(each)
     near = difflib.get_close_matches(_look(name), by_look, n=3, cutoff=cutoff)
-    return tuple(by_look[look] for look in near)
+
+    def likeness(each: str) -> float:
+        return difflib.SequenceMatcher(None, normalize(name), normalize(each)).ratio()
+
+    return tuple(max(by_look[look], key=likeness) for look in near)
 
 
 def _look(name: str) -> str:

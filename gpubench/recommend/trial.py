@@ -130,7 +130,18 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     disk_gb: int = DISK_GB
 
 
-def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> tuple[str, Sequence[str]]:
+class Trial(msgspec.Struct, frozen=True):
+    """What was written: for which machine, and what was not, with the reasons."""
+
+    machine: str
+    """With what it likely costs, and at most."""
+    passed_over: tuple[str, ...]
+    """Better rows that neither tool launches."""
+    without_task: Mapping[str, str]
+    """By tool, why there is no task of its own."""
+
+
+def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> Trial:
     """Write the tasks of the best row that one of the tools can launch, their working folder, and a script.
 
     Args:
@@ -138,9 +149,6 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
         folder: Where the tasks, ``try.sh`` and ``work`` go; made where it is missing.
         gpu: The GPU to measure; None takes the best row of any.
         minutes: Time limit of the measurement.
-
-    Returns:
-        The machine with what it likely costs, and at most; and why better rows were passed over.
 
     Raises:
         MisuseError: If the file is no such document, no row can be launched, a model cannot be carried, or
@@ -173,7 +181,12 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     written["try.sh"] = script.encode()
     for name, data in written.items():
         write_file(folder / name, data, hint="name another --output")
-    return about, passed_over
+    reasons = {name: why_not(row, tool) for tool, name in TOOLS.items()}
+    return Trial(
+        machine=about,
+        passed_over=tuple(passed_over),
+        without_task={name: reason for name, reason in reasons.items() if reason is not None},
+    )
 
 
 _HEAD = """#!/bin/sh

@@ -60,7 +60,7 @@ def answer_table(ranking: Ranking) -> Table:
         text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
         text("Seller", lambda line: seller(line.choice.row)),
         *figures,
-        number("Chance", lambda line: line.chances),
+        number("Likely best", lambda line: line.chances),
     )
 
 

@@ -18,9 +18,10 @@ from gpubench.record.sharing import readings_by
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import kinds_words
-from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, per_second, plain
+from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent, listing, per_second, plain
 
-MOST_ROWS = 20
+MOST_ROWS, MOST_TALL_ROWS = 20, 8
+"""On one screen: of a line each, and of several where further figures stand beside the throughput."""
 CAPPED = (
     "time and energy are those under a limit of {limit} W, over those without; the power without one is as "
     "read where the case was measured, else the usual share of board power"
@@ -73,9 +74,6 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
         return _fastest(answers)
     kinds = dict.fromkeys(kind for e in answers.estimates for kind in _kinds(e))
     shared = any(readings_by(e.gpu_key, e.case) for e in answers.estimates)
-    limit_w = next((e.power_limit_w for e in answers.estimates if e.power_limit_w), None)
-    is_capped = limit_w is not None
-    joules: Cell[Estimate] = number("Joules a sample", lambda e: stacked(e.joules_per_sample.text(" J")))
     return (
         table(
             "",
@@ -84,9 +82,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
             number("Throughput", lambda e: stacked(e.interval.text(f" {per_second(e.case.sample_unit)}"))),
             text("Case", _case),
             text("Basis", lambda e: e.basis),
-            joules if answers.by_energy else None,
-            number("Time", lambda e: stacked(e.capped_time.text("×"))) if is_capped else None,
-            number("Energy", lambda e: stacked(e.capped_energy.text("×"))) if is_capped else None,
+            *_on_energy(answers),
             text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
             *_rests_on(5, 4, 3, 2),
             text("Rows", evidence_on, optional=6),
@@ -97,16 +93,37 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
             items=(
                 *(describe(Finding(kind=kind)) for kind in kinds),
                 *_published(answers),
-                *([CAPPED.format(limit=format_number(limit_w))] if is_capped else []),
+                *_on_the_limit(answers),
                 *(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in answers.refusals),
             )
         ),
     )
 
 
+def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
+    """The columns of what was asked about energy: of an order by it, of a power limit."""
+    joules: Cell[Estimate] = number("Joules a sample", lambda e: stacked(e.joules_per_sample.text(" J")))
+    capped: tuple[Cell[Estimate], ...] = (
+        number("Time", lambda e: stacked(e.capped_time.text("×"))),
+        number("Energy", lambda e: stacked(e.capped_energy.text("×"))),
+    )
+    return (*([joules] if answers.by_energy else []), *(capped if _limit_w(answers) else ()))
+
+
+def _on_the_limit(answers: Predictions) -> list[str]:
+    """What the figures under a power limit are relative to."""
+    limit_w = _limit_w(answers)
+    return [] if limit_w is None else [CAPPED.format(limit=format_number(limit_w))]
+
+
+def _limit_w(answers: Predictions) -> Watts | None:
+    return next((e.power_limit_w for e in answers.estimates if e.power_limit_w), None)
+
+
 def _fastest(answers: Predictions) -> tuple[Part, ...]:
     """The head of the estimates, a line each, under the case that they are of."""
-    shown = answers.estimates[:MOST_ROWS]
+    energy = _on_energy(answers)
+    shown = answers.estimates[: MOST_TALL_ROWS if energy else MOST_ROWS]
     cases = listing(dict.fromkeys(e.case.label for e in shown), most=2)
     more = (
         f"{count(len(answers), 'GPU')} in all, and what each figure rests on: --table; some alone: --gpu NAME"
@@ -117,8 +134,10 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
         text("GPU", lambda e: gpu_name(e.gpu_key)),
         number("Throughput", lambda e: e.interval.text(f" {per_second(e.case.sample_unit)}")),
         text("Basis", lambda e: e.basis),
+        *energy,
     )
-    return Paragraph(text=cases, tone="headline"), head, Paragraph(text=more)
+    beside = [Paragraph(text=each) for each in (*_on_the_limit(answers), more)]
+    return Paragraph(text=cases, tone="headline"), head, *beside
 
 
 def _published(answers: Predictions) -> Iterator[str]:

@@ -43,6 +43,12 @@ def test_there_are_examples_of_each_verb():
     assert {each[0] for each in EXAMPLES} == {"rank", "memory", "predict"}
 
 
+def test_the_example_of_this_machine_lists_its_devices():
+    assert "`gpubench probe --json` | `devices[]`" in PAGE.read_text(encoding="utf-8")
+    (device, *_) = json.loads(said("probe", "--json"))["devices"]
+    assert device["name"]
+
+
 def test_a_short_ranking_has_the_answers_of_the_whole_one():
     whole, short = (json.loads(said("rank", "resnet50", "--json", *more)) for more in ((), ("--brief",)))
     for name, answer in whole["answers"].items():

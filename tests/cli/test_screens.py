@@ -11,6 +11,8 @@ WIDE = "10000"
 SCREENS = {
     ("predict", "show", "vgg16"): 40,
     ("predict", "show", "vgg16", "--table"): None,
+    ("predict", "show", "vgg16", "--sort", "energy"): 40,
+    ("predict", "show", "vgg16", "--power-limit", "250"): 40,
     ("memory",): 30,
     ("memory", "vgg16"): 30,
     ("memory", "vgg16", "--table"): None,
@@ -42,3 +44,17 @@ def test_no_word_is_broken_and_no_line_too_long_or_one_too_many(command, tmp_pat
         assert not {word for word in broken if len(word) > 1}, (columns, broken)
     most = SCREENS[command]
     assert most is None or len(shown["80"]) <= most
+
+
+@pytest.mark.parametrize(
+    ("asked", "columns"),
+    [(("--sort", "energy"), ("Joules a sample",)), (("--power-limit", "250"), ("Time", "Energy"))],
+    ids=["order", "limit"],
+)
+@pytest.mark.parametrize("whole", [(), ("--table",)], ids=["head", "table"])
+def test_what_was_asked_about_energy_is_on_the_screen(asked, columns, whole, monkeypatch):
+    monkeypatch.setenv("COLUMNS", WIDE)
+    told = gpubench(None, "predict", "show", "vgg16", *asked, *whole).stdout
+    (titles,) = (line for line in told.splitlines() if line.startswith("GPU "))
+    assert all(column in titles for column in columns)
+    assert ("under a limit of 250 W" in told) == ("--power-limit" in asked)

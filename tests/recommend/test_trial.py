@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ import jsonschema
 import msgspec
 import pytest
 
+from gpubench.cli.table import TryRequest
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import RANKING_SCHEMA, Pricing
 from gpubench.options import options_of, request_from, words_of
@@ -102,10 +104,10 @@ def written(folder: Path, ranking, request: RankRequest = VGG16, gpu: str | None
 
 
 def test_the_best_row_that_can_be_rented_is_the_task(tmp_path):
-    task, script, (machine, passed_over) = written(tmp_path, ranking())
+    task, script, made = written(tmp_path, ranking())
     reason = "SkyPilot does not rent from it and dstack does not rent from it"
-    assert [each.partition(": ")[2] for each in passed_over] == [reason]
-    assert machine.startswith("1x L4 at gcp g2-standard-4: about ")
+    assert [each.partition(": ")[2] for each in made.passed_over] == [reason]
+    assert made.machine.startswith("1x L4 at gcp g2-standard-4: about ")
     assert task["name"] == "gpubench-gcp-1x-l4"
     assert task["resources"]["infra"] == "gcp/us-central1"
     assert task["resources"]["accelerators"] == "L4:1"
@@ -120,12 +122,22 @@ def test_the_best_row_that_can_be_rented_is_the_task(tmp_path):
 
 
 def test_another_gpu_is_measured_where_it_is_named(tmp_path):
-    task, _, (_, passed_over) = written(tmp_path, ranking(), gpu="h100")
+    task, _, made = written(tmp_path, ranking(), gpu="h100")
     assert task["resources"]["infra"] == "aws/us-east-1"
     assert task["resources"]["instance_type"] == "p5.4xlarge"
     assert "accelerators" not in task["resources"]
     assert task["resources"]["max_hourly_cost"] == pytest.approx(3.75)
-    assert not passed_over
+    assert not made.passed_over
+
+
+def test_a_tool_without_a_task_is_told_with_its_reason(tmp_path, capsys):
+    at_paperspace = rank_of([offer(H100, 3.0, provider="paperspace", instance="H100")], {H100: 3000})
+    request = TryRequest(answer=answered(tmp_path, at_paperspace), output=tmp_path / "tasks")
+    import_module("gpubench.cli.verbs.try").verb(request, as_json=True)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["without_task"] == {"dstack": "dstack does not rent from it"}
+    assert "no task of dstack: dstack does not rent from it\n" in err
+    assert {path.name for path in (tmp_path / "tasks").iterdir()} == {"task.yaml", "try.sh", "work"}
 
 
 def test_what_neither_tool_can_launch_is_refused_with_the_reasons(tmp_path):
@@ -204,7 +216,8 @@ def test_our_names_are_known_gpus():
 
 def test_what_it_likely_costs_and_what_at_most_is_said(tmp_path):
     """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at 3.75 at most: 2.19."""
-    task, script, (machine, _) = written(tmp_path, ranking(), gpu="h100")
+    task, script, made = written(tmp_path, ranking(), gpu="h100")
+    machine = made.machine
     assert machine == "1x H100 SXM5 80GB at aws p5.4xlarge: about $1.50, at most $2.19"
     assert (
         (tmp_path / "tasks" / "task.yaml")

@@ -123,7 +123,7 @@ def test_who_holds_it_for_a_moment_is_waited_for(tmp_path, kernel):
     with holder(tmp_path, kernel) as process:
         threading.Timer(0.3, process.stdin.close).start()
         with store.hold(tmp_path, RUN, patience_s=20):
-            pass
+            assert process.stdin.closed, "not before the other let go"
 
 
 def test_another_thread_of_this_process_is_another_writer(tmp_path, kernel):

@@ -4,12 +4,20 @@ from gpubench.recommend.trial import write_trial
 
 
 def verb(request: TryRequest, *, as_json: bool) -> None:
-    machine, passed_over = write_trial(request.answer, request.output, request.gpu, request.minutes)
-    say(*(f"passed over {reason}" for reason in passed_over))
+    made = write_trial(request.answer, request.output, request.gpu, request.minutes)
+    say(*(f"passed over {reason}" for reason in made.passed_over))
+    say(*(f"no task of {tool}: {reason}" for tool, reason in made.without_task.items()))
     folder = request.output.resolve() if request.output.is_symlink() else request.output
     script = folder / "try.sh"
     if as_json:
-        print_json({"script": script, "machine": machine, "passed_over": passed_over})
+        print_json(
+            {
+                "script": script,
+                "machine": made.machine,
+                "passed_over": made.passed_over,
+                "without_task": made.without_task,
+            }
+        )
     else:
         print_path(script)
-    say(f"Next: sh {script} rents that machine, measures there and shuts it down. {machine}.")
+    say(f"Next: sh {script} rents that machine, measures there and shuts it down. {made.machine}.")
