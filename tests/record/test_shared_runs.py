@@ -139,7 +139,9 @@ def test_what_ci_would_refuse_is_not_written(
     source = tmp_path / "run.json"
     source.write_bytes(msgspec.json.encode(msgspec.structs.replace(REFERENCE, interrupted=True)))
     assert _share(str(source)) == 1
-    assert "not shared: the run was interrupted" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "not shared: the run was interrupted" in said.err
+    assert said.out == "", "no text of a pull request for a file that there is not"
     assert not (tmp_path / "results").exists()
     assert _share(str(source), "--by", "../ann") == 2
 

@@ -13,7 +13,7 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     others = (*store.reference_runs(), *(each.run for each in sharing.shared_runs()))
     refused = tuple(dict.fromkeys(sharing.doubts(run, others)))
     title, body = sharing.pull_request(run, place)
-    if not as_json:
+    if not (as_json or refused):
         print(f"{title}\n\n{body}\n")
     say(*(f"left out: {each}" for each in left_out), *(f"not shared: {each}" for each in refused))
     path = None if refused else request.output or place
