@@ -156,9 +156,8 @@ SPEED_UNTOLD = "its speed is not told; in fp16 the work takes the same memory"
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     """The case whose memory answers the question on this GPU, or why the GPU cannot run it."""
-    capability = capability_of(spec)
     precision = (
-        best_amp(lambda each: each.within(capability))
+        best_amp(lambda each: has_hardware(spec, each))
         if question.precision == AMP
         else Precision(question.precision)
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpubench.interval import Interval
 from gpubench.labels import card_condition, gpus_of
-from gpubench.models import Answer, Choice, Pricing, Ranking, Row
+from gpubench.models import Answer, Choice, Estimate, Pricing, Ranking, Row
 from gpubench.recommend.answer import BASES, TITLES, machine_name
 from gpubench.sentences import say
 from gpubench.units import count, format_chance, format_price, format_usd, plain
@@ -112,3 +113,8 @@ def hours_text(row: Row) -> str:
 def basis_text(row: Row) -> str:
     """Return how its throughput is known."""
     return BASES["guess" if row.estimate.is_extrapolated else row.estimate.basis]
+
+
+def precisions_of(estimates: Iterable[Estimate]) -> str:
+    """Return at which precisions they run, each once: ``amp`` is bf16 on one card and fp16 on another."""
+    return plain(" or ".join(dict.fromkeys(each.case.precision.words for each in estimates)), 60)

@@ -17,11 +17,12 @@ import numpy as np
 
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, offer_name
-from gpubench.models import Estimate, Offer, Pricing, TaskKind
+from gpubench.models import Estimate, Offer, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
 from gpubench.offers.listing import is_in
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
+from gpubench.precisions import AMP
 from gpubench.predict.answers import log_deviation, most_of, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
@@ -31,6 +32,7 @@ from gpubench.recommend.contradictions import check
 from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR
 from gpubench.recommend.eligible import CandidateFinder, FilterResult, runnable_of, sift, unit_of
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
+from gpubench.recommend.lines import precisions_of
 from gpubench.recommend.owning import Ownership, offer_of, ownerships
 from gpubench.recommend.prices import prices_of
 from gpubench.recommend.rank import runs_of
@@ -154,18 +156,25 @@ def _questions(market: RankRequest) -> Iterator[RankRequest]:
     for name, profile in load_profiles().items():
         if TaskKind.TRAIN not in profile.tasks and profile.decode is None:  # an input pipeline
             continue
-        for precision in profile.precisions or ("amp", "fp32"):
+        for precision in _offered_at(profile):
             yield msgspec.structs.replace(
                 market, **plain_recipe, workloads=(name,), mix={}, precision=precision, batch_size=None,
                 task="train", max_latency_ms=None, samples=None, epochs=None, dataset_size=None,
             )  # fmt: skip
 
 
+def _offered_at(profile: WorkloadProfile) -> tuple[str, ...]:
+    return tuple(profile.precisions) or ("amp", "fp32")
+
+
 def _is_shipped(market: RankRequest) -> bool:
-    """Whether the page has the case anyway: a shipped model by itself, as it comes."""
+    """Whether the page has the case anyway: a shipped model by itself, at a precision that it is for."""
     names = market.workload_names
     given = {each.field for each in options_of(RecipeRequest) if market.was_given(each.field)}
-    alone = not market.workloads or (len(names) == 1 and names[0] in load_profiles())
+    profile = load_profiles().get(names[0]) if len(names) == 1 else None
+    alone = not market.workloads or (
+        profile is not None and market.precision in {None, AMP, *_offered_at(profile)}
+    )
     return alone and not market.mix and market.batch_size is None and market.task == "train" and not given
 
 
@@ -195,13 +204,15 @@ def _case(
             [pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None],
         )
         known[3 + is_host] = _short(pool.spread[row])
-    case = finder.speeds.parts[0][0].case
     names = [part.case.workload for part in finder.speeds.parts[0]]
+    precisions = [precisions_of(parts) for parts in finder.speeds.parts]
+    usual = max(precisions, key=precisions.count)
+    unusual = [{} if each == usual else {"precision": each} for each in precisions]  # a card without bf16
     figures = {
         "workloads": names,
         "label": plain(" + ".join(names), 60),
-        "precision": case.precision.value,
-        "asked_precision": asked.precision,
+        "precision": asked.precision or usual,
+        "usual_precision": usual,
         "task": asked.task,
         "unit": unit_of(finder.speeds),
         "samples": samples,
@@ -209,7 +220,8 @@ def _case(
         "photographs": finder.photograph_share,
         "shares": [asked.mix[name] for name in asked.workload_names] if asked.mix else None,
         "gpus": {
-            key: _gpu(finder, row, certain.get(row), starts) for row, key in enumerate(finder.speeds.keys)
+            key: _gpu(finder, row, certain.get(row), starts) | unusual[row]
+            for row, key in enumerate(finder.speeds.keys)
         },
         "machines": list(machines.values()),
     }
@@ -356,7 +368,7 @@ def _begin(asked: RankRequest, cases: list[dict[str, Any]]) -> dict[str, Any]:
     if _is_shipped(asked):
         name = asked.workloads[0] if asked.workloads else FIRST
         of_name = [case for case in cases if case["workloads"] == [name]]
-        at = [case for case in of_name if asked.precision in {case["precision"], case["asked_precision"]}]
+        at = [case for case in of_name if asked.precision == case["precision"]]
         first = next(iter(at or of_name), first)
     return {
         "model": first["label"],

@@ -144,7 +144,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
     if begin is not None and data.ranking is not None:
-        still = still_of(data.ranking, begin["model"], begin["precision"])
+        still = still_of(data.ranking, begin["model"])
     return environment().get_template("page.html.j2").render(
         still=still,
         as_of=data.today.isoformat(),

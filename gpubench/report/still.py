@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpubench.labels import gpus_of
 from gpubench.models import Ranking, Row
-from gpubench.recommend.lines import basis_text, hours_text, lines, seller
+from gpubench.recommend.lines import basis_text, hours_text, lines, precisions_of, seller
 from gpubench.sentences import say
 from gpubench.specs import load_specs
 from gpubench.units import format_bytes, format_chance, format_usd, plain
@@ -29,12 +29,14 @@ class Still:
     rows: tuple[tuple[str, ...], ...]
 
 
-def still_of(ranking: Ranking, model: str, precision: str) -> Still:
+def still_of(ranking: Ranking, model: str) -> Still:
     """Return the answer of a ranking in words, as the script tells it."""
     heads: dict[tuple[str, int], Row] = {}
     for row in ranking.rows:
         heads.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
     job = "" if ranking.job is None else plain(ranking.job.words, 80)
+    named = [line for line in lines(ranking) if line.answers]
+    precision = precisions_of(each for line in named for each in line.choice.row.estimates)
     return Still(
         title=say("title", model=plain(model, 60), job=job, precision=precision),
         three=tuple(
@@ -46,8 +48,7 @@ def still_of(ranking: Ranking, model: str, precision: str) -> Still:
                 basis_text(line.choice.row),
                 " · ".join(format_chance(each.p_best) for each in line.answers),
             )
-            for line in lines(ranking)
-            if line.answers
+            for line in named
         ),
         rows=tuple(
             _cells(row)

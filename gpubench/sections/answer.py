@@ -11,7 +11,16 @@ from gpubench.labels import CONDITION_WORDS, gpus_of, price_of
 from gpubench.models import Choice, Elsewhere, ParallelMode, Ranking, Row
 from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
-from gpubench.recommend.lines import Line, basis_text, hours_text, in_words, lines, seller, what_of
+from gpubench.recommend.lines import (
+    Line,
+    basis_text,
+    hours_text,
+    in_words,
+    lines,
+    precisions_of,
+    seller,
+    what_of,
+)
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import in_stock_words, measured_facts, per_s_unit, per_usd_unit
@@ -34,11 +43,9 @@ MOST_WORDS = 120
 def title(ranking: Ranking) -> str:
     """Return model, job and precision, in a sentence."""
     workloads = dict.fromkeys(case.workload for case in ranking.cases)
-    answered = (each for line in lines(ranking) for each in line.choice.row.estimates)
-    precisions = dict.fromkeys(each.case.precision.words for each in answered)
+    precision = precisions_of(each for line in lines(ranking) for each in line.choice.row.estimates)
     job = ranking.objective if ranking.job is None else ranking.job.words
-    model, precision = plain(" + ".join(workloads), 60), plain(" or ".join(precisions), 60)
-    return say("title", model=model, job=plain(job, 80), precision=precision)
+    return say("title", model=plain(" + ".join(workloads), 60), job=plain(job, 80), precision=precision)
 
 
 def answer_table(ranking: Ranking) -> Table:

@@ -115,7 +115,7 @@ def asked_of_the_library(setting: dict) -> RankRequest:
 
     return RankRequest(
         workloads=tuple(case["workloads"]),
-        precision=case["asked_precision"],
+        precision=case["precision"],
         samples=setting["samples"],
         hour_worth_usd=float(setting["worth"]),
         budget_usd=setting["budget"],
@@ -224,7 +224,7 @@ def test_a_change_is_answered_at_once_and_stands_in_the_address(opened):
     page.locator("[name=worth]").fill("2")
     assert three(page) == before
     page.locator("[name=model]").select_option("llama_8b_qlora")
-    assert "llama_8b_qlora, 10 million tokens, bf16." in page.locator("#question").inner_text()
+    assert "llama_8b_qlora, 10 million tokens, bf16 (weights too)." in page.locator("#question").inner_text()
     assert three(page) != before
     again = opened("#" + page.url.partition("#")[2])
     assert three(again) == three(page)
@@ -250,6 +250,24 @@ def test_the_command_of_the_page_gives_its_answer(opened, path):
         assert cells[1].startswith(f"{row['gpu_count']}x ")
         assert row["provider"] in cells[1]
         assert f"${row['cost_usd']:,.2f}" in cells[3]
+
+
+@pytest.mark.parametrize(
+    ("asked", "precision"),
+    [
+        ("", "amp-bf16"),
+        ("model=resnet50&precision=fp32", "fp32 (IEEE, TF32 off)"),
+        ("model=resnet50&worth=0&have=1x+nvidia-tesla-t4-16gb", "amp-fp16 or amp-bf16"),
+    ],
+)
+def test_the_title_names_the_precision_of_the_answers_as_the_command_does(opened, path, asked, precision):
+    """``amp`` is bf16 on a card that has it, else fp16."""
+    page = opened(f"#{asked}")
+    title = page.locator("#question").inner_text()
+    assert title.endswith(f", {precision}.")
+    words = shlex.split(page.locator("#command").inner_text())
+    place = ["--results", str(path).rpartition("/")[0], "--as-of", samples.TODAY.isoformat()]
+    assert gpubench(None, *words[1:], *place).stdout.splitlines()[0].endswith(f", {precision}.")
 
 
 def test_limits_that_nothing_meets_say_what_would_be_enough(opened):
@@ -308,7 +326,7 @@ def test_without_scripts_the_three_answers_and_the_table_stand_there(opened, bro
     assert still == three(opened())
     text = Path(path).read_text(encoding="utf-8")
     assert text.partition('<details id="twin"')[2].partition("</details>")[0].count("<tr>") > 20
-    assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-fp16.</h2>' in text
+    assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-bf16.</h2>' in text
 
 
 def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without(browser, tmp_path):  # noqa: F811
@@ -361,7 +379,7 @@ def test_the_shipped_models_are_all_there_at_every_precision():
     for case in data()["cases"]:
         found.setdefault(case["label"], set()).add(case["precision"])
     assert len(found) == 22
-    assert found["resnet50"] == {"amp-fp16", "fp32"}
+    assert found["resnet50"] == {"amp", "fp32"}
     assert found["llama_8b"] == {"bf16"}
     assert next(case["task"] for case in data()["cases"] if case["label"] == "llama_8b") == "infer"
 

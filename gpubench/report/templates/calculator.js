@@ -92,7 +92,7 @@
   };
   const command = (asked) => {
     const each = data.cases[caseOf(asked)], quoted = (text) => (/^[\w.+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-    const options = [["precision", each.asked_precision ?? each.precision], ["samples", asked.samples], ["hour-worth", asked.worth],
+    const options = [["precision", each.precision], ["samples", asked.samples], ["hour-worth", asked.worth],
       ["budget-usd", asked.budget], ["deadline-hours", asked.deadline], ["have", asked.have], ["seller", asked.seller], ["region", asked.region]];
     const given = options.filter(([, value]) => value !== null).map(([name, value]) => `--${name} ${quoted(`${value}`)}`);
     return ["gpubench rank", ...each.workloads.map(quoted), ...given, ...(asked.spot ? ["--spot"] : []), ...data.filters.map(quoted)].join(" ");
@@ -253,7 +253,8 @@
     last = [asked, found];
     show(asked);
     const job = asked.samples === usual(asked.model) && each.words ? each.words : `${many(asked.samples)} ${each.unit}`;
-    at("question").textContent = say("title", { model: asked.model, job, precision: each.precision });
+    const precisions = Object.values(found.answers ?? {}).map(({ row }) => row.gpu.precision ?? each.usual_precision);
+    at("question").textContent = say("title", { model: asked.model, job, precision: [...new Set(precisions)].join(" or ") || each.usual_precision });
     at("command").textContent = command(asked);
     const isEmpty = !found.rows.length;
     ["three", "chart", "twin"].forEach((id) => { at(id).hidden = isEmpty; });
