@@ -78,6 +78,8 @@ def one_line(error: BaseException) -> str:
         if error.lineno is None or "codec can't decode" in error.msg:
             return f"its source is not text in UTF-8 ({error.msg})"
         return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
+    if isinstance(error, ValueError) and "null bytes" in str(error):  # a SyntaxError from Python 3.11.4 on
+        return f"its source is not text in UTF-8 ({error})"
     if isinstance(error, SystemExit):
         text = f"calls sys.exit({error.code!r})"
     else:

@@ -45,6 +45,7 @@ from gpubench.predict.memory import need_of, scale_of
 from gpubench.predict.memory_answer import answer_memory
 from gpubench.predict.question import Question, Refusal, case_for, question_of, why_impossible
 from gpubench.predict.roofline import ABOVE_STATED_CLOCK, work_of
+from gpubench.probe.amd import matrix_formats
 from gpubench.profile import load_profiles, profile_of
 from gpubench.readings import h200_readings
 from gpubench.record.store import reference_runs
@@ -655,3 +656,21 @@ def test_a_card_of_another_vendor_that_was_measured_is_known_at_its_other_batche
     same, other = ask(asked, MI300X, "amd-mi325x-256gb", own=[measured]).values()
     assert math.sqrt(same.high / same.low) < 1.4
     assert math.sqrt(other.high / other.low) > 3
+
+
+@pytest.mark.parametrize("vendor", ["NVIDIA", "AMD"])
+def test_amp_on_a_card_is_what_a_run_there_would_measure(vendor):
+    """By compute capability, and of another vendor's card by the formats that its matrix units have."""
+    question = question_of(profile_of("resnet50"), "amp")
+    cards = [spec for spec in load_specs().values() if spec.vendor == vendor]
+    found = {spec.key: case_for(question, spec) for spec in cards}
+    told = {key: case.precision for key, case in found.items() if isinstance(case, Case)}
+    assert {Precision.AMP_BF16, Precision.AMP_FP16} >= set(told.values())
+    for key, precision in told.items():
+        spec = load_specs()[key]
+        if vendor == "AMD":
+            has_bf16 = "bf16" in matrix_formats(spec.compute_capability)
+        else:
+            has_bf16 = float(spec.compute_capability) >= 8.0
+        assert (precision is Precision.AMP_BF16) == has_bf16, key
+    assert told

@@ -333,7 +333,7 @@ def test_the_answer_names_the_model_as_it_was_typed(
             ["memory", "hf:Qwen/Qwen2.5-9B", "--gpu", "L4"],
             "^gpubench: hf:Qwen2.5-9B: .*known without a file are .*qwen2.5-3b",
         ),
-        (["gemma4-12b"], "nearest known: .*gemma-3-12b.*hf:PATH/config.json"),
+        (["gemma4-12b"], "nearest known: gemma-?3-12b.*hf:PATH/config.json"),
         (["run", "qwen2.5-7b"], "ask `gpubench qwen2.5-7b` or `gpubench memory qwen2.5-7b`"),
         (
             ["memory", "qwen2.5-7b", "--gpu", "L4", "--context", "200000"],
