@@ -210,6 +210,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "price_usd_per_hour": self.usd_per_hour,
                 "price_date": offer.price_date,
                 "price_age_days": self.price_age_days,
+                "price_source": offer.source,
                 "ask_count": offer.ask_count,
                 "link": self.link,
                 "precision": estimate.case.precision,
