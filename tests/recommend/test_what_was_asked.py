@@ -18,7 +18,7 @@ A_SUM = r"\$[\d.,]+"
 
 ASKED = {
     "tokens of a served model": ("llama_8b --task infer", rf"A million tokens cost {A_SUM} .*static batch of 8"),
-    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot costs less than on demand while less than \d+ % .* of the work"),
+    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot costs less than on demand while interruptions add less than \d+ % to the work"),
     "spot that is not the first row": ("resnet50 --spot", r"One interruption of a spot machine in 24 hours"),
     "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} .*1 year.* {A_SUM} on demand .* from \d+ % use on"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} .*3 years.* {A_SUM} on demand"),
