@@ -448,8 +448,8 @@ class _Step:
             rest = max(0.0, trained - head)
             moments += [_line(base + rest + tied, stream, rest), _line(base + trained, 0.0, trained)]
         if self.is_packed:
-            each = _UNPACKED if self.by_torch else _UNPACKED_BY_KERNEL
-            unpacked = each * max(layer.weights for layer in self._widest_network)
+            narrow = _UNPACKED if self.by_torch else _UNPACKED_BY_KERNEL
+            unpacked = narrow * max(layer.weights for layer in self._widest_network)
             moments.append(_line(base + unpacked, held * last + stream + self._unpacking))
         moments = [
             msgspec.structs.replace(line, bytes_per_sample=line.bytes_per_sample + self._tokens_bytes)
