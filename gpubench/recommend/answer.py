@@ -30,7 +30,7 @@ from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import known_profile, load_profiles
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL, costs_over
-from gpubench.recommend.choice import cheapest_to_rent, named_gpus
+from gpubench.recommend.choice import best_to_rent, named_gpus
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
@@ -99,7 +99,7 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _between_named(found)
     yield from _on_doubts(found, ranking)
     yield from _as_asked(found, ranking)
-    yield from _of_what_one_has(found, ranking)
+    yield from _of_what_one_has(found, priced, ranking)
     yield from _on_owning(found, ranking)
     yield from _on_the_first(ranking.first)
     yield from _on_prices(found, priced)
@@ -364,7 +364,7 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 # --- having and buying -------------------------------------------------------------------------------------
 
 
-def _of_what_one_has(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
     """Yield what became of each machine that the buyer named, and what rent costs beside it."""
     ranked = set(found.offers)
     for offer, machine in found.filtered.owned.items():
@@ -377,13 +377,13 @@ def _of_what_one_has(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             yield tell(
                 "have_ranked", machine=gpus_of(choice.offer), hours=duration(choice.row.hours.value), usd=usd
             )
-    if ranking.owned and ranking.job is not None and (rent := cheapest_to_rent(found)) is not None:
+    if ranking.owned and ranking.job is not None and (rent := best_to_rent(found, priced)) is not None:
         yield tell(
             "have_or_rent",
             gpu=gpus_of(rent.offer),
             provider=plain(rent.offer.provider, 40),
-            usd=format_usd(rent.cost_usd.value),
-            hours=duration(rent.hours.value),
+            usd=format_usd(rent.row.cost_usd.value),
+            hours=duration(rent.row.hours.value),
         )
 
 
