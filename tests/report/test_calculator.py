@@ -15,10 +15,12 @@ import pytest
 from command import gpubench
 from own_net import own_net
 
-from gpubench.draws import normals, uniforms
+from gpubench.draws import INVERSE_NORMAL, normals, uniforms
 from gpubench.errors import MisuseError
 from gpubench.folders import package_text
 from gpubench.labels import offer_name
+from gpubench.recommend.answer import BASES
+from gpubench.recommend.lines import CHANCE
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import write_run
@@ -29,6 +31,7 @@ from . import samples
 from .test_browser import browser  # noqa: F401 - a fixture of this module too
 
 SETTINGS = 60
+ROOT = Path(__file__).parents[2]
 
 
 @cache
@@ -77,9 +80,9 @@ def test_draws_of_two_names_have_nothing_in_common():
 
 def test_python_and_the_script_draw_the_same(engine):
     for seed, names in ((0, ("gpu", "nvidia-h100-sxm-80gb")), (12345, ("price", "ü", "")), (1, ())):
-        script = "([draws, seed, names]) => { const r = ranker({draws, seed, costs: {}}); return "
+        script = "([draws, seed, names, inverse_normal]) => { const r = ranker({draws, seed, inverse_normal, costs: {}}); return "
         script += "[[...r.uniforms(draws, seed, ...names)], [...r.normals(draws, seed, ...names)]]; }"
-        flat, normal = engine.evaluate(script, [5_000, seed, list(names)])
+        flat, normal = engine.evaluate(script, [5_000, seed, list(names), INVERSE_NORMAL])
         assert flat == uniforms(5_000, seed, *names).tolist()
         assert normal == pytest.approx(normals(5_000, seed, *names).tolist(), rel=1e-12)
 
@@ -134,7 +137,7 @@ ANSWER = """([data, settings]) => {
     const began = performance.now(), found = rank.answer(asked.at, asked);
     const told = ({ offer, gpu, hours, usd, total, chances }) =>
     ({ offer: [offer.name, offer.gpu, offer.count, offer.usd], is_guess: gpu.is_guess, hours, usd, total, chances });
-    const answers = Object.entries(found.answers).map(([name, of]) => [name, [of.row.offer.name, of.row.offer.gpu], Boolean(of.tossUp)]);
+    const answers = Object.entries(found.answers).map(([name, of]) => [name, [of.row.offer.name, of.row.offer.gpu], of.p, Boolean(of.rival)]);
     return { ms: performance.now() - began, rows: found.rows.map(told), answers };
   });
 }"""
@@ -170,7 +173,12 @@ def test_the_script_answers_as_the_library_does(engine):
                 if (chance := getattr(row, f"p_{name}")) is not None:
                     assert each["chances"][name] == pytest.approx(chance, abs=0.002)
         assert script["answers"] == [
-            [name, [offer_name(of.row.offer), of.row.offer.gpu_key], of.toss_up is not None]
+            [
+                name,
+                [offer_name(of.row.offer), of.row.offer.gpu_key],
+                pytest.approx(of.p_of_gpus, abs=0.002),
+                of.toss_up is not None,
+            ]
             for name, of in ranking.answers.items()
         ], setting
     assert answered > SETTINGS / 2
@@ -248,8 +256,8 @@ def test_the_command_of_the_page_gives_its_answer(opened, path):
     for (name, row), cells in zip(told.items(), shown, strict=True):
         assert name.capitalize() in cells[0]
         assert cells[1].startswith(f"{row['gpu_count']}x ")
-        assert row["provider"] in cells[1]
-        assert f"${row['cost_usd']:,.2f}" in cells[3]
+        assert row["provider"] in cells[2]
+        assert f"${row['cost_usd']:,.2f}" in cells[4]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +301,35 @@ def test_two_dots_are_compared_and_every_named_one_can_be_reached_by_keys(opened
     pair = r".+ against .+: [\d.,]+ \(.+ to .+\) times faster, [\d.,]+ \(.+ to .+\) times the dollars\."
     assert re.fullmatch(pair, page.locator("#pair").inner_text())
     assert page.locator("#tip").is_visible()
-    assert page.locator("#tip div").count() == 7
+    assert page.locator("#tip div").count() == 9
+
+
+def test_the_legend_is_of_what_is_drawn_and_looks_like_it(opened):
+    page = opened("#model=vgg16&precision=fp32")
+    shown = page.locator("#legend > span").all_inner_texts()
+    kinds = [name for name, words in BASES.items() if words in shown]
+    assert {"measured", "predicted"} <= set(kinds)
+    assert shown == [*(BASES[name] for name in kinds), "nine cases in ten"]
+    look = "e => { const of = getComputedStyle(e); return [of.fill, of.stroke, of.strokeDasharray]; }"
+    for name in BASES:
+        drawn = page.locator(f"#hero circle.{name}:not(.answer)")
+        assert (name in kinds) == (page.locator(f"#hero circle.{name}").count() > 0)
+        if drawn.count():
+            assert page.eval_on_selector(f"#legend circle.{name}", look) == drawn.first.evaluate(look)
+    assert "also counts $2.00 an hour of waiting" in page.locator("#worth").inner_text()
+
+
+def test_the_first_screen_has_no_word_of_the_glossary(opened):
+    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8").partition("\n## Words\n")[2]
+    terms = [term for entry in re.findall(r"- \*\*(.+?)\*\*:", text) for term in entry.split(", ")]
+    assert {"anchor", "marketplace", "P(best)"} <= set(terms)
+    shown = opened(viewport={"width": 1280, "height": 800}).locator("body").inner_text()
+    first = shown.partition("Copy as command")[0].casefold()
+    assert [term for term in terms if re.search(rf"\b{re.escape(term.casefold())}(?!\w)", first)] == []
+
+
+def test_a_phone_names_the_chance_as_the_table_does():
+    assert f'content: "{CHANCE.lower()} "' in package_text("report/templates/page.css")
 
 
 def test_a_measured_row_says_so(opened):
