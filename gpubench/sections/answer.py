@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
-from gpubench.labels import CONDITION_WORDS, SELLERS, gpus_of, price_of
-from gpubench.models import Choice, Elsewhere, ParallelMode, Ranking, Row
+from gpubench.labels import CONDITION_WORDS, SELLERS, gpus_of, price_of, pricing_words
+from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking, Row
 from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
 from gpubench.recommend.lines import (
@@ -170,7 +170,7 @@ def _in_full(choice: Choice, use: float | None) -> str:
     """One offer: its price with label and age, memory, feed, and what to ask first."""
     row = choice.row
     read = dated(plain(choice.offer.price_date, 20), row.price_age_days)
-    label, busy = CONDITION_WORDS[choice.condition], "" if use is None else f", if busy {format_percent(use)}"
+    label, busy = _label(choice), "" if use is None else f", if busy {format_percent(use)}"
     price = f"{gpus_of(choice.offer)} at {plain(choice.offer.provider, 30)}, {price_of(row)}"
     asked = "" if row.is_expected_as_listed else f" of {format_usd(row.listed_usd_per_hour)}"
     if choice.source == "own":
@@ -183,6 +183,13 @@ def _in_full(choice: Choice, use: float | None) -> str:
         price += f" ({label}{asked}, {read})"
     job = [] if row.hours.value is None else [f"{hours_text(row)} and {row.cost_usd.by(format_usd)}"]
     return "; ".join([price, *job, fits_words(choice), *_to_know(choice)])
+
+
+def _label(choice: Choice) -> str:
+    """Return what sort of price it is: "list price", "spot price", "used"."""
+    if choice.condition is PriceCondition.LIST and choice.offer.pricing is not Pricing.ON_DEMAND:
+        return f"{pricing_words(choice.offer)} price"
+    return CONDITION_WORDS[choice.condition]
 
 
 def fits_words(choice: Choice) -> str:

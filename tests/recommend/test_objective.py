@@ -187,7 +187,7 @@ def test_what_spot_may_lose_can_be_typed_back_above_one_too():
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.5, instance="x")]
     ranking = rank_of(offers, {H100: 3000.0}, spot=True)
     assert ranking.rows[0].spot_break_even == pytest.approx(1.5)
-    assert "while less than 150 % of the work is lost" in said(ranking)
+    assert "while interruptions add less than 150 % to the work" in said(ranking)
     at_it = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=1.5).rows
     assert at_it[0].samples_per_usd.value == pytest.approx(at_it[1].samples_per_usd.value)
 
