@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpubench.models import BuyOrRent, MicroResult, Offer, PriceCondition, Pricing, Row
-from gpubench.models.catalog import Seller
 from gpubench.specs import load_specs
 from gpubench.units import format_usd, plain
 
@@ -19,7 +18,7 @@ PRICING_WORDS = {
     Pricing.OWNED: "owned",
 }
 
-SELLERS: Mapping[Seller, str] = {"cloud": "cloud", "secure": "vetted host", "community": "private host"}
+SELLERS: Mapping[str, str] = {"cloud": "cloud", "secure": "vetted host", "community": "private host"}
 """Kinds of sellers: a company, and on a marketplace a host that it vouches for, or anyone."""
 
 FRONTIER = "nothing is faster and cheaper"

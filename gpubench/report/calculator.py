@@ -7,7 +7,7 @@ The script draws the same numbers (``gpubench.draws``) over the same factors. Wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -64,7 +64,7 @@ SENTENCES = (
     *("nothing_meets", "relax_budget", "relax_deadline", "pair", "pair_how", "price_age_short"),
 )
 
-WORDS: dict[str, dict[str, str]] = {
+WORDS: Mapping[str, Mapping[str, str]] = {
     "titles": TITLES,
     "bases": BASES,
     "sellers": SELLERS,

@@ -155,7 +155,7 @@ def run_figure(run: Run) -> Plot:
         Mark(
             row=label(m.label, 60),
             interval=m.interval,
-            hover=label(m.interval.text()),
+            hover=label(m.interval.text(digits=m.digits)),
             kind=m.case.precision,
         )
         for m in rows

@@ -12,13 +12,15 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from command import gpubench
 from own_net import own_net
 
+from gpubench.cli.app import app
 from gpubench.draws import INVERSE_NORMAL, normals, uniforms
 from gpubench.errors import MisuseError
 from gpubench.folders import package_text
-from gpubench.labels import offer_name
+from gpubench.labels import gpus, offer_name
 from gpubench.recommend.answer import BASES
 from gpubench.recommend.lines import CHANCE
 from gpubench.recommend.rank import ranked
@@ -243,21 +245,42 @@ def test_the_command_of_the_page_leaves_settings_to_their_file():
     assert _filters(asked) == ["--count", "2", "--recipe", "checkpointing=full"]
 
 
-def test_the_command_of_the_page_gives_its_answer(opened, path):
-    page = opened("#model=vit_b16&precision=fp32&samples=5e6&worth=10&seller=cloud&region=eu&spot=1")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "model=vit_b16&precision=fp32&samples=5e6&worth=10&seller=cloud&region=eu&spot=1",
+        "model=vgg16&samples=2e8&worth=0",
+        "model=llama_8b_qlora&deadline=200&budget=900",
+        "model=llama_8b&samples=3e7&seller=secure",
+        "model=resnet50&worth=50&have=2x+nvidia-geforce-rtx-4090-24gb",
+        "model=unet_ddpm&region=us&spot=1&worth=0.5",
+    ],
+)
+def test_the_command_of_the_page_gives_its_answer(opened, path, asked):
+    page = opened(f"#{asked}")
     words = shlex.split(page.locator("#command").inner_text())
-    assert words[:3] == ["gpubench", "rank", "vit_b16"]
+    model = re.match(r"model=(\w+)", asked)[1]
+    assert words[:3] == ["gpubench", "rank", model]
     place = ["--results", str(path).rpartition("/")[0], "--as-of", samples.TODAY.isoformat()]
-    done = gpubench(None, *words[1:], *place, "--json")
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, [*words[1:], *place, "--json"])
+    assert done.exit_code == 0, done.output
     ranking = json.loads(done.stdout)
     told = {name: ranking["rows"][of["row"]] for name, of in ranking["answers"].items()}
-    shown = [row for row in three(page) for _ in row[0].split(" \u00b7 ")]
-    for (name, row), cells in zip(told.items(), shown, strict=True):
-        assert name.capitalize() in cells[0]
-        assert cells[1].startswith(f"{row['gpu_count']}x ")
-        assert row["provider"] in cells[2]
-        assert f"${row['cost_usd']:,.2f}" in cells[4]
+    shown = {name: row for row in three(page) for name in row[0].split(" \u00b7 ")}
+    for name, row in told.items():
+        cells = shown[name.capitalize()]
+        assert cells[1] == gpus(row["gpu_key"], row["gpu_count"])
+        assert cells[2].startswith("yours" if row["pricing"] == "owned" else row["provider"])
+        for figure, cell in (("hours", cells[3]), ("cost_usd", cells[4])):
+            likely, low, high = (row[f"{figure}{end}"] for end in ("", "_low", "_high"))
+            assert figures_of(cell, figure) == pytest.approx([likely, low, high], rel=0.06)
+
+
+def figures_of(cell: str, figure: str) -> list[float]:
+    """What a cell says, in hours or dollars."""
+    hours = {"days": 24, "h": 1, "min": 1 / 60, "s": 1 / 3600}
+    unit = 1 if figure == "cost_usd" else next(of for name, of in hours.items() if f" {name}" in cell)
+    return [float(each) * unit for each in re.findall(r"[\d.]+", cell.replace(",", ""))]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +324,19 @@ def test_two_dots_are_compared_and_every_named_one_can_be_reached_by_keys(opened
     pair = r".+ against .+: [\d.,]+ \(.+ to .+\) times faster, [\d.,]+ \(.+ to .+\) times the dollars\."
     assert re.fullmatch(pair, page.locator("#pair").inner_text())
     assert page.locator("#tip").is_visible()
-    assert page.locator("#tip div").count() == 9
+    said = page.locator("#tip div").all_inner_texts()
+    assert len(said) == 9
+    for of_a_hover in (
+        r"\dx .+",  # GPUs
+        r".+ \((cloud|vetted host|private host)\)",
+        r"[\d.]+ (days|h|min|s) \(.+ to .+\)",
+        r"\$[\d.,]+ \(\$.+ to \$.+\)",
+        r"\$[\d.]+/h",
+        r"[\d.]+ GiB",
+        "|".join(BASES.values()),
+        r"The price is \d+ days old\.",
+    ):
+        assert [each for each in said if re.fullmatch(of_a_hover, each)], of_a_hover
 
 
 def test_the_legend_is_of_what_is_drawn_and_looks_like_it(opened):
@@ -423,6 +458,27 @@ def test_the_shipped_models_are_all_there_at_every_precision():
 def test_a_page_without_a_run_is_small(tmp_path):
     made = report(tmp_path / "page.html", tmp_path, as_of=samples.TODAY)
     assert Path(made).stat().st_size <= 500_000
+
+
+def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file(browser, tmp_path):  # noqa: F811
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    (step,) = re.findall(r"run: \S+/gpubench (report --public .+)", workflow)
+    assert re.search(r"upload-artifact@v4\n +with:\n +name: site\n +path: site\n", workflow)
+    done = gpubench(None, *shlex.split(step), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    site = tmp_path / "site"
+    assert json.loads((site / "data.json").read_text(encoding="utf-8"))["runs"] == []
+    for path in site.iterdir():
+        assert str(tmp_path) not in path.read_text(encoding="utf-8")
+    context = browser.new_context()
+    page = context.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"file://{site / 'index.html'}#model=vgg16&worth=0")
+    page.locator("html[data-answered]").wait_for(state="attached")
+    assert three(page)[0][0] == "Cheapest \u00b7 Sensible"
+    assert requests == [page.url.partition("#")[0]]
+    context.close()
 
 
 def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path):  # noqa: F811
