@@ -451,7 +451,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def digits(self) -> int:
-        """How many digits of the throughput are printed at most: few of one launch, as others would differ."""
+        """How many digits of the throughput are printed at most: few of one launch; others would differ."""
         return DIGITS_OF_ONE_LAUNCH if len(self.launch_step_times_s) < 2 else MOST_DIGITS
 
     @property
