@@ -13,7 +13,6 @@ from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import (
     BuyOrRent,
     Choice,
-    Execution,
     FindingKind,
     ParallelMode,
     PriceCondition,
@@ -28,6 +27,7 @@ from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import known_profile, load_profiles
+from gpubench.recipes import Stack
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL, costs_over
 from gpubench.recommend.choice import best_to_rent, named_gpus
@@ -200,7 +200,8 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
             what=_TRAINED[case.trainable],
             tokens=f"{case.context_tokens or profile.tokens_per_sample:,}",
             batch=batch,
-            stack="compiled PyTorch" if case.execution is Execution.COMPILE else "plain PyTorch",
+            stack=_STACKS[case.stack],
+            other=Stack.PLAIN if case.stack is Stack.FUSED else Stack.FUSED,
         )
     elif costs := token_costs(row):
         yield tell(
@@ -214,6 +215,12 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
 
 
 _TOKENS = {"prefill": "in the prompt", "decode": "generated", "forward pass": "read"}
+_STACKS = {
+    Stack.TORCH: "the plain operators of PyTorch",
+    Stack.PLAIN: "plain transformers, PEFT and bitsandbytes",
+    Stack.NO_FLASH: "plain transformers without flash attention",
+    Stack.FUSED: "the fused kernels of Liger or Unsloth",
+}
 _TRAINED = {
     Trainable.FULL: "all weights",
     Trainable.LORA: "adapters (LoRA)",

@@ -29,7 +29,7 @@ ASKED = {
     "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
     "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
     "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"is the fewest that ends within 3.00 days"),
-    "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens.*batch of 2.*plain PyTorch"),
+    "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens.*batch of 2 on each GPU, with .*plain .*stack=fused"),
     "adapters in 4 bits": ("mistral-7b --qlora", r"QLoRA"),
     "all weights": ("hf:Qwen/Qwen2.5-7B", r"[Aa]ll weights"),
     "data to send": ("resnet50 --dataset-gb 200", r"sending 200 GB"),
