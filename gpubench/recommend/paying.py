@@ -70,18 +70,19 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
     )
     there = on_demand.where(on_demand.provider.equals(offer.provider))
     rivals = [each[int(np.argmin(each.usd_per_gpu_hour))] for each in (there, on_demand) if len(each)]
-    usd = offer.usd_per_gpu_hour
+    if rivals:
+        gpu, provider = gpu_name(offer.gpu_key), plain(offer.provider, 30)
+        yield tell(
+            "commit_price", gpu=gpu, provider=provider, term=term, usd=format_usd(offer.usd_per_gpu_hour)
+        )
     for rival in dict.fromkeys(rivals):
-        share = usd / rival.usd_per_gpu_hour
+        share = offer.usd_per_gpu_hour / rival.usd_per_gpu_hour
         yield tell(
             "commit_pays" if share < 1 else "commit_never",
-            gpu=gpu_name(offer.gpu_key),
-            provider=plain(offer.provider, 30),
             term=term,
-            usd=format_usd(usd),
-            on_demand_usd=format_usd(rival.usd_per_gpu_hour),
-            other=plain(rival.provider, 30),
             share=format_percent(share),
+            usd=format_usd(rival.usd_per_gpu_hour),
+            other=plain(rival.provider, 30),
         )
 
 
