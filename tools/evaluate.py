@@ -1,15 +1,25 @@
 """How good are the predictions? Each target is predicted by a fit that never saw what is held out with it.
 
 "Out" means out of the fit, of the deviations and of the votes that set its interval. docs/prediction.md has
-the protocol. Anybody's measurements are scored too, and teach
-nothing. ``python -m tools.evaluate --hold-out harness`` prints one hold-out.
+the protocol. Anybody's measurements are scored too, and teach nothing.
+
+``python -m tools.evaluate --hold-out harness`` prints one hold-out. ``python -m tools.evaluate prediction``
+evaluates everything: docs/prediction_figures.csv (every slice of every hold-out),
+docs/prediction_pairs.csv.gz (each pair with what was measured and predicted for it), and the tables of
+docs/prediction-evidence.md. ``python -m tools.evaluate regret`` makes that of docs/decision.md, what choosing
+by a prediction costs: a setting is one model of one source at one precision that was read on four priced GPUs
+or more. Each way of choosing names one of them; its regret is what the job costs there above what it costs on
+the best, where it costs $100. Nothing of a setting's harness teaches the prediction that it is judged by.
 """
 
 from __future__ import annotations
 
+import gzip
+import math
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,16 +29,22 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from gpubench.arrays import Flags, Floats
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import answer
-from gpubench.models import TaskKind
+from gpubench.folders import data_table
+from gpubench.models import Offer, Pricing, TaskKind
+from gpubench.offers.dates import price_day
+from gpubench.offers.table import NOT_RANKED
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import deviations_of, take
+from gpubench.predict.roofline import deviations_of, leading_mode, take
+from gpubench.recommend.rank import ranked
+from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 from gpubench.sections.prediction import scored
 from gpubench.specs import load_specs
 from gpubench.stats import Z90
-from tools.fit import (
+from gpubench.units import format_number, format_percent
+from tools.calibrate import (
     COMMON_SHARE,
     HOLD_OUTS,
     LEVEL,
@@ -178,7 +194,7 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
     pairs = pairs_of(table)
     learned = load_calibration().of(task)
     assert learned.ratio.scale is not None  # only levels are without one
-    usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs) else np.empty(0)
+    usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs.y) else np.empty(0)
     specs = [load_specs()[gpu] for gpu in table.gpu_key]
     ratio, level = (np.array([each.half_width(s) for s in specs]) for each in (learned.ratio, learned.level))
     log_error, bound = ratio_errors(table, pairs, _without_own(table, RATIO, task))
@@ -216,9 +232,9 @@ _SEED, _DRAWS = 20261120, 400
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
-    """The document of `predict evaluate --json`: all pairs first, refused ones too, then slice by slice."""
+    """The document of ``--json``: all pairs first, refused ones too, then slice by slice."""
     pairs = outcome.pairs
-    everything = np.ones(len(pairs), dtype=bool)
+    everything = np.ones(len(pairs.y), dtype=bool)
     plain = geometric_mean_errors(outcome.table, pairs)
     return {
         **figures(outcome, everything),
@@ -286,7 +302,7 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
     table, pairs, bound = outcome.table, outcome.pairs, outcome.bound
     same = table.architecture[pairs.x] == table.architecture[pairs.y]
     slices: dict[str, Flags] = {
-        "all pairs": np.ones(len(pairs), dtype=bool),
+        "all pairs": np.ones(len(pairs.y), dtype=bool),
         "GPU-bound": bound,
         "host-bound": ~bound,
         "anchored at Hopper": table.architecture[pairs.x] == "Hopper",
@@ -372,13 +388,377 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+# --- the tables of two pages ------------------------------------------------------------------------------
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def put(tables: str, page: Path) -> None:
+    """Write tables between the markers of a page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def as_table(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of cells as a table of Markdown; the first is its head."""
+    head, *others = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *others))
+
+
+# --- how far predictions are off ---------------------------------------------------------------------------
+
+HEADLINE = "harness"
+NAMES = {
+    "harness": "unseen harness and GPU",
+    "stranger": "unseen harness and architecture",
+    "gpu": "unseen GPU",
+    "family": "unseen chip",
+    "architecture": "unseen architecture",
+    "model": "unseen model",
+    "vendor": "unseen vendor (AMD)",
+}
+INFERENCE = {
+    "inference, harness": "unseen harness and GPU",
+    "inference, stranger": "unseen harness and architecture",
+    "inference, gpu": "unseen GPU",
+    "inference, architecture": "unseen architecture",
+}
+SHOWN = ("harness", "stranger", "gpu", "vendor")
+"""Hold-outs on the page; the table of figures has all."""
+SEVERAL = "several GPUs"
+WHOLE, NO_GPU, ORDER = "all pairs", "no GPU owned", "Spearman, regret"
+COLUMNS = (
+    "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
+    "geometric_mean_mape", "geometric_mean_median_ape",
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def figures_of(hold_out: str, document: Row) -> list[dict[str, Any]]:
+    """The rows of the table of figures for one hold-out: the whole, levels and order, then every slice."""
+    rows = [_row(hold_out, WHOLE, document)]
+    rows += [_row(hold_out, name, row) for name, row in document["by_slice"].items() if name != WHOLE]
+    level = document["no_gpu_owned"]
+    order = {"mape": document["spearman"], "median_ape": document["regret"]["throughput"]}
+    return [*rows, _row(hold_out, NO_GPU, level | {"pairs": level["rows"]}), _row(hold_out, ORDER, order)]
+
+
+def _row(hold_out: str, name: str, row: Row) -> dict[str, Any]:
+    plain = {f"geometric_mean_{key}": each for key, each in (row.get("geometric_mean") or {}).items()}
+    return {"hold_out": hold_out, "slice": name} | {key: (row | plain).get(key) for key in COLUMNS[2:]}
+
+
+def pairs_table(outcome: Outcome) -> str:
+    """Every pair of the headline as CSV: the throughput of the target over that of the owned GPU."""
+    table, x, y = outcome.table, outcome.pairs.x, outcome.pairs.y
+    per_sample = table.log_seconds - np.log(table.batch)
+    measured = per_sample[x] - per_sample[y]
+    predicted = measured - outcome.log_error
+    end = np.where(outcome.bound, outcome.half_width, np.nan)  # a refused pair has no interval
+    columns = {
+        "source": table.source[y],
+        "model": table.model[y],
+        "precision": table.precision[y],
+        "own_gpu": table.gpu_key[x],
+        "own_batch": table.batch[x].astype(int),
+        "target_gpu": table.gpu_key[y],
+        "target_batch": table.batch[y].astype(int),
+        "measured_ratio": np.exp(measured),
+        "predicted_ratio": np.exp(predicted),
+        "low": np.exp(predicted - end),
+        "high": np.exp(predicted + end),
+        "weight": outcome.pairs.weight,
+    }
+    return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n", float_format="%.4g")
+
+
+def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
+    """The committed figures, numbers as numbers."""
+    table = pd.read_csv(folder / "prediction_figures.csv").astype(object)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in table.where(table.notna(), None).to_numpy()]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The tables of the page."""
+    by_name = {(row["hold_out"], row["slice"]): row for row in rows}
+
+    def order_of(hold_out: str) -> Row:
+        order = by_name[hold_out, ORDER]
+        return by_name[hold_out, NO_GPU] | {"spearman": order["mape"], "lost": order["median_ape"]}
+
+    def slices_of(hold_out: str, kind: str) -> list[tuple[str, Row]]:
+        return [
+            (n.partition(": ")[2], row)
+            for (h, n), row in by_name.items()
+            if h == hold_out and n.startswith(f"{kind}: ")
+        ]
+
+    parts = [
+        "### Whole, refused pairs included\n",
+        _table("never seen", _PAIRS, [(NAMES[h], by_name[h, WHOLE]) for h in SHOWN]),
+        "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
+        _table(
+            "never seen",
+            ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first"),
+            [(NAMES[h], order_of(h)) for h in SHOWN],
+        ),
+    ]
+    return "\n".join([
+        *parts,
+        f"\n### By class ({NAMES[HEADLINE]})\n",
+        _table("class", _PAIRS, slices_of(HEADLINE, "class")),
+        "\n### Inference\n",
+        _table("never seen", _PAIRS, [(INFERENCE[h], by_name[h, WHOLE]) for h in list(INFERENCE)[:2]]),
+        "\nNo GPU owned, forward passes:\n",
+        _table("never seen", _LEVELS, [(INFERENCE[h], by_name[h, NO_GPU]) for h in list(INFERENCE)[:2]]),
+        "\n### Several GPUs in one job (unseen harness)\n",
+        _table(
+            "slice",
+            ("jobs / votes", "MAPE", "90 % covers", "half-width"),
+            [(name, row) for (h, name), row in by_name.items() if h == SEVERAL],
+        ),
+    ])  # fmt: skip
+
+
+def _beside_the_plain_rule(row: Row) -> str:
+    mine, plain = row["mape"], row["geometric_mean_mape"]
+    beaten = "" if plain is None or mine is None or mine < plain else " (**better**)"
+    return f"{_percent(plain)} / {_percent(row['geometric_mean_median_ape'])}{beaten}"
+
+
+_CELLS: Mapping[str, Callable[[Row], str]] = {
+    "pairs / targets": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
+    "jobs / votes": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
+    "rows": lambda row: f"{row['pairs']:.0f}",
+    "MAPE": lambda row: _percent(row["mape"]),
+    "MAPE / median": lambda row: f"{_percent(row['mape'])} / {_percent(row['median_ape'])}",
+    "90 % covers": lambda row: _percent(row["coverage_90"]),
+    "half-width": lambda row: f"x{format_number(row['half_width_factor'])}",
+    "geometric mean": _beside_the_plain_rule,
+    "Spearman": lambda row: format_number(row["spearman"]),
+    "lost by the first": lambda row: _percent(row["lost"]),
+}
+_LEVELS = ("rows", "MAPE / median", "90 % covers", "half-width")
+_PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
+
+
+def _table(first: str, columns: Sequence[str], rows: Iterable[tuple[str, Row]]) -> str:
+    cells = ((name, *(_CELLS[column](row) for column in columns)) for name, row in rows)
+    return as_table([(first, *columns), *cells])
+
+
+def _percent(ratio: float | None) -> str:
+    return format_percent(ratio, 3)
+
+
+def write_prediction(folder: Path = DOCS) -> None:
+    """Evaluate, and rewrite what is made of it."""
+    rows = []
+    for name in (*NAMES, *INFERENCE):
+        hold_out = name.removeprefix("inference, ")
+        task = TaskKind.TRAIN if name in NAMES else TaskKind.INFER
+        outcome = evaluate(scored_table(hold_out, task), hold_out, task)
+        rows += figures_of(name, report(outcome))
+        if name == HEADLINE:
+            packed = gzip.compress(pairs_table(outcome).encode(), mtime=0)
+            (folder / "prediction_pairs.csv.gz").write_bytes(packed)
+    several = scaling_figures()
+    rows += [
+        _row(SEVERAL, name, row | {"pairs": row["jobs"]})
+        for name, row in {"all jobs": several, **several["by_slice"]}.items()
+    ]
+    table = pd.DataFrame(rows, columns=COLUMNS, dtype=object)
+    table.to_csv(folder / "prediction_figures.csv", index=False, lineterminator="\n")
+    put(markdown(read_figures(folder)), folder / "prediction-evidence.md")
+
+
+# --- what choosing by a prediction costs -------------------------------------------------------------------
+
+REGRETS = "decision.md"
+DAY = date(2026, 11, 20)
+DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
+"""On which the next prices are known: the newest of most sellers are of 2026-10."""
+FEWEST_GPUS = 4
+MOST_ROWS = 100_000
+JOB_USD = 100.0
+H100 = "nvidia-h100"
+
+Way = Callable[[Indices], int | None]
+"""Rows of a setting, one a GPU, to the place of the one that is chosen; None where it names none of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Rows of the shipped table, the predicted and the measured cost of each, and which make up a setting."""
+
+    table: Table
+    predicted_s: Floats
+    usd_per_s: Floats
+    worth_usd_per_s: float
+    rows: tuple[Indices, ...]
+
+    @property
+    def cost(self) -> Floats:
+        """What a second on each GPU costs, with what the wait is worth [USD]."""
+        return self.usd_per_s + self.worth_usd_per_s
+
+
+def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
+    """Return what ``rank`` expects to be paid for one of each GPU on a day [USD/h], and where.
+
+    Of each GPU it is the offer on demand that is expected to cost least.
+    """
+    found: dict[str, tuple[float, str]] = {}
+    for row in ranked(RankRequest(as_of=day, limit=MOST_ROWS, draws=1)).rows:
+        offer, usd = row.offer, row.usd_per_hour.value
+        if offer.pricing is Pricing.ON_DEMAND and usd is not None:
+            told = usd / offer.gpu_count, offer.provider
+            found[offer.gpu_key] = min(told, found.get(offer.gpu_key, told))
+    return found
+
+
+def price_disappointments() -> Floats:
+    """Return the log of the next dated price over the one told, of each GPU's cheapest offer on some days.
+
+    What is told on a day rests on the prices up to it; the next one is the least that the same provider asks
+    for the GPU on the first later day that the shipped tables have.
+    """
+    dated = [each for each in data_table("offers.csv", Offer) if each.pricing is Pricing.ON_DEMAND]
+    asked = [
+        (each.gpu_key, each.provider, price_day(each.price_date), each.usd_per_gpu_hour)
+        for each in dated
+        if each.kind not in NOT_RANKED and len(each.price_date) > len("2026")
+    ]
+    prices = pd.DataFrame(asked, columns=["gpu", "provider", "day", "usd"])
+    found: dict[tuple[str, str, date], float] = {}
+    for day in DAYS:
+        later = prices[prices.day > day].sort_values(["day", "usd"]).drop_duplicates(["gpu", "provider"])
+        first: dict[Any, Any] = {(row.gpu, row.provider): row for row in later.itertuples()}
+        for gpu, (usd, provider) in cheapest(day).items():
+            if row := first.get((gpu, provider)):  # what is told last before it
+                found[gpu, provider, row.day] = math.log(row.usd / usd)
+    return np.array(list(found.values()))
+
+
+def settings_of(
+    table: Table, judged: Judged, usd: Mapping[str, float], hour_worth_usd: float = 0.0
+) -> Settings:
+    """Return every setting with so many priced GPUs that a choice is one."""
+    error = np.full(len(table), np.nan)
+    for targets, times in judged:
+        error[targets] = (np.log(times.step_s) - table.log_seconds)[targets]
+    per_gpu = np.array([usd.get(key, np.nan) for key in table.gpu_key]) / 3600
+    usable = np.isfinite(error) & np.isfinite(per_gpu)
+    rows = []
+    for cell in np.unique(table.cell[usable]).tolist():
+        mine = np.flatnonzero(usable & (table.cell == cell))
+        usual = float(np.median(table.batch[mine]))  # of a GPU with several batches the one next to it
+        nearest = mine[np.lexsort((np.abs(np.log(table.batch[mine] / usual)), table.gpu_key[mine]))]
+        _, first = np.unique(table.gpu_key[nearest], return_index=True)
+        if len(first) >= FEWEST_GPUS:
+            rows.append(nearest[first])
+    seconds = np.exp(table.log_seconds + error) / table.batch
+    return Settings(
+        table=table,
+        predicted_s=seconds,
+        usd_per_s=per_gpu,
+        worth_usd_per_s=hour_worth_usd / 3600,
+        rows=tuple(rows),
+    )
+
+
+def ways_of(settings: Settings) -> Mapping[str, Way]:
+    """Return the ways of choosing a GPU, by the name that they have on the page."""
+    table, usd = settings.table, settings.usd_per_s
+    peak = table.chips.peaks[np.arange(len(table.batch)), leading_mode(table.work, table.arithmetic)]
+
+    def least(cost: Floats) -> Way:
+        return lambda rows: int(np.argmin(cost[rows]))
+
+    def always_h100(rows: Indices) -> int | None:
+        found = [place for place, row in enumerate(rows) if table.gpu_key[row].startswith(H100)]
+        return min(found, key=lambda place: usd[rows[place]], default=None)
+
+    return {
+        "gpubench": least(settings.predicted_s * settings.cost),
+        "always the H100": always_h100,
+        "lowest price an hour": least(usd),
+        "peak FLOPS per dollar": least(settings.cost / peak),
+        "geometric mean of the ratios of peak and bandwidth": least(
+            settings.cost / np.sqrt(peak * table.chips.bandwidth)
+        ),
+    }
+
+
+def regrets(settings: Settings, way: Way) -> Floats:
+    """Return what each choice costs above the best, where a job costs $100 [USD]; none where none is made."""
+    table, found = settings.table, []
+    cost = np.exp(table.log_seconds) / table.batch * settings.cost
+    for rows in settings.rows:
+        chosen = way(rows)
+        if chosen is not None:
+            found.append(JOB_USD * (cost[rows[chosen]] / cost[rows].min() - 1))
+    return np.array(found)
+
+
+def disappointments(settings: Settings) -> tuple[Floats, Floats]:
+    """Return the log of what a GPU costs, at the speed that was read, over what was told of it.
+
+    Of the named GPU of each setting, and of all GPUs of the settings; of a score nobody knows the seconds.
+    """
+    table, way = settings.table, ways_of(settings)["gpubench"]
+    read = np.exp(table.log_seconds) / table.batch
+    off = np.log(read / settings.predicted_s)
+    named = np.array([rows[way(rows) or 0] for rows in settings.rows])
+    every = np.concatenate(settings.rows)
+    of_named, of_every = (off[rows[table.level_known[rows]]] for rows in (named, every))
+    return of_named, of_every
+
+
+def regret_cells(settings: Settings) -> list[str]:
+    """Return the cell of each way: how many settings, and mean, median and 90th percentile of its regrets."""
+    cells = []
+    for way in ways_of(settings).values():
+        usd = regrets(settings, way)
+        ends = usd.mean(), np.median(usd), np.quantile(usd, 0.9)
+        cells.append(f"{len(usd)}: {' / '.join(f'{each:,.2f}' for each in ends)}")
+    return cells
+
+
+def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
+    """Return what stands between the markers of the page."""
+    table, usd = fitted_on(task), {gpu: told for gpu, (told, _) in cheapest(DAY).items()}
+    fit = fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL)
+    held = {"harness out": "publisher", "harness and GPU out": "harness"}
+    ways = {words: list(without_each(fit, kind)) for words, kind in held.items()}
+    columns, names = {}, ("choose by", "disappointment, named", "disappointment, all GPUs")
+    for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, HOUR_WORTH_USD)):
+        settings = settings_of(table, judged, usd, worth)
+        off = [f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings)]
+        by = f"dollars and ${worth:g} an hour" if worth else "dollars"
+        columns[f"{words}, {by}"] = [*regret_cells(settings), *off]
+    rows = zip([*ways_of(settings), *names[1:]], *columns.values(), strict=True)
+    prices = price_disappointments()
+    said = f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers."
+    return f"{as_table([(names[0], *columns), *rows])}\n\n{said}"
+
+
 if __name__ == "__main__":
     parser = ArgumentParser(description="Score predictions on the published rows, each target held out.")
+    parser.add_argument("page", nargs="?", choices=("prediction", "regret"), help="make the tables of a page")
     parser.add_argument("--hold-out", choices=tuple(HOLD_OUTS), default="harness")
     parser.add_argument("--task", choices=tuple(TaskKind), type=TaskKind, default=TaskKind.TRAIN)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     asked = parser.parse_args()
-    outcome = evaluate(scored_table(asked.hold_out, asked.task), asked.hold_out, asked.task)
-    about = {"hold_out": asked.hold_out, "task": asked.task}
-    document = {**about, **report(outcome), "several_gpus": scaling_figures()}
-    answer(asked.json, lambda: document, lambda: scored(document))
+    if asked.page == "prediction":
+        write_prediction()
+    elif asked.page == "regret":
+        put(regret_table(), DOCS / REGRETS)
+    else:
+        outcome = evaluate(scored_table(asked.hold_out, asked.task), asked.hold_out, asked.task)
+        about = {"hold_out": asked.hold_out, "task": asked.task}
+        document = {**about, **report(outcome), "several_gpus": scaling_figures()}
+        answer(asked.json, lambda: document, lambda: scored(document))

@@ -14,7 +14,6 @@ import math
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -30,7 +29,7 @@ from gpubench.files import table_json, write_file
 from gpubench.folders import data_path
 from gpubench.measure.plan import batch_of
 from gpubench.measure.request import RunRequest
-from gpubench.models import CardClass, Checkpointing, MemoryLine, StepMemory, TaskKind, WorkloadProfile
+from gpubench.models import CardClass, MemoryLine, StepMemory, TaskKind, WorkloadProfile
 from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, Member
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, CompiledLoss, Ran, class_of
@@ -177,77 +176,41 @@ WITHOUT_CONVOLUTIONS = frozenset({"bert_mlm", "reformer", "t5_small"})
 """Of the models whose memory in use was read; on other vendors' cards the others are a class of their own."""
 
 
-class ReadingKind(StrEnum):
-    """What was read: memory in use on the device, held by torch's allocator, or not stated.
+def load_readings() -> pd.DataFrame:
+    """Read the published readings of memory, with the peak that the trace of the same step counts.
 
-    ``RAN`` is a step of which only the speed was published: it ran, so it took no more than the card has.
-    """
-
-    DEVICE = "device"
-    RESERVED = "reserved"
-    UNSTATED = "unstated"
-    RAN = "ran"
-
-
-class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One published reading of memory, and what the trace of the same step counts.
-
-    Attributes:
+    Columns of the file, where None is what a source does not state:
+        kind: What was read: memory in use on the ``device``, ``reserved`` by torch's allocator, ``unstated``,
+            or ``ran``: only the speed was published, so the step took no more than the card has.
         model: As its own definition in the tests is called.
         checkpointing: Which activations were computed again; None is none, or not stated.
         gpu_count: GPUs that shared out weights, gradients and states (FSDP).
         compiled: What torch.compile had compiled, which the trace does not see; None as above.
-        traced_bytes: Peak that the trace counts as allocated, with what has a pool of its own [B].
+        traced_bytes: What the trace counts as allocated, with what has a pool of its own [B].
+    Columns that are added:
+        card_class: Class of the card.
+        convolves: Whether the model has convolutions.
+        is_censored: Whether the card was nearly full.
+        is_fitted: Whether it is of memory in use, and no card set an end to it.
+        compiles_loss: Whether no scores in float32 were ever held, which an eager step holds.
     """
-
-    source: str
-    date: str
-    gpu_key: str
-    kind: ReadingKind
-    model: str
-    precision: str
-    batch_size: int
-    seq_len: int | None = None
-    checkpointing: Checkpointing | None = None
-    gpu_count: int = 1
-    compiled: str | None = None
-    memory_bytes: float
-    traced_bytes: float
-
-    @property
-    def card_class(self) -> CardClass:
-        """Class of the card that it was read on."""
-        return class_of(load_specs()[self.gpu_key])
-
-    @property
-    def convolves(self) -> bool:
-        """Whether the model has convolutions."""
-        return self.model not in WITHOUT_CONVOLUTIONS
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether it is of memory in use, and no card set an end to it."""
-        return self.kind is ReadingKind.DEVICE and not self.is_censored
-
-    @property
-    def compiles_loss(self) -> bool:
-        """Whether no scores in float32 were ever held, which an eager step holds."""
-        return self.compiled is not None and "loss" in self.compiled
-
-    @property
-    def is_censored(self) -> bool:
-        """Whether the card was nearly full."""
-        listed = load_specs()[self.gpu_key].memory_bytes or math.inf
-        return self.kind is not ReadingKind.RAN and self.memory_bytes > CENSORED_SHARE * listed
+    text = pd.DataFrame(published_rows(READINGS_FILE), dtype=object).replace("", None)
+    rows = text.astype({"memory_bytes": float, "traced_bytes": float, "batch_size": int})
+    specs = [load_specs()[key] for key in rows.gpu_key]
+    listed = np.array([spec.memory_bytes or math.inf for spec in specs])
+    is_censored = (rows.kind != "ran") & (rows.memory_bytes > CENSORED_SHARE * listed)
+    return rows.assign(
+        seq_len=pd.Series([length and int(length) for length in rows.seq_len], dtype=object),
+        gpu_count=rows.gpu_count.fillna("1").astype(int),
+        card_class=[class_of(spec) for spec in specs],
+        convolves=~rows.model.isin(WITHOUT_CONVOLUTIONS),
+        is_censored=is_censored,
+        is_fitted=(rows.kind == "device") & ~is_censored,
+        compiles_loss=rows.compiled.str.contains("loss", na=False),
+    )
 
 
-def load_readings() -> tuple[MemoryReading, ...]:
-    """Read the shipped readings."""
-    told = [{name: text for name, text in row.items() if text} for row in published_rows(READINGS_FILE)]
-    return msgspec.convert(told, tuple[MemoryReading, ...], strict=False)
-
-
-def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str) -> Allowance:
+def fit_allowance(readings: pd.DataFrame, *, fitted: str) -> Allowance:
     """Fit overhead, factor and interval of each class of card. The same readings give the same fit.
 
     All share one factor, for their products of matrices take alike: but for models that convolve on other
@@ -258,29 +221,30 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str) -> Allowanc
             apart; what ran is kept as it is.
         fitted: Date to write into it.
     """
-    usable = [r for r in readings if r.is_fitted]
-    apart = [r for r in usable if r.card_class is CardClass.OTHER and r.convolves]
+    usable, ran = readings[readings.is_fitted], readings[readings.kind == "ran"]
+    apart = (usable.card_class == CardClass.OTHER) & usable.convolves
     return Allowance(
         fitted=fitted,
-        classes=_fit_classes([r for r in usable if r not in apart]),
-        convolving=_fit_classes(apart)[CardClass.OTHER] if apart else None,
+        classes=_fit_classes(usable[~apart]),
+        convolving=_fit_classes(usable[apart])[CardClass.OTHER] if apart.any() else None,
         ran=tuple(
-            Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in readings if r.kind is ReadingKind.RAN
+            Ran(gpu_key=card, traced_bytes=traced)
+            for card, traced in zip(ran.gpu_key, ran.traced_bytes, strict=True)
         ),
-        compiled_loss=fit_compiled_loss([r for r in readings if r.compiles_loss]),
+        compiled_loss=fit_compiled_loss(readings[readings.compiles_loss]),
     )
 
 
-def fit_compiled_loss(readings: Sequence[MemoryReading]) -> CompiledLoss | None:
+def fit_compiled_loss(readings: pd.DataFrame) -> CompiledLoss | None:
     """Fit the share of the trace that steps with a compiled loss hold. None of no readings.
 
     Within a card they differ by a hundredth, from card to card by 1.4 times: each card counts once, and the
     interval is for one never read.
     """
-    if not readings:
+    if readings.empty:
         return None
-    shares = pd.Series([math.log(r.memory_bytes / r.traced_bytes) for r in readings], dtype=float)
-    by_card = shares.groupby([r.gpu_key for r in readings]).mean()
+    shares = (readings.memory_bytes / readings.traced_bytes).map(math.log)
+    by_card = shares.groupby(readings.gpu_key).mean()
     return CompiledLoss(
         share=round(math.exp(by_card.mean()), _DIGITS),
         half_width=_half_width(by_card.std(), len(by_card)) if len(by_card) > 1 else None,
@@ -295,24 +259,22 @@ def _half_width(spread: float, count: int) -> float:
     return round(t * float(spread) * math.sqrt(1 + 1 / count), _DIGITS)
 
 
-def _fit_classes(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
-    rows = pd.DataFrame(
-        [(r.card_class, r.model, r.memory_bytes, r.traced_bytes) for r in readings],
-        columns=["kind", "model", "read", "traced"],
-    )
-    place, kinds = pd.factorize(rows.kind, sort=True)
+def _fit_classes(rows: pd.DataFrame) -> dict[CardClass, ClassAllowance]:
+    place, kinds = pd.factorize(rows.card_class, sort=True)
     # each model counts once, however many of its batches were read
     weight = (1 / rows.groupby("model").model.transform("size")).to_numpy()
 
     def errors(found: Floats) -> Floats:
-        return np.asarray(np.log((found[place] * MIB + found[-1] * rows.traced) / rows.read), dtype=float)
+        return np.asarray(
+            np.log((found[place] * MIB + found[-1] * rows.traced_bytes) / rows.memory_bytes), dtype=float
+        )
 
     def weighted(found: Floats) -> Floats:
         return np.asarray(errors(found) * np.sqrt(weight))
 
     start = np.array([_START[0] / MIB] * len(kinds) + [_START[1]])
     found = optimize.least_squares(weighted, start, loss="soft_l1", f_scale=_ROBUST_SCALE).x
-    left = pd.Series(errors(found))
+    left = pd.Series(errors(found), rows.index)
     spread = math.sqrt(np.average(left**2, weights=weight))
     within = (left - left.groupby(rows.model).transform("median")).abs().quantile(LEVEL)
     by_kind = rows.groupby(place).model.agg(["size", "nunique"])
