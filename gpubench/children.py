@@ -277,11 +277,6 @@ class ChildLateError(Exception):
     """No report came before the deadline."""
 
 
-def not_started(error: OSError | RuntimeError) -> ChildEndedError:
-    """Say that there is no child, because the system gave no process, pipe, socket or thread for it."""
-    return ChildEndedError(f"could not be started: {plain(getattr(error, 'strerror', None) or str(error))}")
-
-
 def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
     """Return what a short command prints; None where it is not there, fails, is late or prints nothing."""
     try:
@@ -341,7 +336,8 @@ class ChildProcess(Generic[_Report]):
         try:
             self._begin(program, arguments, os.environ if environment is None else environment)
         except (OSError, RuntimeError) as error:
-            raise not_started(error) from error
+            why = plain(getattr(error, "strerror", None) or str(error))
+            raise ChildEndedError(f"could not be started: {why}") from error
 
     def _begin(
         self,

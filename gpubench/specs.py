@@ -147,18 +147,13 @@ def meaning_taken(name: str) -> str | None:
 
 
 def _usual_form(name: str) -> GpuSpec | None:
-    modules = [key for key in _open_forms(name) if {"sxm", "sxm2"} & {*key.split("-")}]
+    modules = [key for key in _cards_of(_named(name, "open")) if {"sxm", "sxm2"} & {*key.split("-")}]
     return max((load_specs()[key] for key in modules), key=lambda each: each.memory_bytes or 0, default=None)
 
 
 def _meanings(name: str) -> tuple[str, ...]:
     """Return every card that somebody calls by this name."""
     return _cards_of(key for by in ("card", "shared", "open") for key in _named(name, by))
-
-
-def _open_forms(name: str) -> tuple[str, ...]:
-    """Return the cards of a name that leaves the form factor open; none of any other name."""
-    return _cards_of(_named(name, "open"))
 
 
 def nearest_keys(name: str) -> tuple[str, ...]:

@@ -104,9 +104,10 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
     except (RuntimeError, OSError) as error:  # of a worker, as torch words it
         raise GpuBenchError(f"the input pipeline could not be timed: {one_line(error)}") from error
     per_image_s = [each_s / (workers * samples * frames) for each_s in times_s[1:]]  # the first one warms up
-    rate = rate_interval(1 / fmean(per_image_s), relative_half_width(per_image_s))
+    images_per_s = 1 / fmean(per_image_s)
+    rate = rate_interval(images_per_s, relative_half_width(per_image_s))
     return PreparationRate(
-        images_per_s=1 / fmean(per_image_s),
+        images_per_s=images_per_s,
         low=rate.low,
         high=rate.high,
         workers=workers,

@@ -13,6 +13,11 @@ from gpubench.models.record import Record
 from gpubench.precisions import Precision
 from gpubench.recipes import ADAPTER_BASES, Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
 
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+"""Limits of what is stored, held wherever a record is read. A count beyond them is no machine's."""
+
 
 class MemoryFormat(StrEnum):
     """Layout of image tensors."""
@@ -24,10 +29,6 @@ class MemoryFormat(StrEnum):
 def _one() -> int:
     # Make a default that is written all the same: a stored case has always named its GPU count
     return 1
-
-
-AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,9 +106,9 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     precision: Precision
     execution: Execution
     memory_format: MemoryFormat | None
-    batch_size: int
+    batch_size: AtLeastOne
     sample_unit: str
-    gpu_count: int = msgspec.field(default_factory=_one)
+    gpu_count: AtLeastOne = msgspec.field(default_factory=_one)
     framework: Framework = Framework.TORCH
     weight_type: WeightType = WeightType.FLOAT32
     checkpointing: Checkpointing = Checkpointing.NONE

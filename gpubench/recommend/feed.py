@@ -60,14 +60,13 @@ class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
 
 
-def feed(request: FeedRequest | None = None) -> FeedReport:
+def feed(request: FeedRequest) -> FeedReport:
     """Time the input pipeline here and compare it with what GPUs consume, measured or predicted.
 
     Raises:
         MisuseError: If a GPU is unknown or kornia is missing.
         NoDeviceError: If a device was named that is not there.
     """
-    request = request or FeedRequest()
     device, remark = select_device("auto")
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
     keys = tuple(require_spec(name).key for name in request.gpus) or here
@@ -110,24 +109,26 @@ def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
     """Images per second of each consumer on each GPU at its best AMP, and a line for each refusal."""
-    own, reference = own_runs(results), reference_runs()
-    specs = [require_spec(key) for key in gpu_keys]
-    found, refused = [], []
-    for name in CONSUMERS:
-        question = Question(profile=profile_of(name))
-        for key, answer in estimate(question, specs, own=own, reference=reference).items():
-            if isinstance(answer, Refusal):
-                refused.append(f"{name} on {key}: {answer.reason}")
-                continue
-            found.append(
-                Consumption(
-                    workload=name,
-                    gpu=key,
-                    case=answer.case.label,
-                    basis=answer.basis,
-                    images_per_s=answer.samples_per_s,
-                    low=answer.low,
-                    high=answer.high,
-                )
-            )
-    return tuple(found), tuple(refused)
+    specs, runs = [require_spec(key) for key in gpu_keys], (own_runs(results), reference_runs())
+    answers = [
+        (name, key, answer)
+        for name in CONSUMERS
+        for key, answer in estimate(
+            Question(profile=profile_of(name)), specs, own=runs[0], reference=runs[1]
+        ).items()
+    ]
+    found = tuple(
+        Consumption(
+            workload=name,
+            gpu=key,
+            case=answer.case.label,
+            basis=answer.basis,
+            images_per_s=answer.samples_per_s,
+            low=answer.low,
+            high=answer.high,
+        )
+        for name, key, answer in answers
+        if not isinstance(answer, Refusal)
+    )
+    refused = (f"{name} on {key}: {it.reason}" for name, key, it in answers if isinstance(it, Refusal))
+    return found, tuple(refused)
