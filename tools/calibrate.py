@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,7 +43,7 @@ from scipy.optimize import least_squares, nnls
 from scipy.sparse import csr_array
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.cli.output import print_json, say
+from gpubench.cli.output import print_json
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.files import table_json, write_file
 from gpubench.folders import data_bytes, data_rows
@@ -91,7 +91,7 @@ from gpubench.predict.scaling import (
     usual_error,
 )
 from gpubench.profile import load_profiles
-from gpubench.record.store import read_runs
+from gpubench.record.store import own_runs
 from gpubench.specs import load_specs
 from gpubench.today import day_of
 from tools.published import PUBLISHED, Table, fitted_on, published_bytes, shipped, table_with
@@ -181,12 +181,6 @@ class Fit:
     precision: Floats
     prior: Floats
 
-    @property
-    def host_s_per_operator(self) -> dict[str, float]:
-        """Host seconds per operator of each source."""
-        found = zip(self.unknowns, np.exp(self.z).tolist(), strict=True)
-        return {name: seconds for (kind, name), seconds in found if kind == "host"}
-
     def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
         """Deviations of each architecture, from these or other unknowns."""
         found: dict[str, list[float]] = {}
@@ -198,28 +192,19 @@ class Fit:
     def without(self, dropped: Flags) -> Floats:
         """The unknowns that one Gauss-Newton step finds without some rows of the table.
 
-        Only the cells that lose a row are summed again.
+        Their cells are summed again without them.
         """
-        cell, lost = self.table.cell[self.rows], dropped[self.rows]
-        touched = np.isin(cell, cell[lost])
-        before, after = (self._sums(touched), self._sums(touched & ~lost))
-        left, right = (a - b + c for a, b, c in zip(self._everything, before, after, strict=True))
-        z = self.z + _step(left, right, self)
-        seen = set(self.table.architecture[self.rows][~lost])
+        kept = ~dropped[self.rows]
+        cell = self.table.cell[self.rows]
+        sums = _normal(self.jacobian[kept], self.residual[kept], self.weight[kept], cell[kept], self.cell_sd)
+        z = self.z + _step(*sums, self)
+        seen = set(self.table.architecture[self.rows][kept])
         for at, (kind, name) in enumerate(self.unknowns):
             # an architecture that lost all of its rows has what its predecessor has
             older = predecessor(name, seen) if kind in DEVIATIONS and name not in seen else None
             if older is not None:
                 z[at] = z[self.unknowns.index((kind, older))]
         return z
-
-    @cached_property
-    def _everything(self) -> tuple[Floats, Floats]:
-        return self._sums(np.ones(len(self.rows), dtype=bool))
-
-    def _sums(self, chosen: Flags) -> tuple[Floats, Floats]:
-        cell = self.table.cell[self.rows][chosen]
-        return _normal(self.jacobian[chosen], self.residual[chosen], self.weight[chosen], cell, self.cell_sd)
 
 
 def coefficients_of(z: Floats) -> Coefficients:
@@ -569,7 +554,8 @@ def jobs() -> pd.DataFrame:
     """The shipped rows; a GPU that the table of specifications lacks is left out.
 
     Columns: ``harness``, ``gpu_key``, ``model``; ``few`` and ``many`` GPUs; their ``exchange``; whether their
-    vendor is ``fitted``; ``log_ratio`` of the throughput of each of many over that of each of few.
+    vendor is ``fitted``; ``log_ratio`` of the throughput of each of many over that of each of few; and their
+    ``weight``: one vote for each harness, GPU and model.
     """
     text = pd.DataFrame(row for row in data_rows(JOBS) if row["gpu_key"] in load_specs())
     rates = ["few_samples_per_s", "many_samples_per_s", "samples_per_step", "parameters_m"]
@@ -591,13 +577,14 @@ def jobs() -> pd.DataFrame:
         exchange=pd.Series(exchange, rows.index, dtype=object),
         fitted=[spec.vendor == FITTED_VENDOR for spec in specs],
         log_ratio=np.log(rows.many_samples_per_s / rows.few_samples_per_s),
+        weight=1 / rows.groupby(["harness", "gpu_key", "model"]).few_gpus.transform("size"),
     )
 
 
 def fit_scaling(rows: pd.DataFrame) -> ScalingShares:
     """Fit the shares to ``jobs``, and the width of their interval to their own errors."""
     error, usual = _errors(rows)
-    weight, known = _weights(rows), rows.fitted.to_numpy()
+    weight, known = rows.weight.to_numpy(), rows.fitted.to_numpy()
     return msgspec.structs.replace(
         _shares(rows),
         factor=factor_of((np.abs(error) / usual)[known], weight[known]),
@@ -611,7 +598,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
     mean, deviation = np.array(
         [(math.log(SHARE_PRIORS[name][0]), SHARE_PRIORS[name][1]) for name in SHARES]
     ).T
-    root = np.sqrt(_weights(rows)) / _JOB_NOISE
+    root = np.sqrt(rows.weight.to_numpy()) / _JOB_NOISE
 
     def residuals(logs: Floats) -> Floats:
         each = (_told(logs, rows) - rows.log_ratio.to_numpy()) * -root
@@ -628,11 +615,6 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
         factor=math.nan,
         other_vendors=None,
     )
-
-
-def _weights(rows: pd.DataFrame) -> Floats:
-    # One vote for each harness, GPU and model
-    return (1 / rows.groupby(["harness", "gpu_key", "model"]).few.transform("size")).to_numpy()
 
 
 def _asked(rows: pd.DataFrame) -> Iterator[tuple[Exchange, int, int]]:
@@ -654,32 +636,16 @@ def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
     return error, usual
 
 
-def scaling_figures() -> dict[str, Any]:
-    """How far the model is off with each harness left out, and what its intervals hold; ``by_slice`` too."""
+def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
+    """Return the jobs, how far the model is off with each harness left out, and its half-widths (logs)."""
     rows = jobs()
     error, usual = _errors(rows)
-    weight, width, scores = _weights(rows), np.full(len(rows), np.nan), np.abs(error) / usual
+    weight, width, scores = rows.weight.to_numpy(), np.full(len(rows), np.nan), np.abs(error) / usual
     known, harness = rows.fitted.to_numpy(), rows.harness.to_numpy()
     for name in sorted(set(harness)):
         mine, others = known & (harness == name), known & (harness != name)
         width[mine] = factor_of(scores[others], weight[others]) * usual[mine]
-
-    def figures(chosen: Flags) -> dict[str, Any]:
-        off, votes, wide = error[chosen], weight[chosen], width[chosen]
-        means = {"mape": np.abs(np.expm1(off)), "bias": off, "coverage_90": np.abs(off) <= wide}
-        said: dict[str, Any] = {"jobs": int(chosen.sum()), "targets": round(float(votes.sum()))}
-        said |= {name: round(float(np.average(each, weights=votes)), 4) for name, each in means.items()}
-        said["half_width_factor"] = round(float(np.exp(np.median(wide))), 4)
-        return said | ({} if np.isfinite(wide).all() else {"coverage_90": None, "half_width_factor": None})
-
-    links = np.array([exchange.link for exchange in rows.exchange])
-    slices = {
-        "from one GPU": known & (rows.few == 1).to_numpy(),
-        **{f"harness: {name}": known & (harness == name) for name in sorted(set(harness))},
-        **{f"link: {name}": known & (links == name) for name in sorted(set(links[known]))},
-        "vendor: AMD, not fitted": ~known,
-    }
-    return figures(known) | {"by_slice": {name: figures(flags) for name, flags in slices.items()}}
+    return rows, error, width
 
 
 # --- the calibration --------------------------------------------------------------------------------------
@@ -747,14 +713,9 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
 
 
 def _own_runs(results: Path | None) -> tuple[Run, ...]:
-    if results is None:
-        return ()
-    if not results.is_dir():
+    if results is not None and not results.is_dir():
         raise MisuseError(f"{results} is not a results folder: give the one that holds runs/")
-    stored = read_runs(results)
-    for problem in stored.problems:
-        say(problem)
-    return stored.runs
+    return () if results is None else own_runs(results)
 
 
 def _rounded(figure: str) -> float:
@@ -862,7 +823,11 @@ def _learned(
     deviations = {name: [round(v, _DIGITS) for v in d] for name, d in fit.deviations().items() if name in own}
     return Learned(
         coefficients=coefficients_of(fit.z),
-        host_s_per_operator={s: v for s, v in fit.host_s_per_operator.items() if s in sources},
+        host_s_per_operator={
+            name: float(np.exp(value))
+            for (kind, name), value in zip(fit.unknowns, fit.z, strict=True)
+            if kind == "host" and name in sources
+        },
         deviations=deviations | others,
         scale=scale,
         factor=factor,

@@ -66,7 +66,7 @@ from tools.calibrate import (
     pairs_of,
     predict_rows,
     ratio_errors,
-    scaling_figures,
+    scaling_errors,
     usual_errors,
     weighted_quantile,
     without_each,
@@ -328,6 +328,32 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
     for kind, values in labels.items():
         slices |= {f"{kind}: {value}": values[pairs.y] == value for value in sorted(set(values[pairs.y]))}
     return slices
+
+
+def scaling_figures() -> dict[str, Any]:
+    """How far the model of several GPUs is off with each harness left out; ``by_slice`` too."""
+    rows, error, width = scaling_errors()
+    weight, known, harness = rows.weight.to_numpy(), rows.fitted.to_numpy(), rows.harness.to_numpy()
+
+    def figures_of_jobs(chosen: Flags) -> dict[str, Any]:
+        votes = weight[chosen]
+        return {
+            "jobs": int(chosen.sum()),
+            "targets": round(float(votes.sum())),
+            **_errors(error[chosen], votes),
+            "bias": _mean(error[chosen], votes),
+            **_widths(error[chosen], width[chosen], votes),
+        }
+
+    links = np.array([exchange.link for exchange in rows.exchange])
+    slices = {
+        "from one GPU": known & (rows.few == 1).to_numpy(),
+        **{f"harness: {name}": known & (harness == name) for name in sorted(set(harness))},
+        **{f"link: {name}": known & (links == name) for name in sorted(set(links[known]))},
+        "vendor: AMD, not fitted": ~known,
+    }
+    slice_figures = {name: figures_of_jobs(flags) for name, flags in slices.items()}
+    return figures_of_jobs(known) | {"by_slice": slice_figures}
 
 
 _CLASSES = {

@@ -3,8 +3,7 @@
 ``allowance`` fits gpubench/data/memory_allowance.json, what a trace of memory cannot know, on the published
 readings of data/memory_readings.csv. ``capacity`` traces decoders of 1 to 70 billion parameters and writes
 gpubench/data/capacity.json, each way to train or run each of them; it takes a minute or two. ``profiles``
-traces the workloads that are named, or all, for gpubench/data/workload_profiles.json. ``workloads`` makes the
-table of docs/workloads.md.
+traces the workloads that are named, or all, for gpubench/data/workload_profiles.json.
 """
 
 from __future__ import annotations
@@ -14,22 +13,17 @@ import math
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pandas as pd
-import torch
 from scipy import optimize, stats
-from torch import nn
 
 from gpubench.arrays import Floats
 from gpubench.discovery import load_workload, workload_names
 from gpubench.files import table_json, write_file
 from gpubench.folders import data_path
-from gpubench.measure.plan import batch_of
-from gpubench.measure.request import RunRequest
-from gpubench.models import CardClass, MemoryLine, StepMemory, TaskKind, WorkloadProfile
+from gpubench.models import CardClass, MemoryLine, StepMemory, WorkloadProfile
 from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, Member
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, CompiledLoss, Ran, class_of
@@ -38,7 +32,6 @@ from gpubench.profile.trace import profile_workload, traced_steps
 from gpubench.specs import load_specs
 from gpubench.today import today
 from gpubench.units import MIB
-from gpubench.workload import Task, Workload, forward
 from tools.published import published_rows
 
 FEW_LAYERS = (2, 4)
@@ -109,55 +102,6 @@ def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
         if name in kept and kept[name].source.startswith(f"{profile.source}; "):
             traced[name] = msgspec.structs.replace(profile, source=kept[name].source)
     return sorted((kept | traced).values(), key=lambda profile: profile.name)
-
-
-# --- the table of docs/workloads.md -------------------------------------------------------------------------
-
-PAGE = Path(__file__).parents[1] / "docs" / "workloads.md"
-HEAD = (
-    "| name | one sample | vocabulary | classes | parameters | trained by, rate | batches | on a CPU |\n"
-    "|---|---|---|---|---|---|---|---|\n"
-)
-
-
-def _row(name: str) -> str:
-    """The line of a workload in the table of the page."""
-    workload, profile = load_workload(name), load_profiles()[name]
-    sample, parameters, trained = profile.sample_shape, profile.parameters, profile.trainable_parameters
-    trains = TaskKind.TRAIN in workload.tasks
-    cells = [
-        f"`{name}`",
-        " x ".join(map(str, sample)) if len(sample) > 1 else f"{sample[0]} tokens",
-        *(_words_and_classes(workload) if trains else "--"),
-        (f"{parameters:,}" if parameters else "none")
-        + (f", {trained:,} trained" if trains and trained != parameters else ""),
-        "-" if workload.tiny is None or not trains else _rule(workload.tiny(1, 0)),
-        ", ".join(map(str, workload.batches)),
-        str(batch_of(RunRequest(workloads=(name,)), profile, on_cpu=True)),
-    ]
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _words_and_classes(workload: Workload) -> tuple[str, str]:
-    with torch.device("meta"):
-        task = workload.build(1, 0)
-        scores = forward(task.model, task.batches[0][0])
-    words = max((m.num_embeddings for m in task.model.modules() if isinstance(m, nn.Embedding)), default=None)
-    classes = scores.shape[-1] if scores.ndim else words  # a model that gives its loss scores every word
-    return "-" if words is None else f"{words:,}", f"{classes:,}"
-
-
-def _rule(task: Task) -> str:
-    made = task.optimizer([torch.zeros(1, requires_grad=True)])
-    momentum = f", momentum {made.defaults['momentum']}" if made.defaults.get("momentum") else ""
-    return f"{type(made).__name__} {made.defaults['lr']:g}{momentum}".replace("0.0001", "1e-4")
-
-
-def page() -> str:
-    """Return the page with its table made anew."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(HEAD)
-    after = rest[rest.index("\n\n") :]
-    return before + HEAD + "".join(map(_row, workload_names())).rstrip() + after
 
 
 # --- what a trace of memory cannot know --------------------------------------------------------------------
@@ -293,12 +237,10 @@ def _fit_classes(rows: pd.DataFrame) -> dict[CardClass, ClassAllowance]:
 
 if __name__ == "__main__":
     parser = ArgumentParser(description="Make again what ships of memory and traces.")
-    parser.add_argument("table", choices=("allowance", "capacity", "profiles", "workloads"))
+    parser.add_argument("table", choices=("allowance", "capacity", "profiles"))
     parser.add_argument("names", nargs="*", help="workloads whose profiles are traced; all by default")
     asked = parser.parse_args()
-    if asked.table == "workloads":
-        PAGE.write_text(page(), encoding="utf-8")
-    elif asked.table == "profiles":
+    if asked.table == "profiles":
         write_file(data_path(PROFILES_FILE), table_json(traced_again(asked.names)))
     elif asked.table == "capacity":
         write_file(data_path(CAPACITY_FILE), table_json(tuple(traced())))

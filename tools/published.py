@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -577,18 +576,16 @@ def csv_lines(data: bytes) -> tuple[Sequence[str], Iterator[tuple[int, Sequence[
         Cells of the first line, in which what is no text is replaced, so that the other columns stay; and of
         each further line that is not empty its number, from 1, and its cells, or why there are none.
     """
-    is_utf_16 = data.startswith(_UTF_16_MARKS)
-    encoding, mark = ("UTF-16", "\ufffd") if is_utf_16 else ("UTF-8", "[\udc80-\udcff]")
-    no_text = re.compile(mark)
-    # UTF-16 has no bytes to set aside; U+FFFD stands in a file only where text was lost before.
-    text = data.decode("utf-16", "replace") if is_utf_16 else data.decode("utf-8-sig", "surrogateescape")
+    encoding = "UTF-16" if data.startswith(_UTF_16_MARKS) else "UTF-8"
+    # U+FFFD stands for what is no text; in a file it stands only where text was lost before
+    text = data.decode(encoding.replace("UTF-8", "utf-8-sig"), "replace")
     lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
-    head = no_text.sub("\ufffd", next(lines, ""))
+    head = next(lines, "")
     separator = max(_SEPARATORS, key=head.count)
     header = _cells(head, separator)
     if isinstance(header, str):  # without it all would be lost: no name of a column needs a quote
         header = head.replace('"', "").split(separator)
-    cells = (f"not {encoding} text" if no_text.search(line) else _cells(line, separator) for line in lines)
+    cells = (f"not {encoding} text" if "\ufffd" in line else _cells(line, separator) for line in lines)
     return header, ((number, found) for number, found in enumerate(cells, start=2) if found)
 
 
