@@ -42,13 +42,11 @@ import pandas as pd
 from scipy.optimize import least_squares, nnls
 from scipy.sparse import csr_array
 
+from gpubench import errors, files, folders, today
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import print_json
-from gpubench.errors import GpuBenchError, MisuseError
-from gpubench.files import table_json, write_file
-from gpubench.folders import data_bytes, data_rows
 from gpubench.models import Case, Execution, GpuSpec, Run, Status, TaskKind, WorkloadProfile
-from gpubench.predict.anchors import gpu_of, is_disturbed
+from gpubench.predict import anchors, chips, question, roofline, scaling
 from gpubench.predict.calibration import (
     CALIBRATION_VERSION,
     INPUTS,
@@ -65,35 +63,9 @@ from gpubench.predict.calibration import (
     pair_features,
     pair_scale,
 )
-from gpubench.predict.chips import predecessor
-from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import (
-    DEVIATIONS,
-    HOST_S_PER_OPERATOR,
-    HOST_SHARE_LIMIT,
-    Coefficients,
-    Times,
-    arithmetic_of,
-    cast_bytes_of,
-    leading_mode,
-    stack,
-    step_times,
-    take,
-    work_of,
-)
-from gpubench.predict.scaling import (
-    GRADIENT_BYTES,
-    SHARES,
-    Exchange,
-    link_of,
-    log_efficiency,
-    slopes,
-    usual_error,
-)
 from gpubench.profile import load_profiles
 from gpubench.record.store import own_runs
 from gpubench.specs import load_specs
-from gpubench.today import day_of
 from tools.published import PUBLISHED, Table, fitted_on, published_bytes, shipped, table_with
 
 # Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
@@ -127,8 +99,8 @@ _LINEAR = frozenset(
 )
 NAMES = tuple(PRIORS)
 _PRIOR_MEAN = np.array([value if name in _LINEAR else np.log(value) for name, (value, _) in PRIORS.items()])
+# ``HOST_POWER`` of a published harness, whose host also loads, copies and logs: less of that is hidden.
 HARNESS_POWER = 1.25
-"""``HOST_POWER`` of a published harness, whose host also loads, copies and logs: less of that is hidden."""
 _DEVIATION_SD = 0.02
 _HOST_LOG_SD = 1.0
 _REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
@@ -149,10 +121,10 @@ class Aim:
     cell: float
 
 
+# How GPUs compare: software and model may shift the level of a cell freely.
 RATIO = Aim(noise=0.08, source=0.20, model=0.25, cell=0.25)
-"""How GPUs compare: software and model may shift the level of a cell freely."""
+# Seconds, for whoever owns no GPU: hardly any shift is allowed, so the coefficients must explain it.
 LEVEL = Aim(noise=0.20, source=0.05, model=0.02, cell=0.05)
-"""Seconds, for whoever owns no GPU: hardly any shift is allowed, so the coefficients must explain it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +157,7 @@ class Fit:
         """Deviations of each architecture, from these or other unknowns."""
         found: dict[str, list[float]] = {}
         for (kind, name), value in zip(self.unknowns, (self.z if z is None else z).tolist(), strict=True):
-            if kind in DEVIATIONS:
+            if kind in roofline.DEVIATIONS:
                 found.setdefault(name, []).append(value)
         return found
 
@@ -201,24 +173,26 @@ class Fit:
         seen = set(self.table.architecture[self.rows][kept])
         for at, (kind, name) in enumerate(self.unknowns):
             # an architecture that lost all of its rows has what its predecessor has
-            older = predecessor(name, seen) if kind in DEVIATIONS and name not in seen else None
+            older = (
+                chips.predecessor(name, seen) if kind in roofline.DEVIATIONS and name not in seen else None
+            )
             if older is not None:
                 z[at] = z[self.unknowns.index((kind, older))]
         return z
 
 
-def coefficients_of(z: Floats) -> Coefficients:
+def coefficients_of(z: Floats) -> roofline.Coefficients:
     """Read the first unknowns as coefficients."""
-    return Coefficients(
+    return roofline.Coefficients(
         **{n: float(v if n in _LINEAR else np.exp(v)) for n, v in zip(NAMES, z, strict=False)}
     )
 
 
 def predict_rows(
-    table: Table, coefficients: Coefficients, host_s_per_operator: Floats, deviations: Floats
-) -> Times:
+    table: Table, coefficients: roofline.Coefficients, host_s_per_operator: Floats, deviations: Floats
+) -> roofline.Times:
     """The roofline of every row of a table; deviations are (n, 3)."""
-    return step_times(
+    return roofline.step_times(
         table.work,
         table.chips,
         table.arithmetic,
@@ -229,7 +203,7 @@ def predict_rows(
     )
 
 
-def times_of(fit: Fit, z: Floats | None = None) -> Times:
+def times_of(fit: Fit, z: Floats | None = None) -> roofline.Times:
     """The roofline of every row of the fit's own table, with these or other unknowns."""
     return _times(fit.table, fit.places, fit.z if z is None else z)
 
@@ -242,7 +216,7 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         chosen: Which rows to learn from.
         aim: Ratios between GPUs, or levels.
     """
-    deviations = dict.fromkeys(DEVIATIONS, table.architecture)
+    deviations = dict.fromkeys(roofline.DEVIATIONS, table.architecture)
     labels = {"host": table.source, **deviations, "source": table.source, "model": table.base_model}
     named = [(kind, name) for kind, names in labels.items() for name in sorted(set(names))]
     unknowns = [*(("coefficient", name) for name in NAMES), *named]
@@ -286,7 +260,7 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
 
 def _linearize(fit: Fit, full: Floats) -> Fit:
     """The problem around the unknowns of a fit; a row far off its cell, as that alone has it, weighs less."""
-    table, places, z, cell_sd = take(fit.table, fit.rows), fit.places[fit.rows], fit.z, fit.cell_sd
+    table, places, z, cell_sd = roofline.take(fit.table, fit.rows), fit.places[fit.rows], fit.z, fit.cell_sd
     offset = z[places[:, 4]] + z[places[:, 5]]
     residual = table.log_seconds - np.log(_times(table, places, z).step_s) - offset
     total = np.bincount(table.cell, weights=full, minlength=len(cell_sd)) + cell_sd**-2
@@ -298,7 +272,7 @@ def _linearize(fit: Fit, full: Floats) -> Fit:
 
 def host_prior_s(table: Table) -> Floats:
     """(n,) host time per operator of rows whose harness is not in the fit [s]."""
-    return np.array([HOST_S_PER_OPERATOR[execution] for execution in table.execution], dtype=float)
+    return np.array([roofline.HOST_S_PER_OPERATOR[execution] for execution in table.execution], dtype=float)
 
 
 def batch_spread(table: Table) -> Floats:
@@ -310,11 +284,14 @@ def batch_spread(table: Table) -> Floats:
     result = np.zeros(len(table))
     unstated = np.flatnonzero(table.batch_high > table.batch_low)
     if len(unstated):
-        rows = take(table, unstated)
+        rows = roofline.take(table, unstated)
         before = coefficients_of(_PRIOR_MEAN)
         small, large = (
             predict_rows(
-                replace(rows, work=work), before, host_prior_s(rows), np.zeros((len(rows), len(DEVIATIONS)))
+                replace(rows, work=work),
+                before,
+                host_prior_s(rows),
+                np.zeros((len(rows), len(roofline.DEVIATIONS))),
             ).step_s
             / batch
             for work, batch in ((rows.work_low, rows.batch_low), (rows.work_high, rows.batch_high))
@@ -323,7 +300,7 @@ def batch_spread(table: Table) -> Floats:
     return result
 
 
-def _times(table: Table, places: Indices, z: Floats) -> Times:
+def _times(table: Table, places: Indices, z: Floats) -> roofline.Times:
     return predict_rows(table, coefficients_of(z), np.exp(z[places[:, 0]]), z[places[:, 1:4]])
 
 
@@ -365,10 +342,15 @@ def _step(left: Floats, right: Floats, fit: Fit) -> Floats:
 
 # --- errors on what the fit had not seen -----------------------------------------------------------------
 
+# Of the intervals.
 COVERAGE = 0.90
-"""Of the intervals."""
+# Of the variance of an error: common to all candidates of one anchor.
 COMMON_SHARE = 0.8
-"""Of the variance of an error: common to all candidates of one anchor."""
+# What the fit never sees of a target: of each column named, every row that shares it with the target.
+#
+# ``harness`` is what a user asks: neither their harness nor the GPU is in the fit. ``publisher`` leaves out
+# the harness alone. ``stranger`` leaves out the GPU's whole architecture besides. The others leave out one
+# thing and keep the rest of the target's harness; a ``vendor`` is left out of a table that has several.
 HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
     "harness": ("harness", "gpu_key"),
     "publisher": ("harness",),
@@ -379,17 +361,10 @@ HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
     "model": ("base_model",),
     "vendor": ("vendor",),
 }
-"""What the fit never sees of a target: of each column named, every row that shares it with the target.
-
-``harness`` is what a user asks: neither their harness nor the GPU is in the fit. ``publisher`` leaves out the
-harness alone. ``stranger`` leaves out the
-GPU's whole architecture besides. The others leave out one thing and keep the rest of the target's harness; a
-``vendor`` is left out of a table that has several.
-"""
 
 
-Judged: TypeAlias = Iterable[tuple[Flags, Times]]
-"""Groups of targets, (n,) which rows of a table, and the roofline of every row that they are judged by."""
+# Groups of targets, (n,) which rows of a table, and the roofline of every row that they are judged by.
+Judged: TypeAlias = Iterable[tuple[Flags, roofline.Times]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,7 +403,7 @@ def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
     return Pairs(x=x, y=y, weight=votes / (1 + (spread / RATIO.noise) ** 2), spread=spread)
 
 
-def log_errors(table: Table, pairs: Pairs, times: Times) -> Floats:
+def log_errors(table: Table, pairs: Pairs, times: roofline.Times) -> Floats:
     """Log of predicted over measured time of y, per sample, from the measurement of x."""
     level = np.log(times.step_s) - table.log_seconds
     return np.asarray(level[pairs.y] - level[pairs.x])
@@ -436,7 +411,7 @@ def log_errors(table: Table, pairs: Pairs, times: Times) -> Floats:
 
 def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
     """The same of the plain rule to beat: throughput goes with the root of peak times bandwidth."""
-    mode = leading_mode(table.work, table.arithmetic)
+    mode = roofline.leading_mode(table.work, table.arithmetic)
     peak = table.chips.peaks[np.arange(len(table)), mode]
     level = np.log(table.batch / np.sqrt(peak * table.chips.bandwidth)) - table.log_seconds
     return np.asarray(level[pairs.y] - level[pairs.x])
@@ -455,8 +430,8 @@ def held_out(table: Table, hold_out: str, fitted: Table | None = None) -> Iterat
 
 def sides(table: Table, pairs: Pairs) -> tuple[Table, Table, Indices]:
     """The rows of x and of y of every pair, and the arithmetic that most of each step of y runs in."""
-    own, target = take(table, pairs.x), take(table, pairs.y)
-    return own, target, leading_mode(target.work, target.arithmetic)
+    own, target = roofline.take(table, pairs.x), roofline.take(table, pairs.y)
+    return own, target, roofline.leading_mode(target.work, target.arithmetic)
 
 
 def usual_errors(table: Table, pairs: Pairs, scale: Scale) -> Floats:
@@ -467,7 +442,7 @@ def usual_errors(table: Table, pairs: Pairs, scale: Scale) -> Floats:
 
 def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> Scale:
     """The scale that fits the errors of the chosen pairs best, by non-negative least squares."""
-    own, target, mode = sides(table, take(pairs, chosen))
+    own, target, mode = sides(table, roofline.take(pairs, chosen))
     root = np.sqrt(pairs.weight[chosen])
     features = pair_features(own.chips, target.chips, mode)
     base, gap, crossing = nnls(features * root[:, None], np.abs(log_error[chosen]) * root)[0]
@@ -485,7 +460,7 @@ def ratio_errors(table: Table, pairs: Pairs, judged: Judged) -> tuple[Floats, Fl
     """Log error of every pair, by the roofline that judges its target; whether the GPU set both paces."""
     error, bound = np.full(len(pairs.y), np.nan), np.zeros(len(pairs.y), dtype=bool)
     for targets, times in judged:
-        mine, free = targets[pairs.y], times.host_s / times.step_s <= HOST_SHARE_LIMIT
+        mine, free = targets[pairs.y], times.host_s / times.step_s <= roofline.HOST_SHARE_LIMIT
         error[mine] = log_errors(table, pairs, times)[mine]
         bound[mine] = (free[pairs.x] & free[pairs.y])[mine]
     return error, bound
@@ -498,7 +473,7 @@ def level_errors(table: Table, judged: Judged) -> Floats:
     """
     error = np.full(len(table), np.nan)
     for targets, times in judged:
-        rows = targets & table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT)
+        rows = targets & table.level_known & (times.host_s / times.step_s <= roofline.HOST_SHARE_LIMIT)
         error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
     return error
 
@@ -533,6 +508,9 @@ def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> fl
 
 # --- several GPUs in one job -------------------------------------------------------------------------------
 
+# Share, and standard deviation of its log, before any row was seen. No row is of GeForce cards: there the
+# prior stands. NVLink's is that of bare collectives of 16 MiB and more on seven systems, PCIe's that of the
+# one sound system (tests/tools/test_collectives.py).
 SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "waiting": (0.010, 0.7),
     "hidden": (0.75, 0.5),
@@ -541,12 +519,9 @@ SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "pcie": (0.43, 0.35),
     "host": (0.35, 0.35),
 }
-"""Share, and standard deviation of its log, before any row was seen. No row is of GeForce cards: there the
-prior stands. NVLink's is that of bare collectives of 16 MiB and more on seven systems, PCIe's that of the one
-sound system (tests/tools/test_collectives.py)."""
 _JOB_NOISE = 0.05  # log, of a row; one beyond ``_ROBUST_SCALE`` of it loses weight
+# Usual log error for each doubling where the shares leave nothing open.
 LEAST_ERROR = 0.02
-"""Usual log error for each doubling where the shares leave nothing open."""
 
 
 @cache
@@ -557,25 +532,25 @@ def jobs() -> pd.DataFrame:
     vendor is ``fitted``; ``log_ratio`` of the throughput of each of many over that of each of few; and their
     ``weight``: one vote for each harness, GPU and model.
     """
-    text = pd.DataFrame(row for row in data_rows(JOBS) if row["gpu_key"] in load_specs())
+    text = pd.DataFrame(row for row in folders.data_rows(JOBS) if row["gpu_key"] in load_specs())
     rates = ["few_samples_per_s", "many_samples_per_s", "samples_per_step", "parameters_m"]
     rows = text.astype(dict.fromkeys(["few_gpus", "many_gpus", *rates], float))
     specs = [load_specs()[key] for key in rows.gpu_key]
     exchange = [
-        Exchange(
-            gradient_bytes=row["parameters_m"] * 1e6 * GRADIENT_BYTES,
+        scaling.Exchange(
+            gradient_bytes=row["parameters_m"] * 1e6 * scaling.GRADIENT_BYTES,
             link=link,
             rate=rate,
             step_s=row["samples_per_step"] / row["few_samples_per_s"],
             hidden_wholly=row["exchange"] != "gradients",
         )
-        for row, (link, rate) in zip(rows.to_dict("records"), map(link_of, specs), strict=True)
+        for row, (link, rate) in zip(rows.to_dict("records"), map(scaling.link_of, specs), strict=True)
     ]
     return rows.assign(
         few=rows.few_gpus.astype(int),
         many=rows.many_gpus.astype(int),
         exchange=pd.Series(exchange, rows.index, dtype=object),
-        fitted=[spec.vendor == FITTED_VENDOR for spec in specs],
+        fitted=[spec.vendor == question.FITTED_VENDOR for spec in specs],
         log_ratio=np.log(rows.many_samples_per_s / rows.few_samples_per_s),
         weight=1 / rows.groupby(["harness", "gpu_key", "model"]).few_gpus.transform("size"),
     )
@@ -596,7 +571,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
     """The shares by the jobs of the fitted vendor; the widths are still open."""
     rows = rows[rows.fitted]
     mean, deviation = np.array(
-        [(math.log(SHARE_PRIORS[name][0]), SHARE_PRIORS[name][1]) for name in SHARES]
+        [(math.log(SHARE_PRIORS[name][0]), SHARE_PRIORS[name][1]) for name in scaling.SHARES]
     ).T
     root = np.sqrt(rows.weight.to_numpy()) / _JOB_NOISE
 
@@ -606,7 +581,10 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
         return np.concatenate([np.copysign(tamed, each), (logs - mean) / deviation])
 
     logs = least_squares(residuals, mean).x
-    jacobian = np.array([slopes(logs, *job) for job in _asked(rows)]).reshape(-1, len(SHARES)) * root[:, None]
+    jacobian = (
+        np.array([scaling.slopes(logs, *job) for job in _asked(rows)]).reshape(-1, len(scaling.SHARES))
+        * root[:, None]
+    )
     covariance = np.linalg.inv(np.diag(deviation**-2.0) + jacobian.T @ jacobian)
     return ScalingShares(
         logs=tuple(logs.tolist()),
@@ -617,12 +595,12 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
     )
 
 
-def _asked(rows: pd.DataFrame) -> Iterator[tuple[Exchange, int, int]]:
+def _asked(rows: pd.DataFrame) -> Iterator[tuple[scaling.Exchange, int, int]]:
     return zip(rows.exchange, rows.few, rows.many, strict=True)
 
 
 def _told(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
-    return np.array([log_efficiency(logs, *job) for job in _asked(rows)])
+    return np.array([scaling.log_efficiency(logs, *job) for job in _asked(rows)])
 
 
 def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
@@ -632,7 +610,7 @@ def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
         mine = (rows.harness == name).to_numpy()
         shares = _shares(rows[~mine])
         error[mine] = _told(shares.logs, rows[mine]) - rows.log_ratio[mine]
-        usual[mine] = [usual_error(shares, *job) for job in _asked(rows[mine])]
+        usual[mine] = [scaling.usual_error(shares, *job) for job in _asked(rows[mine])]
     return error, usual
 
 
@@ -651,10 +629,10 @@ def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
 # --- the calibration --------------------------------------------------------------------------------------
 
 
+# What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows.
 KINDS = {"known": "harness", "stranger": "stranger"}
-"""What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows."""
+# Of another vendor's architecture that has an interval of its own.
 FEWEST_CARDS = 3
-"""Of another vendor's architecture that has an interval of its own."""
 _DIGITS = 6  # enough for every prediction, few enough to be the same on every machine
 
 
@@ -667,7 +645,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
     """
     mine = own_table(own) if own else None
     inputs = {name: hash_of(published_bytes(name)) for name in PUBLISHED}
-    inputs |= {name: hash_of(data_bytes(name)) for name in INPUTS}
+    inputs |= {name: hash_of(folders.data_bytes(name)) for name in INPUTS}
     if own:
         ordered = sorted(own, key=lambda run: run.run_id)
         inputs["own runs"] = hash_of(b"".join(msgspec.json.encode(run, order="sorted") for run in ordered))
@@ -685,7 +663,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
 
 def encode(calibration: Calibration) -> bytes:
     """Write a calibration: equal calibrations give equal bytes."""
-    return table_json(calibration, order="sorted")
+    return files.table_json(calibration, order="sorted")
 
 
 def write_calibration(results: Path | None, path: Path, day: date | None = None) -> dict[str, Any]:
@@ -698,8 +676,8 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         MisuseError: If there is no such folder, or the day is yet to come.
         StorageError: If it cannot be written.
     """
-    calibration = calibrate(_own_runs(results), fitted=day_of(day, "--date").isoformat())
-    write_file(path, encode(calibration), hint="choose another file with -o")
+    calibration = calibrate(_own_runs(results), fitted=today.day_of(day, "--date").isoformat())
+    files.write_file(path, encode(calibration), hint="choose another file with -o")
     return {
         "path": str(path),
         "fitted": calibration.fitted,
@@ -707,14 +685,14 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         "inference_rows": calibration.infer.rows,
         "gpus": len(calibration.train.rows_by_gpu),
         "sources": calibration.train.sources,
-        "skipped": dict(shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped_by_kind),
+        "skipped": dict(shipped((question.FITTED_VENDOR, *question.OTHER_VENDORS)).skipped_by_kind),
         "inputs": calibration.inputs,
     }
 
 
 def _own_runs(results: Path | None) -> tuple[Run, ...]:
     if results is not None and not results.is_dir():
-        raise MisuseError(f"{results} is not a results folder: give the one that holds runs/")
+        raise errors.MisuseError(f"{results} is not a results folder: give the one that holds runs/")
     return () if results is None else own_runs(results)
 
 
@@ -728,10 +706,10 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
 
     GPUs of other vendors are in the table and never in the fit.
     """
-    table = fitted_on(task, (FITTED_VENDOR, *OTHER_VENDORS))
+    table = fitted_on(task, (question.FITTED_VENDOR, *question.OTHER_VENDORS))
     if own is not None:  # its cells stay apart
-        table = stack([table, replace(own, cell=own.cell + int(table.cell.max()) + 1)])
-    seen = table.vendor == FITTED_VENDOR
+        table = roofline.stack([table, replace(own, cell=own.cell + int(table.cell.max()) + 1)])
+    seen = table.vendor == question.FITTED_VENDOR
     mine = table.inference == (task is TaskKind.INFER)
     scored, apart = mine & seen, mine & ~seen
     return Fitted(
@@ -756,7 +734,7 @@ def _by_ratio(fit: Fit, seen: Flags) -> Learned:
     pairs = pairs_of(fit.table)
     error, _ = ratio_errors(fit.table, pairs, without_each(fit, "vendor"))
     vendor = fit.table.vendor
-    error[(vendor[pairs.x] != FITTED_VENDOR) | (vendor[pairs.y] == FITTED_VENDOR)] = np.nan
+    error[(vendor[pairs.x] != question.FITTED_VENDOR) | (vendor[pairs.y] == question.FITTED_VENDOR)] = np.nan
     return _learned(fit, scale, factor, *_others(fit, error, pairs.y, pairs.weight))
 
 
@@ -860,14 +838,18 @@ def own_table(runs: Sequence[Run]) -> Table | None:
         batch_low=lambda each: each.batch,
         batch_high=lambda each: each.batch,
     )
-    work = stack([work_of(p.train, c.batch_size, cast_bytes_of(p, c.task)) for _, c, p, _ in found])
-    arithmetic = stack([arithmetic_of(c.precision, c.memory_format, 1) for _, c, _, _ in found])
+    work = roofline.stack(
+        [roofline.work_of(p.train, c.batch_size, roofline.cast_bytes_of(p, c.task)) for _, c, p, _ in found]
+    )
+    arithmetic = roofline.stack(
+        [roofline.arithmetic_of(c.precision, c.memory_format, 1) for _, c, _, _ in found]
+    )
     return table_with(rows, work=work, work_low=work, work_high=work, arithmetic=arithmetic)
 
 
 def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]]:
     """The cases of a run that join, with what ran them and its samples per second."""
-    spec = gpu_of(run.device)
+    spec = anchors.gpu_of(run.device)
     if spec is None:
         return
     for m in run.measurements:
@@ -878,7 +860,7 @@ def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]
             and case.execution is Execution.GRAPH
             and case.gpu_count == 1
             and not case.setup
-            and not is_disturbed(m)
+            and not anchors.is_disturbed(m)
         )
         if wanted and profile is not None and profile.version == case.workload_version and m.samples_per_s:
             yield spec, case, profile, m.samples_per_s
@@ -894,5 +876,5 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     try:
         print_json(write_calibration(asked.results, asked.output, asked.date))
-    except GpuBenchError as error:
+    except errors.GpuBenchError as error:
         parser.error(str(error))

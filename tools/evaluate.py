@@ -29,21 +29,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from gpubench import folders, stats, units
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import answer
-from gpubench.folders import data_table
 from gpubench.models import Offer, Pricing, TaskKind
 from gpubench.offers.dates import price_day
 from gpubench.offers.table import NOT_RANKED
-from gpubench.predict.calibration import load_calibration
-from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import deviations_of, leading_mode, take
-from gpubench.recommend.rank import ranked
-from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
+from gpubench.predict import calibration, question, roofline
+from gpubench.recommend import rank, request
 from gpubench.sections.prediction import scored
 from gpubench.specs import load_specs
-from gpubench.stats import Z90
-from gpubench.units import format_number, format_percent
 from tools.calibrate import (
     COMMON_SHARE,
     HOLD_OUTS,
@@ -103,12 +98,12 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
         hold_out: One of ``HOLD_OUTS``.
         task: What is scored; the fit and the intervals learn from all of the table.
     """
-    seen = table.vendor == FITTED_VENDOR
+    seen = table.vendor == question.FITTED_VENDOR
     pairs = pairs_of(table)
     log_error, bound = ratio_errors(table, pairs, without_each(fit_table(table, seen), hold_out))
     level_error = level_errors(table, without_each(fit_table(table, seen, aim=LEVEL), hold_out))
     scored = np.isfinite(log_error)
-    pairs, log_error, bound = take(pairs, scored), log_error[scored], bound[scored]
+    pairs, log_error, bound = roofline.take(pairs, scored), log_error[scored], bound[scored]
 
     def usual_of(others: Flags) -> Floats:
         return usual_errors(table, pairs, fit_scale(table, pairs, log_error, others))
@@ -127,18 +122,20 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
     mine = rows[pairs.y]
     return Outcome(
         table=table,
-        pairs=take(pairs, mine),
+        pairs=roofline.take(pairs, mine),
         log_error=log_error[mine],
         half_width=half_width[mine],
         bound=bound[mine],
         level_error=np.where(rows, level_error, np.nan),
-        level_half_width=np.hypot(level, Z90 * batch_spread(table)),
+        level_half_width=np.hypot(level, stats.Z90 * batch_spread(table)),
     )
 
 
 def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
     """The shipped rows that a hold-out is scored on: other vendors' too where they are what is held out."""
-    return fitted_on(task, (FITTED_VENDOR, *(OTHER_VENDORS if hold_out == "vendor" else ())))
+    return fitted_on(
+        task, (question.FITTED_VENDOR, *(question.OTHER_VENDORS if hold_out == "vendor" else ()))
+    )
 
 
 def _half_widths(
@@ -177,8 +174,8 @@ def score(path: Path) -> dict[str, Any]:
     reading = read_csv(path)
     inference = reading.table.inference
     return {
-        **report(outcome_of(take(reading.table, ~inference), TaskKind.TRAIN)),
-        "inference": report(outcome_of(take(reading.table, inference), TaskKind.INFER))
+        **report(outcome_of(roofline.take(reading.table, ~inference), TaskKind.TRAIN)),
+        "inference": report(outcome_of(roofline.take(reading.table, inference), TaskKind.INFER))
         if inference.any()
         else None,
         "rows": {"read": reading.rows, "used": len(reading.table), "skipped": sum(reading.skipped.values())},
@@ -192,7 +189,7 @@ def score(path: Path) -> dict[str, Any]:
 def outcome_of(table: Table, task: TaskKind) -> Outcome:
     """Predict every pair and level of rows of a task, without the published rows of its GPU and harness."""
     pairs = pairs_of(table)
-    learned = load_calibration().of(task)
+    learned = calibration.load_calibration().of(task)
     assert learned.ratio.scale is not None  # only levels are without one
     usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs.y) else np.empty(0)
     specs = [load_specs()[gpu] for gpu in table.gpu_key]
@@ -205,7 +202,7 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
         half_width=ratio[pairs.y] * usual,
         bound=bound,
         level_error=level_errors(table, _without_own(table, LEVEL, task)),
-        level_half_width=np.hypot(level, Z90 * batch_spread(table)),
+        level_half_width=np.hypot(level, stats.Z90 * batch_spread(table)),
     )
 
 
@@ -214,7 +211,7 @@ def _without_own(table: Table, aim: Aim, task: TaskKind) -> Judged:
     fit = _fitted(aim, task)
     for rows, dropped in held_out(table, "harness", fit.table):
         z = fit.without(dropped)
-        own = deviations_of(fit.deviations(z), list(table.gpu_key))
+        own = roofline.deviations_of(fit.deviations(z), list(table.gpu_key))
         yield rows, predict_rows(table, coefficients_of(z), host_prior_s(table), own)
 
 
@@ -356,12 +353,12 @@ def scaling_figures() -> dict[str, Any]:
     return figures_of_jobs(known) | {"by_slice": slice_figures}
 
 
+# How the names of their models begin.
 _CLASSES = {
     "VGG": ("vgg",),
     "LSTM": ("gnmt", "lstm"),
     "transformer": ("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2"),
 }
-"""How the names of their models begin."""
 
 
 def model_class(name: str) -> str:
@@ -398,7 +395,7 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     found = []
     nearest = nearest[nearest.groupby("x").y.transform("size") >= FEWEST_CANDIDATES]
     for _, block in nearest.sort_values(["x", "y"]).groupby("x"):
-        measured, own = rates[block.y], np.sqrt(1 - COMMON_SHARE) * width[block.pair] / Z90
+        measured, own = rates[block.y], np.sqrt(1 - COMMON_SHARE) * width[block.pair] / stats.Z90
         predicted = measured - outcome.log_error[block.pair]
         first = np.argmax(predicted)
         draws = predicted[:, None] + own[:, None] * random.standard_normal((len(own), _DRAWS))
@@ -451,8 +448,8 @@ INFERENCE = {
     "inference, gpu": "unseen GPU",
     "inference, architecture": "unseen architecture",
 }
+# Hold-outs on the page; the table of figures has all.
 SHOWN = ("harness", "stranger", "gpu", "vendor")
-"""Hold-outs on the page; the table of figures has all."""
 SEVERAL = "several GPUs"
 WHOLE, NO_GPU, ORDER = "all pairs", "no GPU owned", "Spearman, regret"
 COLUMNS = (
@@ -562,9 +559,9 @@ _CELLS: Mapping[str, Callable[[Row], str]] = {
     "MAPE": lambda row: _percent(row["mape"]),
     "MAPE / median": lambda row: f"{_percent(row['mape'])} / {_percent(row['median_ape'])}",
     "90 % covers": lambda row: _percent(row["coverage_90"]),
-    "half-width": lambda row: f"x{format_number(row['half_width_factor'])}",
+    "half-width": lambda row: f"x{units.format_number(row['half_width_factor'])}",
     "geometric mean": _beside_the_plain_rule,
-    "Spearman": lambda row: format_number(row["spearman"]),
+    "Spearman": lambda row: units.format_number(row["spearman"]),
     "lost by the first": lambda row: _percent(row["lost"]),
 }
 _LEVELS = ("rows", "MAPE / median", "90 % covers", "half-width")
@@ -577,7 +574,7 @@ def _table(first: str, columns: Sequence[str], rows: Iterable[tuple[str, Row]]) 
 
 
 def _percent(ratio: float | None) -> str:
-    return format_percent(ratio, 3)
+    return units.format_percent(ratio, 3)
 
 
 def write_prediction(folder: Path = DOCS) -> None:
@@ -605,15 +602,15 @@ def write_prediction(folder: Path = DOCS) -> None:
 
 REGRETS = "decision.md"
 DAY = date(2026, 11, 20)
+# On which the next prices are known: the newest of most sellers are of 2026-10.
 DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
-"""On which the next prices are known: the newest of most sellers are of 2026-10."""
 FEWEST_GPUS = 4
 MOST_ROWS = 100_000
 JOB_USD = 100.0
 H100 = "nvidia-h100"
 
+# Rows of a setting, one a GPU, to the place of the one that is chosen; None where it names none of them.
 Way = Callable[[Indices], int | None]
-"""Rows of a setting, one a GPU, to the place of the one that is chosen; None where it names none of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -638,7 +635,7 @@ def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
     Of each GPU it is the offer on demand that is expected to cost least.
     """
     found: dict[str, tuple[float, str]] = {}
-    for row in ranked(RankRequest(as_of=day, limit=MOST_ROWS, draws=1)).rows:
+    for row in rank.ranked(request.RankRequest(as_of=day, limit=MOST_ROWS, draws=1)).rows:
         offer, usd = row.offer, row.usd_per_hour.value
         if offer.pricing is Pricing.ON_DEMAND and usd is not None:
             told = usd / offer.gpu_count, offer.provider
@@ -652,7 +649,7 @@ def price_disappointments() -> Floats:
     What is told on a day rests on the prices up to it; the next one is the least that the same provider asks
     for the GPU on the first later day that the shipped tables have.
     """
-    dated = [each for each in data_table("offers.csv", Offer) if each.pricing is Pricing.ON_DEMAND]
+    dated = [each for each in folders.data_table("offers.csv", Offer) if each.pricing is Pricing.ON_DEMAND]
     asked = [
         (each.gpu_key, each.provider, price_day(each.price_date), each.usd_per_gpu_hour)
         for each in dated
@@ -699,7 +696,7 @@ def settings_of(
 def ways_of(settings: Settings) -> Mapping[str, Way]:
     """Return the ways of choosing a GPU, by the name that they have on the page."""
     table, usd = settings.table, settings.usd_per_s
-    peak = table.chips.peaks[np.arange(len(table.batch)), leading_mode(table.work, table.arithmetic)]
+    peak = table.chips.peaks[np.arange(len(table.batch)), roofline.leading_mode(table.work, table.arithmetic)]
 
     def least(cost: Floats) -> Way:
         return lambda rows: int(np.argmin(cost[rows]))
@@ -757,11 +754,11 @@ def regret_cells(settings: Settings) -> list[str]:
 def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     """Return what stands between the markers of the page."""
     table, usd = fitted_on(task), {gpu: told for gpu, (told, _) in cheapest(DAY).items()}
-    fit = fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL)
+    fit = fit_table(table, table.vendor == question.FITTED_VENDOR, aim=LEVEL)
     held = {"harness out": "publisher", "harness and GPU out": "harness"}
     ways = {words: list(without_each(fit, kind)) for words, kind in held.items()}
     columns, names = {}, ("choose by", "disappointment, named", "disappointment, all GPUs")
-    for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, HOUR_WORTH_USD)):
+    for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, request.HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
         off = [f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings)]
         by = f"dollars and ${worth:g} an hour" if worth else "dollars"

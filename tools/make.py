@@ -19,34 +19,29 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
+from gpubench import discovery, files, folders, today
 from gpubench.arrays import Floats
-from gpubench.discovery import load_workload, workload_names
-from gpubench.files import table_json, write_file
-from gpubench.folders import data_path
 from gpubench.models import CardClass, MemoryLine, StepMemory, WorkloadProfile
 from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, Member
-from gpubench.profile import load_profiles
+from gpubench.profile import cache, load_profiles, trace
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, CompiledLoss, Ran, class_of
-from gpubench.profile.cache import PROFILES_FILE
-from gpubench.profile.trace import profile_workload, traced_steps
 from gpubench.specs import load_specs
-from gpubench.today import today
 from gpubench.units import MIB
 from tools.published import published_rows
 
+# All layers are alike, so every figure is linear in their number: two numbers tell those of any other.
 FEW_LAYERS = (2, 4)
-"""All layers are alike, so every figure is linear in their number: two numbers tell those of any other."""
 
 
 def traced() -> Iterator[Member]:
     """Trace every member again by a few of its layers; a minute or two."""
-    workload_names()  # from here on their package is found in a checkout too
+    discovery.workload_names()  # from here on their package is found in a checkout too
     family = importlib.import_module("gpubench_workloads._family")
     for model, sizes in family.FAMILY.items():
         few = [dict(family.ways(replace(sizes, layers=layers))) for layers in FEW_LAYERS]
         for way in few[0]:
             print(model, way, flush=True)
-            low, high = (traced_steps(each[way]) for each in few)
+            low, high = (trace.traced_steps(each[way]) for each in few)
             share = (sizes.layers - FEW_LAYERS[0]) / (FEW_LAYERS[1] - FEW_LAYERS[0])
             step = _between(_likely(low[1][0]), _likely(high[1][0]), share)
             parameters = round(low[0] + share * (high[0] - low[0]))
@@ -95,9 +90,9 @@ def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
     The versions of torch that end the source of a profile are kept; tests/packaging/torch_versions.py finds
     where they differ.
     """
-    known = workload_names()
+    known = discovery.workload_names()
     kept = {name: profile for name, profile in load_profiles().items() if name in known}
-    traced = {name: profile_workload(load_workload(name)) for name in names or known}
+    traced = {name: trace.profile_workload(discovery.load_workload(name)) for name in names or known}
     for name, profile in traced.items():
         if name in kept and kept[name].source.startswith(f"{profile.source}; "):
             traced[name] = msgspec.structs.replace(profile, source=kept[name].source)
@@ -107,17 +102,17 @@ def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
 # --- what a trace of memory cannot know --------------------------------------------------------------------
 
 READINGS_FILE = "memory_readings.csv"
+# Of a card: readings above are left out, for an allocator keeps what it can get.
 CENSORED_SHARE = 0.9
-"""Of a card: readings above are left out, for an allocator keeps what it can get."""
 LEVEL = 0.95
+# In the logarithm: readings farther off than this weigh less, such as one with a gap near a full card.
 _ROBUST_SCALE = 0.03
-"""In the logarithm: readings farther off than this weigh less, such as one with a gap near a full card."""
 _START = (1000 * MIB, 1.1)
 _DIGITS = 4
 
 
+# Of the models whose memory in use was read; on other vendors' cards the others are a class of their own.
 WITHOUT_CONVOLUTIONS = frozenset({"bert_mlm", "reformer", "t5_small"})
-"""Of the models whose memory in use was read; on other vendors' cards the others are a class of their own."""
 
 
 def load_readings() -> pd.DataFrame:
@@ -241,9 +236,9 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*", help="workloads whose profiles are traced; all by default")
     asked = parser.parse_args()
     if asked.table == "profiles":
-        write_file(data_path(PROFILES_FILE), table_json(traced_again(asked.names)))
+        files.write_file(folders.data_path(cache.PROFILES_FILE), files.table_json(traced_again(asked.names)))
     elif asked.table == "capacity":
-        write_file(data_path(CAPACITY_FILE), table_json(tuple(traced())))
+        files.write_file(folders.data_path(CAPACITY_FILE), files.table_json(tuple(traced())))
     else:
-        allowance = fit_allowance(load_readings(), fitted=today().isoformat())
-        write_file(data_path(ALLOWANCE_FILE), table_json(allowance))
+        allowance = fit_allowance(load_readings(), fitted=today.today().isoformat())
+        files.write_file(folders.data_path(ALLOWANCE_FILE), files.table_json(allowance))
