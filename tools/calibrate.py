@@ -155,11 +155,10 @@ class Fit:
 
     def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
         """Deviations of each architecture, from these or other unknowns."""
-        found: dict[str, list[float]] = {}
-        for (kind, name), value in zip(self.unknowns, (self.z if z is None else z).tolist(), strict=True):
-            if kind in roofline.DEVIATIONS:
-                found.setdefault(name, []).append(value)
-        return found
+        values = (self.z if z is None else z).tolist()
+        named = zip(self.unknowns, values, strict=True)
+        known = [(name, value) for (kind, name), value in named if kind in roofline.DEVIATIONS]
+        return {name: [value for other, value in known if other == name] for name, _ in known}
 
     def without(self, dropped: Flags) -> Floats:
         """The unknowns that one Gauss-Newton step finds without some rows of the table.
@@ -546,10 +545,12 @@ def jobs() -> pd.DataFrame:
         )
         for row, (link, rate) in zip(rows.to_dict("records"), map(scaling.link_of, specs), strict=True)
     ]
+    few, many = rows.few_gpus.astype(int), rows.many_gpus.astype(int)
     return rows.assign(
-        few=rows.few_gpus.astype(int),
-        many=rows.many_gpus.astype(int),
+        few=few,
+        many=many,
         exchange=pd.Series(exchange, rows.index, dtype=object),
+        asked=pd.Series([*zip(exchange, few, many, strict=True)], rows.index, dtype=object),
         fitted=[spec.vendor == question.FITTED_VENDOR for spec in specs],
         log_ratio=np.log(rows.many_samples_per_s / rows.few_samples_per_s),
         weight=1 / rows.groupby(["harness", "gpu_key", "model"]).few_gpus.transform("size"),
@@ -582,7 +583,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
 
     logs = least_squares(residuals, mean).x
     jacobian = (
-        np.array([scaling.slopes(logs, *job) for job in _asked(rows)]).reshape(-1, len(scaling.SHARES))
+        np.array([scaling.slopes(logs, *job) for job in rows.asked]).reshape(-1, len(scaling.SHARES))
         * root[:, None]
     )
     covariance = np.linalg.inv(np.diag(deviation**-2.0) + jacobian.T @ jacobian)
@@ -595,12 +596,8 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
     )
 
 
-def _asked(rows: pd.DataFrame) -> Iterator[tuple[scaling.Exchange, int, int]]:
-    return zip(rows.exchange, rows.few, rows.many, strict=True)
-
-
 def _told(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
-    return np.array([scaling.log_efficiency(logs, *job) for job in _asked(rows)])
+    return np.array([scaling.log_efficiency(logs, *job) for job in rows.asked])
 
 
 def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
@@ -610,7 +607,7 @@ def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
         mine = (rows.harness == name).to_numpy()
         shares = _shares(rows[~mine])
         error[mine] = _told(shares.logs, rows[mine]) - rows.log_ratio[mine]
-        usual[mine] = [scaling.usual_error(shares, *job) for job in _asked(rows[mine])]
+        usual[mine] = [scaling.usual_error(shares, *job) for job in rows.asked[mine]]
     return error, usual
 
 
@@ -676,7 +673,10 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         MisuseError: If there is no such folder, or the day is yet to come.
         StorageError: If it cannot be written.
     """
-    calibration = calibrate(_own_runs(results), fitted=today.day_of(day, "--date").isoformat())
+    if results is not None and not results.is_dir():
+        raise errors.MisuseError(f"{results} is not a results folder: give the one that holds runs/")
+    own = () if results is None else own_runs(results)
+    calibration = calibrate(own, fitted=today.day_of(day, "--date").isoformat())
     files.write_file(path, encode(calibration), hint="choose another file with -o")
     return {
         "path": str(path),
@@ -688,12 +688,6 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         "skipped": dict(shipped((question.FITTED_VENDOR, *question.OTHER_VENDORS)).skipped_by_kind),
         "inputs": calibration.inputs,
     }
-
-
-def _own_runs(results: Path | None) -> tuple[Run, ...]:
-    if results is not None and not results.is_dir():
-        raise errors.MisuseError(f"{results} is not a results folder: give the one that holds runs/")
-    return () if results is None else own_runs(results)
 
 
 def _rounded(figure: str) -> float:

@@ -462,11 +462,13 @@ Row = dict[str, Any]
 
 def figures_of(hold_out: str, document: Row) -> list[dict[str, Any]]:
     """The rows of the table of figures for one hold-out: the whole, levels and order, then every slice."""
-    rows = [_row(hold_out, WHOLE, document)]
-    rows += [_row(hold_out, name, row) for name, row in document["by_slice"].items() if name != WHOLE]
+    slices = {WHOLE: document} | {n: row for n, row in document["by_slice"].items() if n != WHOLE}
     level = document["no_gpu_owned"]
-    order = {"mape": document["spearman"], "median_ape": document["regret"]["throughput"]}
-    return [*rows, _row(hold_out, NO_GPU, level | {"pairs": level["rows"]}), _row(hold_out, ORDER, order)]
+    rows = slices | {
+        NO_GPU: level | {"pairs": level["rows"]},
+        ORDER: {"mape": document["spearman"], "median_ape": document["regret"]["throughput"]},
+    }
+    return [_row(hold_out, name, row) for name, row in rows.items()]
 
 
 def _row(hold_out: str, name: str, row: Row) -> dict[str, Any]:
@@ -549,20 +551,24 @@ def markdown(rows: Sequence[Row]) -> str:
 def _beside_the_plain_rule(row: Row) -> str:
     mine, plain = row["mape"], row["geometric_mean_mape"]
     beaten = "" if plain is None or mine is None or mine < plain else " (**better**)"
-    return f"{_percent(plain)} / {_percent(row['geometric_mean_median_ape'])}{beaten}"
+    return f"{_percents(row, 'geometric_mean_mape', 'geometric_mean_median_ape')}{beaten}"
+
+
+def _percents(row: Row, *names: str) -> str:
+    return " / ".join(units.format_percent(row[name], 3) for name in names)
 
 
 _CELLS: Mapping[str, Callable[[Row], str]] = {
     "pairs / targets": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
     "jobs / votes": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
     "rows": lambda row: f"{row['pairs']:.0f}",
-    "MAPE": lambda row: _percent(row["mape"]),
-    "MAPE / median": lambda row: f"{_percent(row['mape'])} / {_percent(row['median_ape'])}",
-    "90 % covers": lambda row: _percent(row["coverage_90"]),
+    "MAPE": lambda row: units.format_percent(row["mape"], 3),
+    "MAPE / median": lambda row: _percents(row, "mape", "median_ape"),
+    "90 % covers": lambda row: units.format_percent(row["coverage_90"], 3),
     "half-width": lambda row: f"x{units.format_number(row['half_width_factor'])}",
     "geometric mean": _beside_the_plain_rule,
     "Spearman": lambda row: units.format_number(row["spearman"]),
-    "lost by the first": lambda row: _percent(row["lost"]),
+    "lost by the first": lambda row: units.format_percent(row["lost"], 3),
 }
 _LEVELS = ("rows", "MAPE / median", "90 % covers", "half-width")
 _PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
@@ -571,10 +577,6 @@ _PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geom
 def _table(first: str, columns: Sequence[str], rows: Iterable[tuple[str, Row]]) -> str:
     cells = ((name, *(_CELLS[column](row) for column in columns)) for name, row in rows)
     return as_table([(first, *columns), *cells])
-
-
-def _percent(ratio: float | None) -> str:
-    return units.format_percent(ratio, 3)
 
 
 def write_prediction(folder: Path = DOCS) -> None:
@@ -586,15 +588,16 @@ def write_prediction(folder: Path = DOCS) -> None:
         outcome = evaluate(scored_table(hold_out, task), hold_out, task)
         rows += figures_of(name, report(outcome))
         if name == HEADLINE:
-            packed = gzip.compress(pairs_table(outcome).encode(), mtime=0)
-            (folder / "prediction_pairs.csv.gz").write_bytes(packed)
+            path = folder / "prediction_pairs.csv.gz"
+            path.write_bytes(gzip.compress(pairs_table(outcome).encode(), mtime=0))
     several = scaling_figures()
     rows += [
         _row(SEVERAL, name, row | {"pairs": row["jobs"]})
         for name, row in {"all jobs": several, **several["by_slice"]}.items()
     ]
-    table = pd.DataFrame(rows, columns=COLUMNS, dtype=object)
-    table.to_csv(folder / "prediction_figures.csv", index=False, lineterminator="\n")
+    pd.DataFrame(rows, columns=COLUMNS, dtype=object).to_csv(
+        folder / "prediction_figures.csv", index=False, lineterminator="\n"
+    )
     put(markdown(read_figures(folder)), folder / "prediction-evidence.md")
 
 
@@ -649,10 +652,10 @@ def price_disappointments() -> Floats:
     What is told on a day rests on the prices up to it; the next one is the least that the same provider asks
     for the GPU on the first later day that the shipped tables have.
     """
-    dated = [each for each in folders.data_table("offers.csv", Offer) if each.pricing is Pricing.ON_DEMAND]
     asked = [
         (each.gpu_key, each.provider, price_day(each.price_date), each.usd_per_gpu_hour)
-        for each in dated
+        for each in folders.data_table("offers.csv", Offer)
+        if each.pricing is Pricing.ON_DEMAND
         if each.kind not in NOT_RANKED and len(each.price_date) > len("2026")
     ]
     prices = pd.DataFrame(asked, columns=["gpu", "provider", "day", "usd"])
@@ -718,45 +721,39 @@ def ways_of(settings: Settings) -> Mapping[str, Way]:
 
 def regrets(settings: Settings, way: Way) -> Floats:
     """Return what each choice costs above the best, where a job costs $100 [USD]; none where none is made."""
-    table, found = settings.table, []
-    cost = np.exp(table.log_seconds) / table.batch * settings.cost
-    for rows in settings.rows:
-        chosen = way(rows)
-        if chosen is not None:
-            found.append(JOB_USD * (cost[rows[chosen]] / cost[rows].min() - 1))
-    return np.array(found)
+    cost = np.exp(settings.table.log_seconds) / settings.table.batch * settings.cost
+    choices = ((rows, way(rows)) for rows in settings.rows)
+    costs = ((cost[rows], cost[rows[chosen]]) for rows, chosen in choices if chosen is not None)
+    return np.array([JOB_USD * (named / every.min() - 1) for every, named in costs])
 
 
-def disappointments(settings: Settings) -> tuple[Floats, Floats]:
+def disappointments(settings: Settings) -> tuple[Floats, ...]:
     """Return the log of what a GPU costs, at the speed that was read, over what was told of it.
 
     Of the named GPU of each setting, and of all GPUs of the settings; of a score nobody knows the seconds.
     """
     table, way = settings.table, ways_of(settings)["gpubench"]
-    read = np.exp(table.log_seconds) / table.batch
-    off = np.log(read / settings.predicted_s)
+    off = table.log_seconds - np.log(table.batch * settings.predicted_s)
     named = np.array([rows[way(rows) or 0] for rows in settings.rows])
     every = np.concatenate(settings.rows)
-    of_named, of_every = (off[rows[table.level_known[rows]]] for rows in (named, every))
-    return of_named, of_every
+    return tuple(off[rows[table.level_known[rows]]] for rows in (named, every))
 
 
 def regret_cells(settings: Settings) -> list[str]:
     """Return the cell of each way: how many settings, and mean, median and 90th percentile of its regrets."""
-    cells = []
-    for way in ways_of(settings).values():
-        usd = regrets(settings, way)
-        ends = usd.mean(), np.median(usd), np.quantile(usd, 0.9)
-        cells.append(f"{len(usd)}: {' / '.join(f'{each:,.2f}' for each in ends)}")
-    return cells
+    every = [regrets(settings, way) for way in ways_of(settings).values()]
+    ends = [(len(usd), usd.mean(), np.median(usd), np.quantile(usd, 0.9)) for usd in every]
+    return [f"{count}: {mean:,.2f} / {middle:,.2f} / {high:,.2f}" for count, mean, middle, high in ends]
 
 
 def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     """Return what stands between the markers of the page."""
     table, usd = fitted_on(task), {gpu: told for gpu, (told, _) in cheapest(DAY).items()}
     fit = fit_table(table, table.vendor == question.FITTED_VENDOR, aim=LEVEL)
-    held = {"harness out": "publisher", "harness and GPU out": "harness"}
-    ways = {words: list(without_each(fit, kind)) for words, kind in held.items()}
+    ways = {
+        "harness out": list(without_each(fit, "publisher")),
+        "harness and GPU out": list(without_each(fit, "harness")),
+    }
     columns, names = {}, ("choose by", "disappointment, named", "disappointment, all GPUs")
     for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, request.HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
@@ -765,8 +762,10 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
         columns[f"{words}, {by}"] = [*regret_cells(settings), *off]
     rows = zip([*ways_of(settings), *names[1:]], *columns.values(), strict=True)
     prices = price_disappointments()
-    said = f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers."
-    return f"{as_table([(names[0], *columns), *rows])}\n\n{said}"
+    return (
+        f"{as_table([(names[0], *columns), *rows])}\n\n"
+        f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers."
+    )
 
 
 if __name__ == "__main__":

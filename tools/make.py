@@ -43,9 +43,12 @@ def traced() -> Iterator[Member]:
             print(model, way, flush=True)
             low, high = (trace.traced_steps(each[way]) for each in few)
             share = (sizes.layers - FEW_LAYERS[0]) / (FEW_LAYERS[1] - FEW_LAYERS[0])
-            step = _between(_likely(low[1][0]), _likely(high[1][0]), share)
-            parameters = round(low[0] + share * (high[0] - low[0]))
-            yield Member(model=model, parameters=parameters, way=way, step=step)
+            yield Member(
+                model=model,
+                parameters=round(low[0] + share * (high[0] - low[0])),
+                way=way,
+                step=_between(_likely(low[1][0]), _likely(high[1][0]), share),
+            )
 
 
 def _likely(step: StepMemory) -> StepMemory:

@@ -75,8 +75,8 @@ def facts_of(source: str) -> tuple[str, str]:
     harness. A stranger is a harness of its own, and taken to be PyTorch as it comes since 1.12: TF32 in
     convolutions only.
     """
-    rows = sorted(published_rows("sources.csv"), key=lambda row: -len(row["prefix"]))
-    row = next(row for row in rows if source.startswith(row["prefix"]))
+    rows = [row for row in published_rows("sources.csv") if source.startswith(row["prefix"])]
+    row = max(rows, key=lambda row: len(row["prefix"]))
     modes = {pair: name for name, pair in MATH_MODES.items() if pair[0] is not Mode.HALF}
     conv, matmul = (Mode[row[name].upper()] for name in ("fp32_conv", "fp32_matmul"))
     return row["harness"] if row["prefix"] else source, modes[conv, matmul]
@@ -416,9 +416,9 @@ def read_csv(path: Path) -> Reading:
             rows.append(row | {"model": meant(row.get("source", ""), row.get("model", "").strip())})
     needed = [name for name in COLUMNS if name not in {"source", *_USUAL}]
     lacking = ", ".join(name for name in needed if name not in names)
-    lacks = f" (no column {lacking}; needed: {', '.join(needed)})" if lacking else ""
+    what = f"{path} (no column {lacking}; needed: {', '.join(needed)})" if lacking else str(path)
     return replace(
-        _read(rows, f"{path}{lacks}", (question.FITTED_VENDOR,), broken),
+        _read(rows, what, (question.FITTED_VENDOR,), broken),
         assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
         unread=tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL)),
     )
@@ -465,7 +465,8 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
     gaps = [spec and question.domain_gap(spec, each) for spec, each in zip(specs, asked, strict=True)]
     gap = pd.Series(gaps, dtype=object).fillna("")
     profile = profiles_of(task, text.model)
-    value, batch, low, high = (_figures(text[n]) for n in ("value", "batch_size", "batch_low", "batch_high"))
+    numbers = text[["value", "batch_size", "batch_low", "batch_high"]].map(units.figure_in).astype(float)
+    value, batch, low, high = (numbers[name] for name in numbers)
     figures = (value > 0) & (batch >= 0) & (batch == batch.round()) & (batch <= MOST_BATCH)
     unit, told = text.unit, text.metric
     is_rate = unit.isin(_PER_SECOND)
@@ -502,10 +503,6 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
         batch_low=np.select([batch > 0, ranged], [batch, low], _UNSTATED_BATCH[0]),
         batch_high=np.select([batch > 0, ranged], [batch, high], _UNSTATED_BATCH[1]),
     )
-
-
-def _figures(text: pd.Series[Any]) -> pd.Series[Any]:
-    return pd.Series([units.figure_in(each) for each in text], dtype=float)
 
 
 def _quoted(text: pd.Series[Any], most: int) -> pd.Series[Any]:
