@@ -9,10 +9,8 @@ from pathlib import Path
 import msgspec
 
 from gpubench.measure.feeding import CLIP_FRAMES, ImageRate, PreparationRate, measure_preparation
-from gpubench.predict.estimate import estimate
-from gpubench.predict.question import Question, Refusal
-from gpubench.probe.host import usable_threads
-from gpubench.probe.select import select_device
+from gpubench.predict import estimate, question
+from gpubench.probe import host, select
 from gpubench.profile import profile_of
 from gpubench.recommend.request import FeedRequest
 from gpubench.record.store import own_runs, reference_runs
@@ -67,11 +65,11 @@ def feed(request: FeedRequest) -> FeedReport:
         MisuseError: If a GPU is unknown or kornia is missing.
         NoDeviceError: If a device was named that is not there.
     """
-    device, remark = select_device("auto")
+    device, remark = select.select_device("auto")
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
     keys = tuple(require_spec(name).key for name in request.gpus) or here
     consumptions, refused = consumed_by(keys, request.results)
-    prepared = measure_preparation(usable_threads() or 1, frames=CLIP_FRAMES if request.clips else 1)
+    prepared = measure_preparation(host.usable_threads() or 1, frames=CLIP_FRAMES if request.clips else 1)
     feedings = tuple(feeding(consumption, prepared) for consumption in consumptions)
     return FeedReport(remark=remark, prepared=prepared, feedings=feedings, refused=refused)
 
@@ -113,8 +111,8 @@ def consumed_by(
     answers = [
         (name, key, answer)
         for name in CONSUMERS
-        for key, answer in estimate(
-            Question(profile=profile_of(name)), specs, own=runs[0], reference=runs[1]
+        for key, answer in estimate.estimate(
+            question.Question(profile=profile_of(name)), specs, own=runs[0], reference=runs[1]
         ).items()
     ]
     found = tuple(
@@ -128,7 +126,9 @@ def consumed_by(
             high=answer.high,
         )
         for name, key, answer in answers
-        if not isinstance(answer, Refusal)
+        if not isinstance(answer, question.Refusal)
     )
-    refused = (f"{name} on {key}: {it.reason}" for name, key, it in answers if isinstance(it, Refusal))
+    refused = (
+        f"{name} on {key}: {it.reason}" for name, key, it in answers if isinstance(it, question.Refusal)
+    )
     return found, tuple(refused)

@@ -21,26 +21,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gpubench import (
+    discovery,
+    folders,
+    foreign_code,
+    installing,
+    labels,
+    options,
+    specs,
+    torch_builds,
+    user_model,
+)
 from gpubench.decoders import Decoder, find_decoder
-from gpubench.discovery import checkout
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, read_bytes, write_file
-from gpubench.folders import data_rows, package_text
-from gpubench.foreign_code import MOST_SOURCE_BYTES
-from gpubench.installing import DISTRIBUTION
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus
 from gpubench.measure.request import RunRequest
 from gpubench.models import RANKING_SCHEMA, Checkpointing, ParallelMode, Pricing
-from gpubench.options import JOB_MODES, asked_recipe, request_from, words_of
 from gpubench.profile import profile_of
-from gpubench.recommend.economics import billed_hours
-from gpubench.recommend.filters import meant_by
+from gpubench.recommend import economics, filters
 from gpubench.recommend.request import RankRequest
-from gpubench.specs import load_specs
-from gpubench.torch_builds import other_build_for
 from gpubench.units import GIB, format_usd, plain
-from gpubench.user_model import HUGGING_FACE, is_own, own_name
 
 SETUP_MINUTES, IDLE_MINUTES, GRACE_MINUTES = 15, 5, 5
 """Machine start and installation of torch; until an idle machine ends; from a time limit to the cut-off."""
@@ -89,9 +90,9 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """GPUs and place, for people: "2x L4 at aws g6.12xlarge"."""
-        words = [self.provider, "" if self.instance == gpu_name(self.gpu_key) else self.instance]
+        words = [self.provider, "" if self.instance == labels.gpu_name(self.gpu_key) else self.instance]
         words += ["(spot)"] if self.pricing is Pricing.SPOT else []
-        return f"{gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
+        return f"{labels.gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
 
     @property
     def most_usd_per_hour(self) -> float:
@@ -168,7 +169,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
         StorageError: If the folder cannot be written.
     """
     known = read_answer(answer)
-    request = request_from(RankRequest, known.question.asked, "gpubench.rank")
+    request = options.request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
     work = work_of(row, request, minutes)
     if folder.exists() and any(folder.iterdir()):
@@ -191,8 +192,8 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
             about=about,
             limit_s=round(60 * (usual_minutes + GRACE_MINUTES)),
             asked_in=shlex.quote(str(Path.cwd())),
-            results=shlex.join(words_of(RankRequest(results=request.results))),
-            question=shlex.join(words_of(request)),
+            results=shlex.join(options.words_of(RankRequest(results=request.results))),
+            question=shlex.join(options.words_of(request)),
         )
         .encode()
     )
@@ -228,7 +229,7 @@ _PRINT = "cat results/runs/*/*.json"
 
 def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
     """Return what so many minutes of a machine cost [USD], in whole billing increments and with tax."""
-    billed = billed_hours(np.array(minutes / 60), np.array(request.billing_unit_minutes / 60))
+    billed = economics.billed_hours(np.array(minutes / 60), np.array(request.billing_unit_minutes / 60))
     return float(billed) * usd_per_hour * (1 + request.tax)
 
 
@@ -238,13 +239,13 @@ def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
 @cache
 def clouds() -> Mapping[str, Mapping[str, str]]:
     """Return what the tools can do at each of our providers that one of them rents from."""
-    return {row["provider"]: row for row in data_rows("rented_clouds.csv")}
+    return {row["provider"]: row for row in folders.data_rows("rented_clouds.csv")}
 
 
 @cache
 def accelerator(provider: str, gpu_key: str, tool: str = "sky") -> str:
     """Return a tool's name of a GPU at a provider, else what most call it; empty where it has none."""
-    names = {(row["provider"], row["gpu_key"]): row[tool] for row in data_rows("rented_gpus.csv")}
+    names = {(row["provider"], row["gpu_key"]): row[tool] for row in folders.data_rows("rented_gpus.csv")}
     seller = "" if tool == "dstack" else provider  # dstack has names of its own, whoever sells the GPU
     return names.get((seller, gpu_key), names.get(("", gpu_key), ""))
 
@@ -256,7 +257,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
         MisuseError: If there is none, or a GPU is named that nobody knows.
     """
     keys = {row.gpu_key for row in rows}
-    meant = keys if gpu is None else meant_by(gpu, keys)
+    meant = keys if gpu is None else filters.meant_by(gpu, keys)
     passed_over: dict[str, None] = {}
     for row in (row for row in rows if row.gpu_key in meant):
         reasons = dict.fromkeys(why_not(row, tool) for tool in TOOLS)
@@ -286,7 +287,7 @@ def why_not(row: Row, tool: str) -> str | None:
 
 def name_of(row: Row) -> str:
     """Return what the machine is called, by a tool that takes small letters, digits and dashes."""
-    words = f"gpubench {row.provider} {gpus(row.gpu_key, row.gpu_count)}".lower()
+    words = f"gpubench {row.provider} {labels.gpus(row.gpu_key, row.gpu_count)}".lower()
     return re.sub(r"[^a-z0-9]+", "-", words)[:35].rstrip("-")
 
 
@@ -295,7 +296,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
 
     Resources, working folder, set-up and the measurement, with all that holds what it costs.
     """
-    cloud, memory_bytes = clouds()[row.provider], load_specs()[row.gpu_key].memory_bytes
+    cloud, memory_bytes = clouds()[row.provider], specs.load_specs()[row.gpu_key].memory_bytes
     machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
     if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
         machine = {"instance_type": row.instance}
@@ -359,8 +360,8 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
         MisuseError: If a published model is asked for together with others, or what travels is not there.
     """
     limit = f"timeout {round(60 * (minutes + GRACE_MINUTES))} {_BIN}"
-    spec = load_specs().get(row.gpu_key)
-    build = None if spec is None else other_build_for(spec.compute_capability)
+    spec = specs.load_specs().get(row.gpu_key)
+    build = None if spec is None else torch_builds.other_build_for(spec.compute_capability)
     torch = "" if build is None else f" --torch-backend {build.name} 'torch=={build.release}.*'"
     install = f"uv pip install --quiet --python {_BIN}/python{torch} "
     decoders = [decoder for name in request.workload_names if (decoder := find_decoder(name))]
@@ -374,7 +375,7 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
         return Work(setup=setup, command=launch, files={"train.py": script}, is_run=False, disk_gb=disk_gb)
     package, files = package_to_install()
     references = {name: carried(name, files) for name in request.workload_names}
-    measure = shlex.join(words_of(run_of(row, request, references, minutes)))
+    measure = shlex.join(options.words_of(run_of(row, request, references, minutes)))
     return Work(
         setup=(*_VENV, install + shlex.quote(package)),
         command=f"{limit}/gpubench run {measure}",
@@ -386,9 +387,9 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
 def training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
     """Return a script that trains a published model by the stack that its forecast assumed: PEFT with TRL."""
     (name,) = request.workload_names
-    profile = profile_of(name, asked_recipe(request), gpu_count=row.gpu_count)
+    profile = profile_of(name, options.asked_recipe(request), gpu_count=row.gpu_count)
     told = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
-    return Template(package_text("data/train_template.txt")).substitute(
+    return Template(folders.package_text("data/train_template.txt")).substitute(
         model=decoder.hub_name,
         model_literal=repr(decoder.hub_name),
         gpu_count=row.gpu_count,
@@ -413,11 +414,11 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     if is_limited and len(references) > 1:
         raise MisuseError("a limit of latency gives each workload a batch of its own: rank one workload")
     mode = mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
-    is_one_job = mode in JOB_MODES
+    is_one_job = mode in options.JOB_MODES
     return RunRequest(
         workloads=tuple(references.values()),
         precisions=() if request.precision is None else (request.precision,),
-        **asked_recipe(request),
+        **options.asked_recipe(request),
         executions=(request.execution,),
         task=request.task,
         batch_size=row.batch_size if is_limited else request.batch_size,
@@ -453,13 +454,13 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
     Raises:
         MisuseError: If that source is not there any more.
     """
-    root, origin = checkout(), {}
+    root, origin = discovery.checkout(), {}
     if root is None:
-        installed = importlib.metadata.distributions(name=DISTRIBUTION)
+        installed = importlib.metadata.distributions(name=installing.DISTRIBUTION)
         told = next((each.read_text("direct_url.json") for each in installed), None)  # of PEP 610
         origin = json.loads(told or "{}")
         if vcs := origin.get("vcs_info"):
-            return f"{DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
+            return f"{installing.DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
         root = Path(origin.get("url", "/").removeprefix("file://").replace("%20", " "))
     if not (root / "pyproject.toml").is_file():
         where = plain(origin.get("url", "not known"))
@@ -488,11 +489,11 @@ def carried(reference: str, files: dict[str, bytes]) -> str:
     Raises:
         MisuseError: If its files cannot be told, or cannot travel.
     """
-    if not is_own(reference):
+    if not user_model.is_own(reference):
         return reference
     from gpubench.profile.cache import files_of
 
-    name = own_name(reference)
+    name = user_model.own_name(reference)
     folder, paths = files_of(reference)
     sources = {path.relative_to(folder).as_posix(): path for path in paths}
     file, is_file, _ = name.partition(".py")
@@ -500,7 +501,7 @@ def carried(reference: str, files: dict[str, bytes]) -> str:
         kind = "a link" if sources else "part of an installed package"
         raise MisuseError(f"{plain(reference)} is {kind}, which no task can carry: name the file itself")
     for there, path in sources.items():
-        files[there] = read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)
-    if name.startswith(HUGGING_FACE):
-        return f"{HUGGING_FACE}{next(iter(sources))}"
+        files[there] = read_bytes(path, foreign_code.MOST_SOURCE_BYTES, follow_links=True)
+    if name.startswith(user_model.HUGGING_FACE):
+        return f"{user_model.HUGGING_FACE}{next(iter(sources))}"
     return f"./{name}" if is_file else name

@@ -16,14 +16,11 @@ from typing import Any
 
 import msgspec
 
-from gpubench.discovery import checkout
+from gpubench import discovery, folders, profile
 from gpubench.errors import MisuseError
-from gpubench.folders import FOLDER_VARIABLE, data_path
 from gpubench.measure.privacy import private_part
 from gpubench.models import Case, Run, Status
-from gpubench.profile import load_profiles
-from gpubench.record.run_check import check_run
-from gpubench.record.run_file import beyond_belief, is_safe_name, read_run
+from gpubench.record import run_check, run_file
 from gpubench.units import UNKNOWN, count, plain
 
 SHARED = Path("results/shared")
@@ -38,8 +35,8 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
 def shared_folder() -> Path:
     """Return the folder of the shared runs: the wheel's, or the checkout's."""
-    packed, root = data_path("shared"), checkout()
-    return packed if root is None or os.environ.get(FOLDER_VARIABLE) else root / SHARED
+    packed, root = folders.data_path("shared"), discovery.checkout()
+    return packed if root is None or os.environ.get(folders.FOLDER_VARIABLE) else root / SHARED
 
 
 def shared_files() -> Sequence[Path]:
@@ -50,7 +47,7 @@ def shared_files() -> Sequence[Path]:
 @cache
 def shared_runs() -> tuple[Shared, ...]:
     """Return every shared run."""
-    return tuple(Shared(by=path.parent.name, run=read_run(path)) for path in shared_files())
+    return tuple(Shared(by=path.parent.name, run=run_file.read_run(path)) for path in shared_files())
 
 
 def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None) -> str | None:
@@ -86,7 +83,7 @@ def place_of(run: Run, by: str) -> Path:
     Raises:
         MisuseError: If the name is not a plain file name.
     """
-    if not is_safe_name(by):
+    if not run_file.is_safe_name(by):
         raise MisuseError(f"--by {plain(by, 80)!r}: give small letters, digits, dots and dashes")
     return SHARED / by / f"{run.run_id.casefold()}.json"
 
@@ -96,8 +93,10 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
 
     It tells of no card in particular. Left out are models of the user's own, and rows that are doubted.
     """
-    known = load_profiles()
-    doubted = {issue.case: issue.kind for issue in check_run(run).issues if issue.weight == "problem"}
+    known = profile.load_profiles()
+    doubted = {
+        issue.case: issue.kind for issue in run_check.check_run(run).issues if issue.weight == "problem"
+    }
 
     def why_not(case: Case) -> str | None:
         return doubted.get(case, None if case.workload in known else "a model of your own")
@@ -156,9 +155,9 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
         yield "its device is no GPU of the table"
     if not run.measured_count:
         yield "it holds no figure of a workload that others have"
-    if broken := beyond_belief(run):
+    if broken := run_file.beyond_belief(run):
         yield f"it cannot be true: {broken}"
-    for issue in check_run(run).issues:
+    for issue in run_check.check_run(run).issues:
         if issue.weight == "problem":
             where = "" if issue.case is None else f"{issue.case.label}: "
             yield f"{where}{issue.text}"

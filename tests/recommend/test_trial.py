@@ -17,6 +17,7 @@ import pytest
 
 from gpubench.cli.table import TryRequest
 from gpubench.errors import MisuseError, StorageError
+from gpubench.folders import data_rows
 from gpubench.models import RANKING_SCHEMA, Pricing
 from gpubench.options import options_of, request_from, words_of
 from gpubench.recommend import trial
@@ -198,7 +199,7 @@ def test_a_card_whose_form_factor_is_not_stated_is_named_as_any_that_it_can_be()
 
 
 def test_our_names_are_known_gpus():
-    named = list(trial.data_rows("rented_gpus.csv"))
+    named = list(data_rows("rented_gpus.csv"))
     assert {row["gpu_key"] for row in named} <= set(load_specs())
     assert {row["provider"] for row in named} <= {"", *clouds()}
     assert len({(row["provider"], row["gpu_key"]) for row in named}) == len(named) > 40
@@ -578,7 +579,7 @@ def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_
             assert name == "direct_url.json"
             return text
 
-    monkeypatch.setattr(trial, "checkout", lambda: None)
+    monkeypatch.setattr("gpubench.discovery.checkout", lambda: None)
     monkeypatch.setattr(trial.importlib.metadata, "distributions", lambda name: [Installed()])
     if package is None:
         with pytest.raises(MisuseError, match="install it again"):
