@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
-from gpubench.labels import CONDITION_WORDS, gpus_of, price_of
-from gpubench.models import Choice, Elsewhere, ParallelMode, Ranking, Row
+from gpubench.labels import CONDITION_WORDS, gpus_of, price_of, pricing_words
+from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking, Row
 from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
 from gpubench.recommend.lines import (
@@ -82,24 +82,30 @@ def word_count(words: str) -> int:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    """Return what is said beside the answers themselves, which stand in the table."""
+    """Return what is said beside the answers themselves, which stand in the table, first what was asked."""
     shown = set(in_words(ranking))
-    return [each for each in ranking.said("answer", "sureness") if each not in shown]
+    said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
+    return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    """Return the sentences that there is room for beside the table, every caution among them."""
+    """Return the sentences that there is room for beside the table, all that was asked and every caution."""
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     left = MOST_WORDS - WORDS_OF_THE_REST - sum(map(word_count, [title(ranking), *cells]))
-    cautions = ranking.said("caution")
-    left -= sum(map(word_count, cautions))
+    asked, cautions = ranking.said("asked"), ranking.said("caution")
+    left += WORDS_OF_THE_RATE * bool(asked) - sum(map(word_count, cautions + asked))
     kept: list[str] = []
     for each in _beside(ranking):
-        if word_count(each) <= left:
+        if each in asked:
+            kept.append(each)
+        elif word_count(each) <= left:
             kept.append(each)
             left -= word_count(each)
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
+
+WORDS_OF_THE_RATE = 15
+"""Of what an hour of waiting counts and costs, which has room beside what was asked."""
 
 WORDS_OF_THE_REST = 11
 """Of the star's meaning, the rule of the table, and what says how to see more."""
@@ -167,7 +173,7 @@ def _in_full(choice: Choice, use: float | None) -> str:
     """One offer: its price with label and age, memory, feed, and what to ask first."""
     row = choice.row
     read = dated(plain(choice.offer.price_date, 20), row.price_age_days)
-    label, busy = CONDITION_WORDS[choice.condition], "" if use is None else f", if busy {format_percent(use)}"
+    label, busy = _label(choice), "" if use is None else f", if busy {format_percent(use)}"
     price = f"{gpus_of(choice.offer)} at {plain(choice.offer.provider, 30)}, {price_of(row)}"
     asked = "" if row.is_expected_as_listed else f" of {format_usd(row.listed_usd_per_hour)}"
     if choice.source == "own":
@@ -180,6 +186,13 @@ def _in_full(choice: Choice, use: float | None) -> str:
         price += f" ({label}{asked}, {read})"
     job = [] if row.hours.value is None else [f"{hours_text(row)} and {row.cost_usd.by(format_usd)}"]
     return "; ".join([price, *job, fits_words(choice), *_to_know(choice)])
+
+
+def _label(choice: Choice) -> str:
+    """Return what sort of price it is: "list price", "spot price", "used"."""
+    if choice.condition is PriceCondition.LIST and choice.offer.pricing is not Pricing.ON_DEMAND:
+        return f"{pricing_words(choice.offer)} price"
+    return CONDITION_WORDS[choice.condition]
 
 
 def fits_words(choice: Choice) -> str:
