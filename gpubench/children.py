@@ -225,9 +225,10 @@ MOST_ASKED_PRINTED_BYTES = 8 * MIB
 LOOK_UP_EVERY_S = 0.5
 """Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 
+# Waits without a descriptor of its own.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
-"""Waits without a descriptor of its own."""
 
+# Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench.
 _GUARD = """
 import os, shutil, signal, sys, time
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -263,7 +264,6 @@ for _ in range(3):  # a daemon may have started another before it was ended
             pass
 shutil.rmtree(sys.argv[3], ignore_errors=True)
 """
-"""Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench."""
 
 _Report = TypeVar("_Report")
 _Answer = TypeVar("_Answer")

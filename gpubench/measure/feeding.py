@@ -116,7 +116,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
 
 
 def _end_with(parent_pid: int, _worker: int) -> None:
-    """Bind a worker to its parent: torch's own look at it begins too late for one that ends meanwhile."""
+    # Bind a worker to its parent: torch's own look at it begins too late for one that ends meanwhile.
     children.die_with_parent(parent_pid)
 
 

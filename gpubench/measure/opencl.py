@@ -23,19 +23,19 @@ CHAIN_STEPS = 4096
 """Enough that the launch is some thousandths of the time."""
 ITEMS_PER_UNIT = 1 << 14
 """Work-items for each compute unit: several for every lane that it has."""
+# How a device refuses a buffer; some find out only when it is first used.
 _TOO_LARGE = (
     cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
     cl.status_code.INVALID_BUFFER_SIZE,
     cl.status_code.OUT_OF_RESOURCES,
     cl.status_code.OUT_OF_HOST_MEMORY,
 )
-"""How a device refuses a buffer; some find out only when it is first used."""
+# Formats: their name in OpenCL C, that of numpy, and the extension that a device needs.
 _FORMATS = {
     "fp32": ("float", np.float32, ""),
     "fp64": ("double", np.float64, "cl_khr_fp64"),
     "fp16": ("half", np.float16, "cl_khr_fp16"),
 }
-"""Formats: their name in OpenCL C, that of numpy, and the extension that a device needs."""
 _SOURCE = """
 #pragma OPENCL FP_CONTRACT ON
 #ifdef cl_khr_fp64

@@ -21,8 +21,8 @@ from gpubench.recipes import (
     WeightType,
 )
 
-AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 """Limits of what is stored, held wherever a record is read. A count beyond them is no machine's."""
 

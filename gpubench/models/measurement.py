@@ -553,11 +553,11 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self.tokens_per_sample * self.samples_per_s
 
     def _known(self, field: str) -> list[Any]:
-        """A field of every launch in which it is known."""
+        # A field of every launch in which it is known.
         return [value for launch in self.launches if (value := getattr(launch, field)) is not None]
 
     def _times(self, field: str) -> list[float]:
-        """The numbers in a field of several, of all launches."""
+        # The numbers in a field of several, of all launches.
         return [value for values in self._known(field) for value in values if value is not None]
 
     @property

@@ -22,10 +22,10 @@ from gpubench.units import plain
 
 NAME = "opencl"
 _PROGRAM: tuple[str, ...] = ("-m", __name__)
+# A driver that has not answered by then is taken for hung.
 _LIMIT_S = 20.0
-"""A driver that has not answered by then is taken for hung."""
+# Through which Linux gives a process its GPUs: all kinds, AMD, NVIDIA, Windows' below it, Arm, Qualcomm.
 _GPU_FILES = ("dri/*", "kfd", "nvidia[0-9]*", "dxg", "mali*", "kgsl-*")
-"""Through which Linux gives a process its GPUs: all kinds, AMD, NVIDIA, Windows' below it, Arm, Qualcomm."""
 _CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 

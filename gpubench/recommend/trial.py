@@ -215,6 +215,7 @@ fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1
 trap '{down}; exit 130' INT TERM
 timeout --foreground {limit_s} {launch}
 """
+# The run comes back, and the question is asked again with it.
 _BACK = """{fetch}
 {down}
 trap - INT TERM
@@ -222,9 +223,8 @@ cd {asked_in} || exit 1
 gpubench results add "$fetched" {results} || exit
 gpubench rank {question}
 """
-"""The run comes back, and the question is asked again with it."""
+# dstack brings no files back: what it shows of the task is kept.
 _PRINT = "cat results/runs/*/*.json"
-"""dstack brings no files back: what it shows of the task is kept."""
 
 
 def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:

@@ -6,7 +6,6 @@ on one: they are counted beside the figures.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,8 +72,8 @@ def _alike(case: Case) -> tuple[Any, ...]:
 
 FACTOR = 1.5
 """Beyond this, either way, of what others read of a case on the same GPU, a reading is doubted."""
+# Fields that tell one card, or one machine, from others of its kind.
 _OF_THE_DEVICE = ("uuid", "device_id", "pci_bus_id", "index")
-"""Fields that tell one card, or one machine, from others of its kind."""
 
 
 def place_of(run: Run, by: str) -> Path:
@@ -149,7 +148,11 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
         run: As it is to be shared.
         others: Runs that are there already; those of the same GPU are what its figures are held against.
     """
-    yield from (f"it holds {field} of the device" for field in _OF_THE_DEVICE if _held(run, field))
+    yield from (
+        f"it holds {field} of the device"
+        for field in _OF_THE_DEVICE
+        if getattr(run.device, field) is not None
+    )
     yield from _private(msgspec.to_builtins(run), "")
     if run.device.gpu_key is None:
         yield "its device is no GPU of the table"
@@ -162,10 +165,6 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
             where = "" if issue.case is None else f"{issue.case.label}: "
             yield f"{where}{issue.text}"
     yield from _unlike(run, others)
-
-
-def _held(run: Run, field: str) -> bool:
-    return getattr(run.device, field) is not None
 
 
 def _private(value: Any, where: str) -> Iterator[str]:
@@ -181,22 +180,16 @@ def _private(value: Any, where: str) -> Iterator[str]:
 
 
 def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
-    theirs = [other for other in others if other.run_id != run.run_id]
+    read = [
+        (other.case, other.samples_per_s)
+        for each in others
+        if each.run_id != run.run_id and each.device.gpu_key == run.device.gpu_key
+        for other in each.measurements
+        if other.status is Status.OK and other.samples_per_s
+    ]
     for measurement in run.measurements:
         rate = measurement.samples_per_s or math.nan
-        far = (
-            known
-            for known in _rates(theirs, run.device.gpu_key, measurement.case)
-            if not 1 / FACTOR <= rate / known <= FACTOR
-        )
-        for known in itertools.islice(far, 1):
-            yield f"{measurement.case.label}: {rate:.4g} a second; others read {known:.4g} on this GPU"
-
-
-def _rates(runs: Iterable[Run], gpu_key: str | None, case: Case) -> Iterator[float]:
-    """What runs of this GPU read of a case."""
-    for run in runs:
-        if run.device.gpu_key == gpu_key:
-            for other in run.measurements:
-                if other.case == case and other.status is Status.OK and other.samples_per_s:
-                    yield other.samples_per_s
+        theirs = [known for case, known in read if case == measurement.case]
+        far = [known for known in theirs if not 1 / FACTOR <= rate / known <= FACTOR]
+        if far:
+            yield f"{measurement.case.label}: {rate:.4g} a second; others read {far[0]:.4g} on this GPU"

@@ -79,7 +79,7 @@ def test_shuffling_the_specifications_at_least_doubles_the_error(table):
     wrong = replace(table, chips=chips_of(specs))
     # Deviations would soak up what the figures no longer say: take them out, as for a GPU never seen.
     fit = fit_table(wrong, everything(wrong))
-    host = np.array([fit.host_s_per_operator[source] for source in wrong.source])
+    host = np.exp(fit.z[fit.places[:, 0]])
     blind = predict_rows(wrong, coefficients_of(fit.z), host, np.zeros((len(wrong), 3)))
     assert mape(wrong, pairs, blind, everything(pairs.y)) > 2 * true
 

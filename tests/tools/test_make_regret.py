@@ -44,7 +44,9 @@ def three() -> Settings:
 
 @pytest.fixture(autouse=True)
 def one_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.evaluate.leading_mode", lambda work, arithmetic: np.zeros(3, dtype=int))
+    monkeypatch.setattr(
+        "gpubench.predict.roofline.leading_mode", lambda work, arithmetic: np.zeros(3, dtype=int)
+    )
 
 
 def test_regret_is_what_the_named_gpu_costs_above_the_best(three: Settings) -> None:
