@@ -73,16 +73,13 @@ def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
         if device is None or plain(device.name.strip(), 120) != profile.name:
             raise NoDeviceError(f"opencl:{profile.index} is no longer {profile.name}; see gpubench probe")
         queue = cl.CommandQueue(cl.Context([device]))
-    except cl.Error as error:
-        raise NoDeviceError(f"OpenCL cannot open {profile.name}: {error}") from error
-    try:
         cl.Program(queue.context, _ANY_SOURCE).build()
     except cl.Error as error:
         lines = str(error).splitlines()
         seen = next((line for line in lines if "error" in line), lines[0])
         raise NoDeviceError(
-            f"the OpenCL driver of {profile.name} cannot compile for it ({plain(seen, 200)}); install a "
-            "newer one (for a CPU: a PoCL whose LLVM knows this processor)"
+            f"the OpenCL driver of {profile.name} cannot open it, or cannot compile for it "
+            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL whose LLVM knows this processor)"
         ) from error
     return queue
 
