@@ -608,7 +608,6 @@ DAY = date(2026, 11, 20)
 # On which the next prices are known: the newest of most sellers are of 2026-10.
 DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
 FEWEST_GPUS = 4
-MOST_ROWS = 100_000
 JOB_USD = 100.0
 H100 = "nvidia-h100"
 
@@ -638,7 +637,7 @@ def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
     Of each GPU it is the offer on demand that is expected to cost least.
     """
     found: dict[str, tuple[float, str]] = {}
-    for row in rank.ranked(request.RankRequest(as_of=day, limit=MOST_ROWS, draws=1)).rows:
+    for row in rank.ranked(request.RankRequest(as_of=day, draws=1)).rows:
         offer, usd = row.offer, row.usd_per_hour.value
         if offer.pricing is Pricing.ON_DEMAND and usd is not None:
             told = usd / offer.gpu_count, offer.provider
@@ -727,16 +726,23 @@ def regrets(settings: Settings, way: Way) -> Floats:
     return np.array([JOB_USD * (named / every.min() - 1) for every, named in costs])
 
 
+def in_the_mean(logs: Floats) -> str:
+    """Return by how much the mean of logarithms is off, with its standard error."""
+    return f"{np.expm1(logs.mean()):+.1%} ± {logs.std(ddof=1) / math.sqrt(len(logs)):.1%}"
+
+
 def disappointments(settings: Settings) -> tuple[Floats, ...]:
     """Return the log of what a GPU costs, at the speed that was read, over what was told of it.
 
-    Of the named GPU of each setting, and of all GPUs of the settings; of a score nobody knows the seconds.
+    Of the named GPU of each setting, of all GPUs of the settings, and of the named one less the mean of its
+    setting, where choosing the least of noisy figures would show; of a score nobody knows the seconds.
     """
     table, way = settings.table, ways_of(settings)["gpubench"]
     off = table.log_seconds - np.log(table.batch * settings.predicted_s)
     named = np.array([rows[way(rows) or 0] for rows in settings.rows])
     every = np.concatenate(settings.rows)
-    return tuple(off[rows[table.level_known[rows]]] for rows in (named, every))
+    beside = off[named] - np.array([off[rows].mean() for rows in settings.rows])
+    return *(off[rows[table.level_known[rows]]] for rows in (named, every)), beside
 
 
 def regret_cells(settings: Settings) -> list[str]:
@@ -754,17 +760,22 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
         "harness out": list(without_each(fit, "publisher")),
         "harness and GPU out": list(without_each(fit, "harness")),
     }
-    columns, names = {}, ("choose by", "disappointment, named", "disappointment, all GPUs")
+    columns = {}
     for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, request.HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
-        off = [f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings)]
+        off = map(in_the_mean, disappointments(settings))
         by = f"dollars and ${worth:g} an hour" if worth else "dollars"
         columns[f"{words}, {by}"] = [*regret_cells(settings), *off]
-    rows = zip([*ways_of(settings), *names[1:]], *columns.values(), strict=True)
+    names = [
+        *ways_of(settings),
+        "disappointment, named",
+        "disappointment, all GPUs",
+        "named beside the others of its setting",
+    ]
     prices = price_disappointments()
     return (
-        f"{as_table([(names[0], *columns), *rows])}\n\n"
-        f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers."
+        f"{as_table([('choose by', *columns), *zip(names, *columns.values(), strict=True)])}\n\n"
+        f"Disappointment of prices: {in_the_mean(prices)} in the mean of {len(prices)} offers."
     )
 
 

@@ -314,7 +314,6 @@ _TASKS = {"train": TaskKind.TRAIN, "inference": TaskKind.INFER}
 EXECUTIONS = ("eager", "compile", "graph", "fused")
 # Where the batches of a row came from: made on the GPU, copied from the host, or loaded and decoded.
 INPUTS_OF_DATA = ("synthetic", "host", "loader")
-_ANSWERS = ("yes", "no")
 # Plausible batches of a row that states neither its batch nor a range: most published harnesses' own.
 _UNSTATED_BATCH = (16, 1024)
 MOST_BATCH = 1_000_000_000
@@ -533,7 +532,8 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
         batch_high=ends.batch_high,
         batch=rows.batch.where(rows.batch > 0, np.sqrt(ends.batch_low * ends.batch_high).round()).astype(int),
         execution=rows.execution.where(rows.execution.isin(EXECUTIONS), execution),
-        with_optimizer=rows.optimizer_in_step.where(rows.optimizer_in_step.isin(_ANSWERS), optimizer) != "no",
+        with_optimizer=rows.optimizer_in_step.where(rows.optimizer_in_step.isin(("yes", "no")), optimizer)
+        != "no",
         torch=rows.torch.map(lambda each: units.plain(each, 20)),
         doubt=rows.doubt.map(lambda each: units.plain(each, 120)),
         data_input=rows.data_input.where(rows.data_input.isin(INPUTS_OF_DATA), ""),
@@ -559,9 +559,6 @@ _spec = lru_cache(maxsize=4096)(find_spec)
 
 # --- the lines of a file -----------------------------------------------------------------------------------
 
-_SEPARATORS = (",", ";", "\t")
-_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-
 
 def csv_lines(data: bytes) -> tuple[Sequence[str], Iterator[tuple[int, Sequence[str] | str]]]:
     """Take a CSV apart: UTF-16 where its byte order mark says so, else UTF-8, separated as its header is.
@@ -573,12 +570,12 @@ def csv_lines(data: bytes) -> tuple[Sequence[str], Iterator[tuple[int, Sequence[
         Cells of the first line, in which what is no text is replaced, so that the other columns stay; and of
         each further line that is not empty its number, from 1, and its cells, or why there are none.
     """
-    encoding = "UTF-16" if data.startswith(_UTF_16_MARKS) else "UTF-8"
+    encoding = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "UTF-8"
     # U+FFFD stands for what is no text; in a file it stands only where text was lost before
     text = data.decode(encoding.replace("UTF-8", "utf-8-sig"), "replace")
     lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
     head = next(lines, "")
-    separator = max(_SEPARATORS, key=head.count)
+    separator = max((",", ";", "\t"), key=head.count)
     header = _cells(head, separator)
     if isinstance(header, str):  # without it all would be lost: no name of a column needs a quote
         header = head.replace('"', "").split(separator)

@@ -22,7 +22,7 @@ from gpubench.recipes import (
 )
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 """Limits of what is stored, held wherever a record is read. A count beyond them is no machine's."""
 

@@ -62,7 +62,7 @@ def read_run(path: Path) -> Run:
     run = msgspec.structs.replace(decode_json(data, Run, path, what=what), schema_version=RUN_VERSION)
     if not is_safe_name(run.run_id.casefold()):
         raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is not a plain file name")
-    if broken := broken_rule(run):
+    if broken := next(_broken(run), None):
         raise BadContentError(f"{path.name} contradicts itself: {broken}")
     return run
 
@@ -73,6 +73,10 @@ IDENTITY_TOLERANCE = 1e-3
 
 def broken_rule(run: Run) -> str | None:
     """Return the first rule that a run breaks, as a phrase with the value seen; None where all hold."""
+    try:  # a run in memory has been held to no limit yet
+        msgspec.convert(msgspec.to_builtins(run), Run)
+    except msgspec.ValidationError as error:
+        return str(error)
     return next(_broken(run), None)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import msgspec
 import pytest
 from memory_cases import Held, own_readings
 from memory_scores import (
@@ -203,11 +202,9 @@ def a_card_by_the_others() -> str:
 
 def without_scores() -> str:
     """The same with two matrices of scores in float32 taken from the trace first."""
-    rows = [
-        msgspec.structs.replace(r, traced_bytes=r.traced_bytes - 2 * 4 * r.batch_size * r.seq_len * 128_256)
-        for r in READINGS
-        if r.compiles_loss and r.seq_len is not None
-    ]
+    known = TABLE[TABLE.compiles_loss & TABLE.seq_len.notna()]
+    scores = 2 * 4 * known.batch_size * known.seq_len.astype(int) * 128_256
+    rows = known.assign(traced_bytes=known.traced_bytes - scores)
     return f"torchao's twelve are off by {100 * score_compiled_loss(rows)['torchao-2025'].mean_error:.0f} %"
 
 

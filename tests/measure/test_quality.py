@@ -163,15 +163,13 @@ def test_what_a_training_to_a_quality_has_not_is_refused(given: dict[str, object
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"steps": 2000}, "2000 steps"), ({"quality": None}, "is unknown")],
+    [({"steps": 2000}, "2000 steps"), ({"train_s": -1.0}, "train_s"), ({"quality": None}, "is unknown")],
 )
 def test_a_training_that_cannot_be_true_is_no_record(wrong: dict[str, object], said: str) -> None:
     sound = _row(100, 120)
     assert broken_rule(_run(sound)) is None
     first = msgspec.structs.replace(sound.runs[0], **wrong)
     assert said in (broken_rule(_run(msgspec.structs.replace(sound, runs=(first,)))) or "")
-    with pytest.raises(msgspec.ValidationError, match="train_s"):
-        msgspec.convert(msgspec.to_builtins(first) | {"train_s": -1.0}, SeedRun)
     assert "one seed twice" in (broken_rule(_run(msgspec.structs.replace(sound, runs=sound.runs * 2))) or "")
 
 
