@@ -215,7 +215,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "link": self.link,
                 "precision": estimate.case.precision,
                 "execution": estimate.case.execution,
-                "stack": None,
+                "stack": estimate.case.stack,
                 "batch_size": batches.pop() if len(batches) == 1 else None,
                 "basis": estimate.basis,
                 "samples_per_s": self.samples_per_s,

@@ -14,7 +14,7 @@ from gpubench.labels import gpu_name, gpus_of
 from gpubench.models import Answer, BuyOrRent, Choice, PriceCondition, Ranking, Row, Sentence, SentenceKind
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
-from gpubench.recommend.answer import facts
+from gpubench.recommend.answer import answered, facts
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.choice import (
     best_to_own,
@@ -23,6 +23,7 @@ from gpubench.recommend.choice import (
     choice_of,
     likely_use,
     places_of_answers,
+    places_of_named,
 )
 from gpubench.recommend.commitments import on_commitments
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, unit_of
@@ -76,7 +77,7 @@ def judge_offers(
         *(Told("answer", text, FIRST) for text in in_words(ranking)),
         *notes,
         *on_commitments(found),
-        *on_interruptions(found),
+        *on_interruptions(request, [each.offer for each in answered(ranking)]),
         *facts(found, priced, ranking),
         *_jobs_of_rent(found, priced, ranking.first),
     ]
@@ -159,6 +160,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         },
         cloud=None if cloud is None else choice_of(found, made[cloud], found),
         owned=tuple(choice_of(found, made[place], found) for place, offer in mine if offer in quoted),
+        asked=tuple(choice_of(found, made[place], found) for place in places_of_named(found)),
         by_gpu=tuple(choice_of(found, made[place], found) for place in best_places(found)),
         best_to_own=to_own,
         best_to_own_use=likely_use(to_own, filtered.machines),

@@ -20,7 +20,7 @@ class Line(NamedTuple):
     """A row of the answer.
 
     Attributes:
-        names: What it is the answer to: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours".
+        names: What it is the answer to: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours" ...
         answers: Those that it is.
     """
 
@@ -47,6 +47,7 @@ def lines(ranking: Ranking) -> list[Line]:
         found.append(Line(" · ".join(titles[name] for name in same), of[0].choice, tuple(of)))
     named = {line.choice.offer for line in found}
     beside = [("Best cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
+    beside += [("Also asked", each) for each in ranking.asked]
     found[1:1] = [Line(name, each) for name, each in beside if each is not None and each.offer not in named]
     return found
 

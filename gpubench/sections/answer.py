@@ -82,24 +82,30 @@ def word_count(words: str) -> int:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    """Return what is said beside the answers themselves, which stand in the table."""
+    """Return what is said beside the answers themselves, which stand in the table, first what was asked."""
     shown = set(in_words(ranking))
-    return [each for each in ranking.said("answer", "sureness") if each not in shown]
+    said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
+    return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    """Return the sentences that there is room for beside the table, every caution among them."""
+    """Return the sentences that there is room for beside the table, all that was asked and every caution."""
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     left = MOST_WORDS - WORDS_OF_THE_REST - sum(map(word_count, [title(ranking), *cells]))
-    cautions = ranking.said("caution")
-    left -= sum(map(word_count, cautions))
+    asked, cautions = ranking.said("asked"), ranking.said("caution")
+    left += WORDS_OF_THE_RATE * bool(asked) - sum(map(word_count, cautions + asked))
     kept: list[str] = []
     for each in _beside(ranking):
-        if word_count(each) <= left:
+        if each in asked:
+            kept.append(each)
+        elif word_count(each) <= left:
             kept.append(each)
             left -= word_count(each)
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
+
+WORDS_OF_THE_RATE = 15
+"""Of what an hour of waiting counts and costs, which has room beside what was asked."""
 
 WORDS_OF_THE_REST = 11
 """Of the star's meaning, the rule of the table, and what says how to see more."""

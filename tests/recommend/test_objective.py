@@ -52,7 +52,7 @@ def test_a_data_set_is_sent_before_the_first_step_and_nobody_knows_how_fast():
     assert 1.3 < sent.hours.high - 6 < 1.6  # an hour of the speed and one of the sending, as squares add up
     assert any(
         "60 minutes before the first step" in note and "sending 45 GB" in note
-        for note in ranking.said("note")
+        for note in ranking.said("asked")
     )
 
 

@@ -65,11 +65,13 @@ def table(name: str) -> list[dict[str, str]]:
 def expected(offer: Offer) -> float:
     """What to expect to pay by the table alone: a list price, or an ask that returns to the middle of all.
 
+    RunPod asks one price of a GPU for all its hosts.
+
     Between two middle asks it is their geometric mean. Where clouds list the GPU, 0.56 of the median of theirs
     counts as half an ask more.
     """
     listed = float(offer.price_usd_per_hour)
-    if offer.kind != "marketplace":
+    if offer.kind != "marketplace" or offer.provider == "runpod":
         return listed
     newest = {}
     for each in sorted(table("offers.csv"), key=lambda row: f"{row['price_date']}-01-01"):
