@@ -123,7 +123,7 @@ def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
     start = 10 / 60
     assert cloud.hours.value == pytest.approx(start + 100)
     assert host.hours.value == pytest.approx(start + 100 * 1.0150780, abs=1e-5)
-    assert host.cost_usd.value == pytest.approx(host.hours.value * host.usd_per_hour.value)
+    assert host.cost_usd.value == pytest.approx(host.hours.value * host.usd_per_hour.value, rel=1e-5)
     assert "fail once in 168 hours: 1.5 % of the work" not in said(ranking), "the answers are of the cloud"
     alone = rank_of(offers[1:], {H100: 3000.0}, draws=1, **job)
     assert "fail once in 168 hours: 1.5 % of the work" in said(alone)
