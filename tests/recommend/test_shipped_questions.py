@@ -120,7 +120,7 @@ def test_what_is_cheapest_where_nothing_is_named():
     assert row["price_usd_per_hour"] == pytest.approx(0.1842, abs=1e-4)
     assert row["hours"] == pytest.approx(24 / in_memory.score.value + 1 / 6)
     assert row["cost_usd"] == pytest.approx(row["hours"] * 0.1842, rel=1e-3)
-    assert answer(*dollars).verdict.startswith("Cheapest · Sensible: 1x RTX 3090, vast: ")
+    assert answer(*dollars).verdict.startswith("Cheapest · Sensible: 1x RTX 3090, vast (private host): ")
 
 
 @pytest.mark.parametrize("words", [(), ("resnet50", "--spot")], ids=["nothing named", "spot"])
