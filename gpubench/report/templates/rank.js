@@ -59,16 +59,15 @@ const ranker = (data) => {
       const key = `${offer.count}x ${offer.gpu}`, found = machine.get(key);
       if (!found || offer.barred.includes(at)) return [];
       const gpu = gpus[offer.gpu], spread = found[offer.is_host ? 4 : 3];
-      const isHere = offer.is_own && gpu.certain !== null, delivered = offer.delivered[task === "infer" ? 1 : 0];
+      const certain = (offer.is_own ? gpu.certain : null) ?? 1, delivered = offer.delivered[task === "infer" ? 1 : 0];
       const limit = !photographs ? Infinity
         : delivered * (offer.vcpus === null ? Infinity : (offer.vcpus * costs.images_per_vcpu_s) / photographs);
-      const rate = gpu.samples_per_s * offer.count * found[2] * delivered, certain = isHere ? gpu.certain : 1;
+      const factor = offer.count * found[2] * delivered, rate = gpu.samples_per_s * factor;
       const below = Math.hypot(Math.log(gpu.samples_per_s / gpu.low) * certain, Z90 * spread);
       const above = Math.hypot(Math.log(gpu.high / gpu.samples_per_s) * certain, Z90 * spread);
       const hasEnds = gpu.low !== null && gpu.high !== null;
       return [{
-        place, offer, key, gpu, spread, certain, limit, delivered, isOwned: offer.pricing === "owned",
-        factor: offer.count * found[2] * delivered,
+        place, offer, key, gpu, spread, certain, limit, factor, delivered, isOwned: offer.pricing === "owned",
         rate: Math.min(rate, limit),
         rateLow: hasEnds ? Math.min(rate * Math.exp(-below), limit / costs.feed_factor) : NaN,
         rateHigh: hasEnds ? Math.min(rate * Math.exp(above), limit * costs.feed_factor) : NaN,
