@@ -371,7 +371,7 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 def _of_what_one_has(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield what became of each machine that the buyer named, and what rent costs beside it."""
-    ranked = set(found.offers)
+    ranked = {found.offers[place] for place in np.flatnonzero(found.is_owned).tolist()}
     for offer, machine in found.filtered.owned.items():
         if machine.condition is PriceCondition.QUOTED and offer not in ranked:
             for each in (each for each in found.excluded if each.offer == offer):

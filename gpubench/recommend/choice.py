@@ -118,15 +118,11 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
     None where the cheapest of all is of a cloud, or no cloud sells any.
     """
     by_cost = msgspec.structs.replace(found.request, sort="cost")
-    order = objective.order(by_cost, found.pool)
-    of_cloud = np.array(
-        [seller == "cloud" for seller in found.pool.offers.column("seller").cells()], dtype=bool
-    )
-    of_cloud &= ~found.pool.is_owned
-    if of_cloud[order[0]] or found.pool.is_owned[order[0]] or not of_cloud.any():
+    first = objective.first(by_cost, found.pool)
+    of_cloud = found.pool.offers.column("seller").equals("cloud") & ~found.pool.is_owned
+    if of_cloud[first] or found.pool.is_owned[first] or not of_cloud.any():
         return None
-    first = order[int(np.argmax(of_cloud[order]))]
-    return int(np.flatnonzero(found.order == first)[0])
+    return int(np.flatnonzero(found.order == objective.first(by_cost, found.pool, of_cloud))[0])
 
 
 def places_of_answers(found: Eligible) -> set[int]:
@@ -171,7 +167,7 @@ def best_to_own(found: Eligible) -> Choice | None:
     pool = found.finder.within_limits(found.finder.runnable(found.filtered.for_sale)[0])[0]
     if not len(pool):
         return None
-    alone = _in_order(found, pool, objective.order(found.request, pool)[:1])
+    alone = _in_order(found, pool, np.array([objective.first(found.request, pool)]))
     return choice_of(found, _first_row(alone), found)
 
 
