@@ -15,7 +15,7 @@ from gpubench.units import count, format_chance, format_price, format_usd, plain
 COST = "You pay"
 """What a job costs, the waiting not counted, as a column is called."""
 
-CHANCE = "Win chance"
+CHANCE = "Chance it's best"
 """The chance that no other GPUs are a better answer, as a column is called."""
 
 _FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}

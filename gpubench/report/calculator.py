@@ -77,7 +77,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "anywhere": "anywhere",
         "hours": "time of the job",
         "usd": "US dollars of the job",
-        "shade": "nine cases in ten",
+        "shade": "nine cases in ten of time and cost",
         "frontier": FRONTIER,
         "copied": "Copied.",
     },

@@ -54,9 +54,9 @@ def test_the_three_answers_are_of_dollars_of_both_and_of_hours():
 def test_what_an_hour_costs_between_two_answers_is_said_and_needs_no_worth():
     """15.00 USD in 25 h, and 40.00 in 10."""
     for worth in (1, 2):
-        assert "$25.00 more saves 15.0 h: $1.67 an hour." in " ".join(
+        assert "$25.00 more saves 15.0 h, $1.67 an hour." in " ".join(
             text for text in ranked(worth).said("answer")
-        ).replace("The next 15.0 h cost $1.67 an hour.", "$25.00 more saves 15.0 h: $1.67 an hour.")
+        ).replace("the next 15.0 h cost $1.67 an hour.", "$25.00 more saves 15.0 h, $1.67 an hour.")
     for worth in (0, 1):
         waiting = [text for text in ranked(worth).said("caution") if text.startswith("Waiting counts")]
         assert len(waiting) == worth
