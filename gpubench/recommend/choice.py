@@ -19,7 +19,7 @@ from gpubench.models import (
 )
 from gpubench.names import counted
 from gpubench.recommend import objective
-from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
+from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates, lost_share
 from gpubench.recommend.chances import CHANCES, chances_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
@@ -88,10 +88,10 @@ def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
 
 
 def _photographs_per_s(found: Eligible, row: Row) -> float | None:
-    """Return how many its GPUs take at work, of spot before any work is lost; None of other data."""
+    """Return how many its GPUs take at work, before any work is lost; None of other data."""
     if not found.finder.photograph_share:
         return None
-    lost = found.request.spot_lost_share if row.offer.pricing is Pricing.SPOT else 0.0
+    lost = lost_share(found.request, row.offer.pricing, row.offer.seller)
     return row.gpus_samples_per_s / delivered_share(lost) * found.finder.photograph_share
 
 
