@@ -103,6 +103,11 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
             staticmethod(_grouped(torch.optim.Optimizer._group_tensors_by_device_and_dtype, device)),
         ),
         (
+            torch.nn.utils.clip_grad,
+            "_group_tensors_by_device_and_dtype",
+            _grouped(torch.nn.utils.clip_grad._group_tensors_by_device_and_dtype, device),
+        ),
+        (
             torch.utils.checkpoint,
             "_allowed_determinism_checks_to_fns",
             _told(torch.utils.checkpoint._allowed_determinism_checks_to_fns, device),

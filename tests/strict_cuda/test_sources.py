@@ -27,7 +27,7 @@ OWN = {
     },
     "tensors": {
         "CUDA", "CPU", "Kind", "Functions._plain", "_storage", "_kinds", "kind_of", "_learn", "Block", "Device", "Device.__init__", "Device._note",
-        "_BY_INDEX", "_PLAIN", "_made", "_gather", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
+        "_PLAIN", "_made", "_gather", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
         "Device._compute", "Device._mark", "Device.here", "Device.adopt.gone", "computed", "Kernels", "Functions",
         "Kernels.__init__", "Kernels.__torch_dispatch__", "Functions.__init__", "Functions.__torch_function__",
         "Functions._property", "Functions._to_host", "_chosen", "_tensors", "_mapped", "_reduced_format", "_rounded",
