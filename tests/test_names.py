@@ -36,8 +36,6 @@ DRIVER_NAMES = [
     ("NVIDIA H200", 143771, "nvidia-h200-sxm-141gb"),
     ("NVIDIA B200", 183359, "nvidia-b200-sxm-180gb"),
     ("NVIDIA GH200 480GB", 97871, "nvidia-gh200-96gb"),
-    ("NVIDIA GH200 120GB", 97871, "nvidia-gh200-96gb"),
-    ("NVIDIA GeForce RTX 5090 D v2", 24463, "nvidia-geforce-rtx-5090-d-v2-24gb"),
     ("NVIDIA L4", 23034, "nvidia-l4-24gb"),
     ("NVIDIA L40S", 46068, "nvidia-l40s-48gb"),
     ("NVIDIA GeForce RTX 3080", 10240, "nvidia-geforce-rtx-3080-10gb"),

@@ -627,10 +627,7 @@ class Launcher:
             framework=group.framework,
             threads=group.threads,
         )
-        # torchrun's first process, or one that stands for all of a job, or that of one GPU
-        several = (JOINED,) if self.place is not None else (f"{group.gpu_count}",)
-        arguments = several if group.gpu_count > 1 else ()
-        child = self._child = self.control.child = Child(variables, self.module, arguments=arguments)
+        child = self._child = self.control.child = self._start(group, variables)
         child.end_by_s = self.control.stop_by_s  # a signal may have come before there was a child to tell
         child.send(
             messages.Setup(
@@ -667,6 +664,11 @@ class Launcher:
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
         chosen = report if known is None or report.nccl or (report.torch and not known.torch) else known
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
+
+    def _start(self, group: Group, variables: dict[str, str]) -> Child:
+        """Start a process for one GPU, or the first of torchrun's, or one that stands for all of a job."""
+        several = (JOINED,) if self.place is not None else (f"{group.gpu_count}",)
+        return Child(variables, self.module, arguments=several if group.gpu_count > 1 else ())
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""

@@ -173,6 +173,7 @@ class Device:
         self.inside = 0
         """How deep in a function that was given, or asked for, something on the device."""
         self.moving = False
+        self.on_host = False
         self.random_state = torch.Generator().manual_seed(0).get_state()
         self.dropout: RecurrentDropout | None = None
         self._workspaces: dict[int, memory.Block] = {}
@@ -235,7 +236,9 @@ class Device:
         tensors = _operands(args, kwargs)
         blocks = self.blocks
         there = [b for t in tensors if (b := blocks.get(_storage(t)._cdata)) is not None]
-        if not (there or self.moving or (not tensors and (self.inside or _in_backward()))):
+        if not (
+            there or self.moving or (not tensors and (self.inside or (_in_backward() and not self.on_host)))
+        ):
             return func(*args, **kwargs)
         kind = kind_of(func)
         if kind.view:
@@ -558,6 +561,7 @@ class Functions(TorchFunctionMode):
             "is_pinned": lambda func, args, kwargs: device.is_pinned(args[0]),
             "binary_cross_entropy": self._banned,
             "ctc_loss": self._connectionist,
+            "backward": self._backward,
             "tensor": self._from_host,
             "as_tensor": self._from_host,
         } | dict.fromkeys(_RECURRENT, self._recurrent)
@@ -657,6 +661,14 @@ class Functions(TorchFunctionMode):
             raise RuntimeError(_UNSAFE_TO_AUTOCAST)
         with self.device.here():
             return func(*args, **kwargs)
+
+    def _backward(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Source: torch/csrc/autograd/engine.cpp, Engine::execute: what it makes lies where its root does."""
+        before, self.device.on_host = self.device.on_host, not self.device.holds_any(_operands(args, {}))
+        try:
+            return self._plain(func, args, kwargs)
+        finally:
+            self.device.on_host = before
 
     def _connectionist(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Lengths may lie on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss: it moves them itself."""

@@ -39,7 +39,7 @@ OWN = {
     "profiler": {"profiler", "profiler.profile.__init__", "profiler.profile.__enter__"},
     "install": {
         "installed", "replacements", "_autocast.autocast", "_autocast.autocast.__init__", "_grouped.grouped",
-        "_told.told", "_told.told.of", "_on_the_device.method", "_without_nccl.init",
+        "_told.told", "_told.told.of", "_type", "_on_the_device.method", "_without_nccl.init",
     },
 }  # fmt: skip
 """What is no rule of CUDA: how the fake keeps, names and finds things."""
