@@ -60,7 +60,8 @@ def memory(
     "fsdp"] | None = None, results: str | Path | None = None, weight_type: Literal["float32", "bfloat16",
     "float16", "int8", "int4", "nf4"] | None = None, checkpointing: Literal["none", "selective", "full"] |
     None = None, loss_chunks: int | None = None, prompt_tokens: int | None = None, new_tokens: int | None =
-    None, context: int | None = None, lora: bool = False, qlora: bool = False,
+    None, stack: Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None,
+    lora: bool = False, qlora: bool = False,
 ) -> MemoryAnswers:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
 
@@ -80,8 +81,8 @@ def predict(
     | None = None, power_limit: float | None = None, sort: Literal["speed", "energy"] = "speed", results: str
     | Path | None = None, weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None
     = None, checkpointing: Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None,
-    prompt_tokens: int | None = None, new_tokens: int | None = None, context: int | None = None, lora: bool =
-    False, qlora: bool = False,
+    prompt_tokens: int | None = None, new_tokens: int | None = None, stack: Literal["torch", "plain",
+    "no-flash", "fused"] | None = None, context: int | None = None, lora: bool = False, qlora: bool = False,
 ) -> Predictions:
     """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
 
@@ -126,7 +127,8 @@ def rank(
     = None, one_a_gpu: bool = False, draws: int = 2000, seed: int = 0, weight_type: Literal["float32",
     "bfloat16", "float16", "int8", "int4", "nf4"] | None = None, checkpointing: Literal["none", "selective",
     "full"] | None = None, loss_chunks: int | None = None, prompt_tokens: int | None = None, new_tokens: int |
-    None = None, context: int | None = None, lora: bool = False, qlora: bool = False,
+    None = None, stack: Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None =
+    None, lora: bool = False, qlora: bool = False,
 ) -> Ranking:
     """Rank GPUs and instances for a job by dollars and hours, from the tables here; no network, no GPU.
 
@@ -147,32 +149,33 @@ def report(
     format: Literal["html", "md", "json", "csv"] | None = None, run: str | None = None, data: ReportData |
     None = None, weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
     checkpointing: Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None,
-    prompt_tokens: int | None = None, new_tokens: int | None = None, context: int | None = None, lora: bool =
-    False, qlora: bool = False, workload: str | Path | Sequence[str | Path] = (), mix: Mapping[str, float] |
-    str = ..., precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8", "int8"] | None
-    = None, execution: Literal["eager", "graph", "compile"] = "graph", task: Literal["train", "infer"] =
-    "train", batch_size: int | Literal["max"] | None = None, max_latency_ms: float | None = None, samples:
-    float | None = None, epochs: float | None = None, dataset_size: float | None = None, dataset_gb: float |
-    None = None, jobs: Literal["independent", "ddp"] | None = None, deadline_hours: float | None = None,
-    budget_usd: float | None = None, startup_minutes: float | None = None, billing_minutes: float | None =
-    None, spot_lost: float | None = None, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0, tax:
-    float = 0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (), provider: str
-    | Sequence[str] = (), region: str | Sequence[str] = (), seller: str | Sequence[str] = (), exclude: str |
-    Sequence[str] = (), spot: bool = False, commit: Literal["1y", "3y"] | None = None, count: int | None =
-    None, max_usd_per_hour: float | None = None, max_price_age: int | None = None, min_memory_gib: float |
-    None = None, memory_type: str | None = None, min_bandwidth_gbps: float | None = None, min_cores: int |
-    None = None, min_tensor_cores: int | None = None, line: str | Sequence[str] = (), architecture: str |
-    Sequence[str] = (), max_watts: float | None = None, ecc: bool = False, fp64: bool = False, nvlink: bool =
-    False, cooling: Literal["active", "passive", "liquid", "module"] | None = None, rent: bool = False, buy:
-    bool = False, have: str | Sequence[str] = (), max_purchase_usd: float | None = None, condition:
-    Literal["new", "used"] | None = None, jobs_per_month: float | None = None, host_usd: float | None = None,
-    psu_watts: float | None = None, slots: int | None = None, years: float = 3.0, utilization: float |
-    tuple[float, float] | tuple[float, float, float] | str = ..., resale: float | tuple[float, float] |
-    tuple[float, float, float] | str = ..., tariff: float | tuple[float, float] | tuple[float, float, float] |
-    str = ..., pue: float = 1.0, circuit_watts: float | None = None, own_fan: bool = False, offers: str | Path
-    | None = None, as_of: date | str | None = None, accept_outliers: bool = False, reference: str =
-    "nvidia-a100-sxm-80gb", sort: Literal["value", "time", "cost", "throughput"] = "value", limit: int | None
-    = None, one_a_gpu: bool = False, draws: int = 2000, seed: int = 0,
+    prompt_tokens: int | None = None, new_tokens: int | None = None, stack: Literal["torch", "plain",
+    "no-flash", "fused"] | None = None, context: int | None = None, lora: bool = False, qlora: bool = False,
+    workload: str | Path | Sequence[str | Path] = (), mix: Mapping[str, float] | str = ..., precision:
+    Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8", "int8"] | None = None, execution:
+    Literal["eager", "graph", "compile"] = "graph", task: Literal["train", "infer"] = "train", batch_size: int
+    | Literal["max"] | None = None, max_latency_ms: float | None = None, samples: float | None = None, epochs:
+    float | None = None, dataset_size: float | None = None, dataset_gb: float | None = None, jobs:
+    Literal["independent", "ddp"] | None = None, deadline_hours: float | None = None, budget_usd: float | None
+    = None, startup_minutes: float | None = None, billing_minutes: float | None = None, spot_lost: float |
+    None = None, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0, tax: float = 0.0, hour_worth:
+    float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (), provider: str | Sequence[str] = (),
+    region: str | Sequence[str] = (), seller: str | Sequence[str] = (), exclude: str | Sequence[str] = (),
+    spot: bool = False, commit: Literal["1y", "3y"] | None = None, count: int | None = None, max_usd_per_hour:
+    float | None = None, max_price_age: int | None = None, min_memory_gib: float | None = None, memory_type:
+    str | None = None, min_bandwidth_gbps: float | None = None, min_cores: int | None = None,
+    min_tensor_cores: int | None = None, line: str | Sequence[str] = (), architecture: str | Sequence[str] =
+    (), max_watts: float | None = None, ecc: bool = False, fp64: bool = False, nvlink: bool = False, cooling:
+    Literal["active", "passive", "liquid", "module"] | None = None, rent: bool = False, buy: bool = False,
+    have: str | Sequence[str] = (), max_purchase_usd: float | None = None, condition: Literal["new", "used"] |
+    None = None, jobs_per_month: float | None = None, host_usd: float | None = None, psu_watts: float | None =
+    None, slots: int | None = None, years: float = 3.0, utilization: float | tuple[float, float] |
+    tuple[float, float, float] | str = ..., resale: float | tuple[float, float] | tuple[float, float, float] |
+    str = ..., tariff: float | tuple[float, float] | tuple[float, float, float] | str = ..., pue: float = 1.0,
+    circuit_watts: float | None = None, own_fan: bool = False, offers: str | Path | None = None, as_of: date |
+    str | None = None, accept_outliers: bool = False, reference: str = "nvidia-a100-sxm-80gb", sort:
+    Literal["value", "time", "cost", "throughput"] = "value", limit: int | None = None, one_a_gpu: bool =
+    False, draws: int = 2000, seed: int = 0,
 ) -> str:
     """Write the report of the newest run and of the ranking, and return the path of the file.
 
@@ -194,8 +197,8 @@ def run(
     to_quality: bool = False, resume: str | None = None, results: str | Path | None = None, weight_type:
     Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None, checkpointing:
     Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None, prompt_tokens: int |
-    None = None, new_tokens: int | None = None, context: int | None = None, lora: bool = False, qlora: bool =
-    False,
+    None = None, new_tokens: int | None = None, stack: Literal["torch", "plain", "no-flash", "fused"] | None =
+    None, context: int | None = None, lora: bool = False, qlora: bool = False,
 ) -> Run:
     """Measure workloads on a device, store the run, and return it.
 

@@ -26,6 +26,15 @@ def normalize(name: str) -> str:
     return _BREAKS.sub(" ", _NOISE.sub("", name.casefold())).strip()
 
 
+def sized(name: str) -> str:
+    """Normalize a name with its size of memory as keys have it.
+
+    >>> sized("A100 80 GiB")
+    'a100 80gb'
+    """
+    return re.sub(r"(\d) ?gi?b\b", r"\1gb", normalize(name))
+
+
 def squeeze(name: str) -> str:
     """Fold what price lists and drivers spell apart or together: ``RTX 4090`` and ``RTX4090`` are one.
 

@@ -30,7 +30,7 @@ import msgspec
 
 from gpubench import executions, precisions
 from gpubench.errors import MisuseError, WrongArgumentError
-from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, WeightType
+from gpubench.recipes import Checkpointing, ParallelMode, Stack, TaskKind, WeightType
 from gpubench.units import plain
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -527,6 +527,16 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     new_tokens: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
         Option("Tokens generated after the prompt.", RECIPE, way="recipe"),
+    ] = None
+    stack: Annotated[
+        str | None,
+        Option(
+            "By whose code a language model is tuned.",
+            RECIPE,
+            choices=tuple(Stack),
+            default=_OWN,
+            way="recipe",
+        ),
     ] = None
     context_tokens: Annotated[
         Tokens | None,

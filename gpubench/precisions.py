@@ -2,7 +2,7 @@
 
 A new precision is a member of ``Precision`` and a row of ``_FACTS``. What autocast cannot do by itself is
 put in by ``measure.quantize`` (fp8 and int8); a rate that the prediction has never seen
-needs a mode of ``predict.roofline``.
+needs a mode of ``predict.chips``.
 """
 
 from __future__ import annotations

@@ -56,6 +56,20 @@ class Trainable(StrEnum):
     QLORA = "qlora"
 
 
+class Stack(StrEnum):
+    """By whose code a step is computed: a level of speed belongs to one.
+
+    ``torch`` is the operators of torch, as a workload has them. ``plain`` is transformers, with adapters by
+    PEFT and 4 bits by bitsandbytes; ``no-flash`` is the same where torch has no flash attention, as on
+    Windows. ``fused`` are the kernels of Liger or Unsloth.
+    """
+
+    TORCH = "torch"
+    PLAIN = "plain"
+    NO_FLASH = "no-flash"
+    FUSED = "fused"
+
+
 ADAPTER_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
 """In which type the layers of a frozen base lie, by what is trained over it."""
 

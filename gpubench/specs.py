@@ -257,7 +257,7 @@ def known_keys(name: str) -> tuple[str, ...]:
     spec = _find_typed(name)
     if printed := (spec.key,) if spec else _named(name, "printed"):
         return printed
-    words = names.normalize(name).replace("-", " ").split()
+    words = names.sized(name).replace("-", " ").split()
     return tuple(key for key in load_specs() if words and set(words) <= set(key.split("-")))
 
 

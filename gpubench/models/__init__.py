@@ -90,7 +90,7 @@ from gpubench.models.workload import (
 )
 from gpubench.precisions import Precision
 from gpubench.pricings import PriceCondition, Pricing
-from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
+from gpubench.recipes import Checkpointing, ParallelMode, Stack, TaskKind, Trainable, WeightType
 
 __all__ = [
     "CHECK_VERSION",
@@ -165,6 +165,7 @@ __all__ = [
     "Settings",
     "SortedBy",
     "Source",
+    "Stack",
     "StartState",
     "Status",
     "StepMemory",

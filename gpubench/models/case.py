@@ -11,7 +11,15 @@ import msgspec
 from gpubench.executions import Execution, Framework
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
-from gpubench.recipes import ADAPTER_BASES, Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
+from gpubench.recipes import (
+    ADAPTER_BASES,
+    Checkpointing,
+    ParallelMode,
+    Stack,
+    TaskKind,
+    Trainable,
+    WeightType,
+)
 
 
 class MemoryFormat(StrEnum):
@@ -39,6 +47,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
         cache_tokens: Length that the key-value cache is made for; 0 is none.
         context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
+        stack: By whose code.
     """
 
     weight_type: WeightType = WeightType.FLOAT32
@@ -49,6 +58,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
     new_tokens: NotNegative = 0
     cache_tokens: NotNegative = 0
     context_tokens: NotNegative = 0
+    stack: Stack = Stack.TORCH
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -96,6 +106,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
         prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
         cache_tokens: Length that the key-value cache is made for; 0 is none.
         context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
+        stack: By whose code.
         threads: Threads of a CPU that compute; 0 is all that the process has.
     """
 
@@ -119,6 +130,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     new_tokens: NotNegative = 0
     cache_tokens: NotNegative = 0
     context_tokens: NotNegative = 0
+    stack: Stack = Stack.TORCH
     threads: NotNegative = 0
 
     def __post_init__(self) -> None:
@@ -181,6 +193,7 @@ _WORDS = {
     "new_tokens": "{:,} new tokens",
     "cache_tokens": "cache of {:,} tokens",
     "context_tokens": "sequences of {:,} tokens",
+    "stack": "{} stack",
     "threads": "CPU threads: {:,}",
 }
 _SETUP = tuple(_WORDS)

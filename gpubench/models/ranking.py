@@ -26,7 +26,7 @@ SortedBy = Literal["total", "value", "throughput", "cost", "time"]
 """What the rows of a ranking are in order of: the last two are of a job."""
 
 
-SentenceKind = Literal["answer", "sureness", "caution", "note"]
+SentenceKind = Literal["answer", "asked", "sureness", "caution", "note"]
 
 
 class BuyOrRent(Record, frozen=True, kw_only=True):
@@ -92,8 +92,9 @@ class Sentence(Record, frozen=True, kw_only=True):
     """One thing that is said of a ranking, with its full stop.
 
     Attributes:
-        kind: ``answer``, how sure it is (``sureness``), what to know before paying (``caution``), or a
-            ``note`` on the figures, which the first screen leaves out.
+        kind: ``answer``, what an option asked about (``asked``), how sure it is (``sureness``), what to know
+            before paying (``caution``), or a ``note`` on the figures. A first screen has what was asked and
+            what to know whatever else it has room for, and no note.
     """
 
     kind: SentenceKind
@@ -106,12 +107,14 @@ class Answer(Record, frozen=True, kw_only=True):
     Attributes:
         choice: The row, with what else must be known of it.
         p_best: Probability that no other row is a better answer; None where it is not worked out.
+        p_of_gpus: Probability that no other GPUs are a better answer, whoever sells these; None likewise.
         toss_up: The GPUs of the row and their likeliest rivals: key, how many, and the probability that they
             are the best answer. None where the odds against the rivals are two to one at least.
     """
 
     choice: Choice
     p_best: float | None = None
+    p_of_gpus: float | None = None
     toss_up: tuple[tuple[str, int, float], ...] | None = None
 
     @property
@@ -140,6 +143,7 @@ class Ranking(Record, frozen=True, kw_only=True):
             the fastest, whatever the rows are in order of.
         cloud: The least in dollars of a cloud, where the cheapest is of anybody else; None elsewhere.
         owned: Each machine that the buyer named and that is ranked.
+        asked: The least in dollars of each GPU that was named beside others.
         by_gpu: The best offer of each GPU, best first, each with where else it is offered; to rent and to own
             apart.
         best_to_own: The best hardware to buy, also where only rent was ranked, unless rent was asked for.
@@ -166,6 +170,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     answers: Mapping[str, Answer]
     cloud: Choice | None = None
     owned: tuple[Choice, ...] = ()
+    asked: tuple[Choice, ...] = ()
     by_gpu: tuple[Choice, ...]
     best_to_own: Choice | None = None
     sentences: tuple[Sentence, ...] = ()
@@ -208,7 +213,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         """The answers and what is said of them but for the notes, as one text."""
-        return " ".join(self.said("answer", "sureness", "caution"))
+        return " ".join(self.said("answer", "asked", "sureness", "caution"))
 
     def said(self, *kinds: SentenceKind) -> tuple[str, ...]:
         """Return the text of each sentence of these kinds, in their order."""

@@ -111,8 +111,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             dollars and hours, or ends it earlier, whatever the rows are in order of.
         pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
         dominated_by: What is, and in which respects it is better.
-        spot_break_even: Share of the work that may be lost before the same machine on demand does the job for
-            as little; 0 where it does so anyway.
+        spot_break_even: How much work interruptions may add, as a share of the job, before the same machine
+            on demand does it for as little: 1.5 is one and a half jobs more; 0 where it does so anyway.
     """
 
     rank: int | None
@@ -210,11 +210,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "price_usd_per_hour": self.usd_per_hour,
                 "price_date": offer.price_date,
                 "price_age_days": self.price_age_days,
+                "price_source": offer.source,
                 "ask_count": offer.ask_count,
                 "link": self.link,
                 "precision": estimate.case.precision,
                 "execution": estimate.case.execution,
-                "stack": None,
+                "stack": estimate.case.stack,
                 "batch_size": batches.pop() if len(batches) == 1 else None,
                 "basis": estimate.basis,
                 "samples_per_s": self.samples_per_s,

@@ -21,6 +21,7 @@ from gpubench.models import (
     Measurement,
     MicroResult,
     Run,
+    Stack,
     Status,
     TaskKind,
 )
@@ -215,7 +216,7 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     GPU and starts nothing; nor does a training step of another stack. What the user measured stands alone:
     another's harness adds its own error to it.
     """
-    of_gpu = [r for r in readings if not r.host_bound and same_stack(r.case, case)]
+    of_gpu = [r for r in readings if not r.host_bound and joined(r.case) is joined(case)]
     usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [
         r for r in of_gpu if r.case.precision.facts.predicted_as == case.precision.facts.predicted_as
     ]
@@ -252,13 +253,13 @@ def is_host_bound(measurement: Measurement) -> bool:
     return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 
-def same_stack(a: Case, b: Case) -> bool:
-    """Whether both cases join their operators, or neither does: a level of training belongs to its stack.
+def joined(case: Case) -> bool:
+    """Whether a step of training joins its chains of operators: a level belongs to the stack that does.
 
     Forward passes are told from one to the other: what compiling saves of them is fitted.
     """
-    joined = (each.execution is Execution.COMPILE and each.task is TaskKind.TRAIN for each in (a, b))
-    return len(set(joined)) == 1
+    joins = case.execution is Execution.COMPILE or case.stack is Stack.FUSED
+    return joins and case.task is TaskKind.TRAIN
 
 
 def same_arithmetic(a: Case, b: Case) -> bool:

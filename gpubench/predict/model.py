@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats
-from gpubench.models import Case, Execution, GpuSpec, MicroResult, TaskKind
+from gpubench.models import Case, Execution, GpuSpec, MicroResult
 from gpubench.precisions import Precision
-from gpubench.predict.anchors import Reading, choose_anchors, differences
+from gpubench.predict.anchors import Reading, choose_anchors, differences, joined
 from gpubench.predict.calibration import Calibration, Learned, pair_scale
 from gpubench.predict.chips import Chips, Mode, chips_of
 from gpubench.predict.question import Question
@@ -172,10 +172,9 @@ def _arithmetic(case: Case, n: int) -> Arithmetic:
 
     Published rows say what compiling saves of a forward pass; of training, the chains of its profile do.
     """
-    compiled, trained = case.execution is Execution.COMPILE, case.task is TaskKind.TRAIN
-    return arithmetic_of(
-        case.precision, case.memory_format, n, compiled=compiled and not trained, joined=compiled and trained
-    )
+    is_joined = joined(case)
+    compiled = case.execution is Execution.COMPILE and not is_joined
+    return arithmetic_of(case.precision, case.memory_format, n, compiled=compiled, joined=is_joined)
 
 
 def _times(

@@ -15,6 +15,7 @@ from gpubench.models import (
     Framework,
     GpuSpec,
     Precision,
+    Stack,
     TaskKind,
     WorkloadProfile,
 )
@@ -69,7 +70,8 @@ def question_of(
     """
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,))
-    if profile.is_eager_only:
+    trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
+    if profile.is_eager_only or trained_eagerly:  # no loop of these puts its steps into graphs
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
 

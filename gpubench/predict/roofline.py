@@ -158,7 +158,8 @@ class Arithmetic:
         channels_last: (n,) layout of images.
         no_optimizer: (n,) the step ends with the backward pass.
         compiled: (n,) torch.compile joined its operators; how much that saves is fitted to forward passes.
-        joined: (n,) torch.compile joined the chains of a training step, as its profile has them.
+        joined: (n,) torch.compile or fused kernels joined the chains of a training step, as its profile has
+            them.
     """
 
     conv: Indices
@@ -304,9 +305,10 @@ def step_times(
     share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
     saved = deviations[:, 2] + c.cache * chips.l2 + c.fused * arithmetic.compiled
     memory = moved / (share * chips.bandwidth) * np.exp(slower - saved)
-    floor = (work.operators - work.chain_operators * arithmetic.joined) * c.operator_floor_s * np.exp(slower)
+    launched = (work.operators - work.chain_operators * arithmetic.joined) * np.exp(slower)
+    floor = launched * c.operator_floor_s
     gpu = compute + memory + floor
-    host = work.operators * host_s_per_operator * np.exp(slower) + 0 * gpu
+    host = launched * host_s_per_operator + 0 * gpu
     return Times(
         compute_s=compute,
         memory_s=memory,

@@ -28,6 +28,7 @@ from gpubench.models import (
     OperatorKind,
     ParallelMode,
     Recipe,
+    Stack,
     StepMemory,
     TaskKind,
     Trainable,
@@ -39,9 +40,9 @@ from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 ADAPTER_RANK = 16
 """Of adapters, which stand beside every linear layer of attention."""
 USUAL_CONTEXT = 2048
-USUAL = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL)
+USUAL = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL, stack=Stack.PLAIN)
 """As TRL trains unless it is told otherwise: blocks are computed again, and the loss is computed at once."""
-SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens")
+SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens", "stack")
 _BATCHES = (1, 2, 4)
 _COUNTED = 4
 """Bytes of an element as operators count them, whatever its type."""
@@ -55,7 +56,25 @@ _MOVED_BY_ADAMW = 14
 _UNPACKED = 14 + 1 / 32
 """Bytes alive for each weight in 4 bits at the worst moment of its unpacking."""
 _UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
-"""How many kernels unpack a layer, and the elements that each moves for a weight."""
+"""How many kernels of torchao unpack a layer, and the elements that each moves for a weight."""
+_UNPACKED_BY_KERNEL = 2.0
+"""The same as ``_UNPACKED`` of bitsandbytes, one kernel of which unpacks a layer."""
+_MATRIX_UNPACKED, _SCALES_UNPACKED = 1.28, 0.05
+"""Elements that it moves for a weight, and that each of the two kernels for its scales does."""
+_UNPACKING_FLOPS = 13.0
+"""For each weight that it unpacks, at the pace of a depthwise convolution: off the tensor cores.
+
+By it an A800 unpacks 1.5e11 weights a second, as was read (bitsandbytes issue 1319: 0.3 to 0.5 of the time of
+the product of 2,048 tokens). A card with more arithmetic for its bandwidth is held by that."""
+_Widths: TypeAlias = tuple[int, float, float, float, float]
+_BESIDE: Mapping[bool, tuple[_Widths, _Widths]] = {
+    False: ((31, 26, 0, 0, 0), (7, 12, 0, 0, 0)),
+    True: ((31 + 34, 26 + 36, 51, 80, 32), (7 + 12, 12 + 2, 26, 38, 5)),
+}
+"""What PEFT launches and moves in each layer beside what is counted here, by whether its base lies in 4 bits:
+then embedding and norms are cast to float32, and with them what lies between two products. Kernels, then
+elements of the width of the model, of its queries, its keys and its feed-forward network: of one pass forward
+and back, and of what is computed again (tests/data/peft_layers.csv)."""
 _CHUNKED_SCORE_BYTES = 12
 """Of one score of a chunk, in float32: its logarithm, the gradient of that, and its own."""
 _SCORE_BYTES = 18
@@ -154,12 +173,12 @@ class _Tally:
     """Operators by what one of them computes and moves; ``tokens`` of a sample pass each."""
 
     tokens: float
-    found: Counter[tuple[OperatorKind, float, float, float]] = field(default_factory=Counter)
+    found: Counter[tuple[OperatorKind, float, float, float, float]] = field(default_factory=Counter)
 
     def moves(self, elements: float, times: float = 1, fixed: float = 0.0) -> None:
         """Add a kernel that reads and writes so many elements a token, and so many once."""
         kind, moved = OperatorKind.MEMORY, _COUNTED * elements * self.tokens
-        self.found[kind, 0.0, moved, _COUNTED * fixed] += round(times)
+        self.found[kind, 0.0, moved, _COUNTED * fixed, 0.0] += round(times)
 
     def each(self, passes: _Passes, elements: float, times: float = 1) -> None:
         """Add the kernels of a norm or a rotary embedding."""
@@ -170,9 +189,14 @@ class _Tally:
         """Add a product with a matrix, of a share of the tokens."""
         rows = share * self.tokens
         moved = _COUNTED * rows * (layer.inputs + layer.outputs)
-        self.found[OperatorKind.MATMUL, 2.0 * rows * layer.weights, moved, _COUNTED * layer.weights] += round(
-            times
-        )
+        fixed = float(_COUNTED * layer.weights)
+        self.found[OperatorKind.MATMUL, 2.0 * rows * layer.weights, moved, fixed, 0.0] += round(times)
+
+    def unpacks(self, layer: Linear, times: float) -> None:
+        """Add what one kernel of bitsandbytes does to have a matrix in 16 bits, after two for its scales."""
+        self.moves(0.0, 2 * times, fixed=_SCALES_UNPACKED * layer.weights)
+        fixed = _COUNTED * _MATRIX_UNPACKED * layer.weights
+        self.found[OperatorKind.DEPTHWISE, 0.0, 0.0, fixed, _UNPACKING_FLOPS * layer.weights] += round(times)
 
     def attends(self, decoder: Decoder, times: float = 1, passes: int = 1) -> None:
         """Add attention over the whole square of scores, or its backward pass in two passes."""
@@ -187,7 +211,9 @@ class _Tally:
             elements += products * scores
             self.each(_SCORES if passes == 1 else _SCORES_BACKWARD, scores, times)
         moved = _COUNTED * elements * self.tokens
-        self.found[OperatorKind.MATMUL, flops / products, moved / products, 0.0] += round(times * products)
+        self.found[OperatorKind.MATMUL, flops / products, moved / products, 0.0, 0.0] += round(
+            times * products
+        )
 
     def __add__(self, other: _Tally) -> _Tally:
         return _Tally(self.tokens, self.found + other.found)
@@ -196,9 +222,14 @@ class _Tally:
         """The operators, alike ones together."""
         return tuple(
             Operator(
-                kind=kind, count=count, flops_per_sample=flops, bytes_per_sample=moved, bytes_fixed=fixed
+                kind=kind,
+                count=count,
+                flops_per_sample=flops,
+                bytes_per_sample=moved,
+                bytes_fixed=fixed,
+                flops_fixed=flops_fixed,
             )
-            for (kind, flops, moved, fixed), count in self.found.items()
+            for (kind, flops, moved, fixed, flops_fixed), count in self.found.items()
         )
 
 
@@ -206,9 +237,17 @@ class _Step:
     """One training step of a decoder by a recipe."""
 
     def __init__(self, decoder: Decoder, recipe: Recipe) -> None:
-        self.decoder, self.recipe = decoder, recipe
-        self.tokens = recipe.context_tokens or min(USUAL_CONTEXT, decoder.context)
+        without_flash = recipe.stack is Stack.NO_FLASH
+        self.decoder = msgspec.structs.replace(decoder, fused_attention=False) if without_flash else decoder
+        self.recipe = recipe
         self.is_full = recipe.trainable is Trainable.FULL
+        self.is_packed = recipe.weight_type is WeightType.NF4
+        self.by_torch = recipe.stack is Stack.TORCH
+        self.by_peft = not self.is_full and recipe.stack in {Stack.PLAIN, Stack.NO_FLASH}
+        self.held_chunks = recipe.loss_chunks  # fused kernels never hold all scores at once
+        if recipe.stack is Stack.FUSED:
+            self.held_chunks = max(LOSS_CHUNKS, recipe.loss_chunks)
+        self.tokens = recipe.context_tokens or min(USUAL_CONTEXT, decoder.context)
         self.is_slow = decoder.activation == "gelu_new"
         self.head = Linear(inputs=decoder.embedding_width or decoder.width, outputs=decoder.vocabulary)
         self.adapters = 0 if self.is_full else decoder.layers * self._layer_adapters
@@ -239,13 +278,23 @@ class _Step:
         self._forward(forward, layers)
         if how is not Checkpointing.NONE:
             self._forward(again, layers, is_again=True)
+            self._beside(again, 1)
         self._backward(backward, layers)
+        self._beside(backward, 0)
         forward.moves(self.decoder.width, fixed=self.decoder.embedding_parameters)
         self._norm(forward, 1)
         loss, loss_again = self._loss()
         train = forward + again + loss + loss_again + backward
-        train.found[OperatorKind.OPTIMIZER, 0.0, 0.0, float(_MOVED_BY_ADAMW * self.trained)] += 1
+        train.found[OperatorKind.OPTIMIZER, 0.0, 0.0, float(_MOVED_BY_ADAMW * self.trained), 0.0] += 1
         return (forward + loss).operators(), train.operators()
+
+    def _beside(self, into: _Tally, part: int) -> None:
+        """Add what PEFT does in all layers beside what is counted."""
+        decoder, (kernels, *elements) = self.decoder, _BESIDE[self.is_packed][part]
+        widths = decoder.width, decoder.query_width, decoder.key_width, self._inner
+        if self.by_peft:
+            moved = sum(each * width for each, width in zip(elements, widths, strict=True))
+            into.moves(moved / kernels, kernels * decoder.layers)
 
     def _forward(self, into: _Tally, layers: int, *, is_again: bool = False) -> None:
         """Add the forward pass of the layers, or what of it is computed again.
@@ -272,7 +321,7 @@ class _Step:
                 into.each(_GELU_NEW if self.is_slow else (2,), inner * tokens, times * copies)
                 if decoder.gated:
                     into.moves(_ADD * inner * tokens, times * copies)
-                if not is_again or self.recipe.weight_type is WeightType.NF4:
+                if not is_again or (self.is_packed and self.by_torch):
                     self._linear(into, leave, times * copies, share=tokens)
 
     def _turned(self, into: _Tally, layers: int, rotary: _Passes, norm: Mapping[str, _Passes]) -> None:
@@ -333,9 +382,11 @@ class _Step:
     ) -> None:
         """Add a linear layer of a block: forward, or the gradient of its input and of what is trained."""
         into.multiplies(layer, times * (2 if is_backward and self.is_full else 1), share)
-        if self.recipe.weight_type is WeightType.NF4:
-            for kernels, elements in _UNPACKING:
+        if self.is_packed:
+            for kernels, elements in _UNPACKING if self.by_torch else ():
                 into.moves(0.0, times * kernels, fixed=elements * layer.weights)
+            if not self.by_torch:
+                into.unpacks(layer, times)
         if not adapters or self.is_full:
             return
         down = Linear(inputs=layer.inputs, outputs=ADAPTER_RANK)
@@ -375,15 +426,15 @@ class _Step:
         held = self._held(self.recipe.checkpointing)
         stream = self._bytes(decoder.width)
         saved = self.saved_bytes
-        at_once = self.recipe.loss_chunks == 1
+        at_once = self.held_chunks == 1
         each = _SCORE_BYTES if at_once else _CHUNKED_SCORE_BYTES
-        scores = each * self.tokens * decoder.vocabulary / self.recipe.loss_chunks
+        scores = each * self.tokens * decoder.vocabulary / self.held_chunks
         leaving = max(layer.weights for layer in self._widest_network) * _HALF
         last = decoder.layers - 1
         at_work = self._at_work
         kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0  # which are among both
         moments = [_line(base, saved - kept_scores + stream + scores)]
-        if self.recipe.loss_chunks > 1 and is_full:
+        if self.held_chunks > 1 and is_full:
             moments.append(_line(base + head, saved + stream + scores))
             moments.append(_line(base + 3 * head, saved + stream))
         moments.append(
@@ -396,8 +447,9 @@ class _Step:
             tied = 3 * head if decoder.tied else head
             rest = max(0.0, trained - head)
             moments += [_line(base + rest + tied, stream, rest), _line(base + trained, 0.0, trained)]
-        if self.recipe.weight_type is WeightType.NF4:
-            unpacked = _UNPACKED * max(layer.weights for layer in self._widest_network)
+        if self.is_packed:
+            narrow = _UNPACKED if self.by_torch else _UNPACKED_BY_KERNEL
+            unpacked = narrow * max(layer.weights for layer in self._widest_network)
             moments.append(_line(base + unpacked, held * last + stream + self._unpacking))
         moments = [
             msgspec.structs.replace(line, bytes_per_sample=line.bytes_per_sample + self._tokens_bytes)
@@ -426,7 +478,7 @@ class _Step:
     def _weights_bytes(self) -> float:
         decoder = self.decoder
         whole = _HALF * (decoder.counted_parameters + self.adapters)
-        if self.recipe.weight_type is not WeightType.NF4:
+        if not self.is_packed:
             return float(whole)
         narrow = sum(layer.weights for layer in decoder.attention) * decoder.layers
         for times, networks in self._networks(decoder.layers):
@@ -524,7 +576,7 @@ class _Step:
         """Of activations between forward and backward pass; the prebuilt batches are apart."""
         stream = self._bytes(self.decoder.width)
         last = 2 * stream + _FLOAT * self.tokens  # the last norm: what it takes and gives, and its roots
-        scores = 0.0 if self.recipe.loss_chunks > 1 else _FLOAT * self.tokens * self.decoder.vocabulary
+        scores = 0.0 if self.held_chunks > 1 else _FLOAT * self.tokens * self.decoder.vocabulary
         return self.decoder.layers * self._held(self.recipe.checkpointing) + last + scores
 
 

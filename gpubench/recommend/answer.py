@@ -13,23 +13,29 @@ from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import (
     BuyOrRent,
     Choice,
+    Execution,
     FindingKind,
     ParallelMode,
     PriceCondition,
     Pricing,
     Ranking,
     Row,
+    TaskKind,
+    Trainable,
 )
+from gpubench.names import counted, sized
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.predict.question import SPEED_UNTOLD
-from gpubench.profile import load_profiles
+from gpubench.profile import known_profile, load_profiles
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.chances import IN_DETAIL
+from gpubench.recommend.chances import IN_DETAIL, costs_over
+from gpubench.recommend.choice import cheapest_to_rent, named_gpus
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
-from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS
+from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, meant_by
+from gpubench.recommend.objective import is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of
@@ -89,9 +95,11 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _between(ranking)
     yield from _chances(ranking)
     yield from _fewest_in_time(found)
-    yield from _on_tokens(ranking)
+    yield from _on_work(ranking)
+    yield from _between_named(found)
     yield from _on_doubts(found, ranking)
-    yield from _as_asked(found)
+    yield from _as_asked(found, ranking)
+    yield from _of_what_one_has(found, ranking)
     yield from _on_owning(found, ranking)
     yield from _on_the_first(ranking.first)
     yield from _on_prices(found, priced)
@@ -179,12 +187,55 @@ def _fewest_in_time(found: Eligible) -> Iterator[Told]:
     )
 
 
-def _on_tokens(ranking: Ranking) -> Iterator[Told]:
-    """Yield what a million tokens cost of inference on the first offer."""
-    row = ranking.first.row
-    if row.estimate.case.task == "infer" and (costs := token_costs(row)):
-        told = (f"{cost.by(format_usd)} ({what})" for what, cost in costs.items())
-        yield tell("serve_cost", costs=listing(list(told)), batch=f"{row.estimate.case.batch_size:,}")
+def _on_work(ranking: Ranking) -> Iterator[Told]:
+    """Yield how a language model is trained, or what a million tokens cost of one that is asked."""
+    row = ranking.answers["cheapest"].row
+    case, profile = row.estimate.case, known_profile(row.estimate.case.workload)
+    if row.parts or profile is None or not profile.tokens_per_sample or profile.is_classic:
+        return
+    batch = f"{case.batch_size:,}"
+    if case.task is TaskKind.TRAIN:
+        yield tell(
+            "trained_as",
+            what=_TRAINED[case.trainable],
+            tokens=f"{case.context_tokens or profile.tokens_per_sample:,}",
+            batch=batch,
+            stack="compiled PyTorch" if case.execution is Execution.COMPILE else "plain PyTorch",
+        )
+    elif costs := token_costs(row):
+        yield tell(
+            "serve_cost",
+            costs=listing([f"{cost.by(format_usd)} {_TOKENS[what]}" for what, cost in costs.items()]),
+            gpu=gpus_of(row.offer),
+            batch=batch,
+            prompt=f"{case.prompt_tokens:,}",
+            new=f"{case.new_tokens:,}",
+        )
+
+
+_TOKENS = {"prefill": "in the prompt", "decode": "generated", "forward pass": "read"}
+_TRAINED = {
+    Trainable.FULL: "all weights",
+    Trainable.LORA: "adapters (LoRA)",
+    Trainable.QLORA: "adapters over a base in 4 bits (QLoRA)",
+}
+
+
+def _between_named(found: Eligible) -> Iterator[Told]:
+    """Yield which GPU that was named is not ranked, and what the cheapest does for the same money."""
+    places = named_gpus(found)
+    for name in (name for name, place in places.items() if place is None):
+        meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
+        reasons = (each.reason for each in reversed(found.excluded) if each.offer.gpu_key in meant)
+        yield tell("named_not_ranked", gpu=plain(name, 40), reason=plain(next(reasons, "no offer is left")))
+    of_each = dict.fromkeys(place for place in places.values() if place is not None)
+    least, *others = sorted(of_each, key=found.time_and_cost[1].__getitem__) or [0]
+    if found.pool.work is None or not others:
+        return
+    ratios = costs_over(found.request, found.pool, int(found.order[least]), found.order[others].tolist())
+    for other, ratio in zip(others, ratios, strict=True):
+        gpu, rival = gpus_of(found.offers[least]), gpus_of(found.offers[other])
+        yield tell("against", gpu=gpu, other=rival, ratio=ratio.by(format_number, " times"))
 
 
 # --- what to know before paying ----------------------------------------------------------------------------
@@ -217,9 +268,8 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
                 gpu=gpus_of(each.offer),
                 needed=format_number(each.feed_vcpus, 2),
             )
-    for each in named:
-        if each.row.spot_break_even:
-            yield tell("spot_pays", gpu=gpus_of(each.offer), share=format_percent(each.row.spot_break_even))
+    if turns := [each.row.spot_break_even for each in named if each.row.spot_break_even]:
+        yield tell("spot_pays", share=format_percent(min(turns)))
     yield from _on_speeds(found, ranking)
     yield from _on_access(found, named)
 
@@ -239,6 +289,9 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield which speeds of the answers are guesses, of few readings, or the host's."""
     named = [each.row for each in answered(ranking)]
+    if (guess := _faster_guess(found, ranking)) is not None:
+        told = tell("guess_faster", gpu=guess)
+        yield told._replace(kind="asked") if found.request.sort == "time" else told
     beyond = (row for row in named if row.estimate.is_extrapolated)
     for gpu in dict.fromkeys(gpu_name(row.offer.gpu_key) for row in beyond):
         yield tell("extrapolated", gpu=gpu)
@@ -249,13 +302,32 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("host_bound", gpu=gpu)
 
 
+def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
+    """Return the GPUs beyond the fit that are likelier the fastest than those named, which are not."""
+    p_fastest = np.where(is_a_guess(found.pool)[found.order], np.nan_to_num(found.chances.p_fastest), 0.0)
+    place, named = int(np.argmax(p_fastest)), ranking.answers["fastest"]
+    is_likelier = not named.row.estimate.is_extrapolated and p_fastest[place] > (named.p_best or 0.0)
+    return gpus_of(found.offers[place]) if is_likelier else None
+
+
 def _has(row: Row, kind: FindingKind) -> bool:
     return any(finding.kind is kind for finding in row.findings)
 
 
-def _as_asked(found: Eligible) -> Iterator[Told]:
-    """Yield what of the question the figures do not answer as it was asked."""
+def _extras(request: RankRequest) -> Iterator[str]:
+    """Yield what is asked for on top of the hours in every cost."""
+    if request.tax:
+        yield f"{format_percent(request.tax)} of tax"
+    if request.egress_usd:
+        yield f"{format_usd(request.egress_usd)} of egress"
+    if request.storage_usd_per_month:
+        yield f"storage at {format_usd(request.storage_usd_per_month)} a month"
+
+
+def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+    """Yield how the figures answer what was asked, and where they do not."""
     request, pool, filtered = found.request, found.pool, found.filtered
+    answers = [each.row for each in ranking.answers.values()]
     mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
     for offer in mine[:MOST_MACHINES]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
@@ -267,9 +339,22 @@ def _as_asked(found: Eligible) -> Iterator[Told]:
         yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
+    if extras := list(_extras(request)):
+        yield tell("costs_count", what=listing(extras))
     if request.batch_size == "max":
-        yield tell("largest_batch")
+        sizes = {gpu_name(row.offer.gpu_key): row.estimate.case.batch_size for row in answers}
+        yield tell("largest_batch", batches=listing([f"{gpu} {size:,}" for gpu, size in sizes.items()]))
         return
+    is_of_memory = request.min_memory_gib is not None or any("gb" in sized(name) for name in request.gpus)
+    if request.batch_size is not None or is_of_memory:
+        row = answers[0]
+        fits = row.estimate.memory_text or "is not checked against its memory"
+        yield tell(
+            "holds_batch",
+            gpu=gpu_name(row.offer.gpu_key),
+            batch=f"{row.estimate.case.batch_size:,}",
+            fits=plain(fits),
+        )
     offered = set(pool.offers.gpu_key.present)  # this CPU is none of them
     of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
     if request.max_latency_ms is None and len({batches_of(p) for key, p in of_each if key in offered}) > 1:
@@ -279,9 +364,8 @@ def _as_asked(found: Eligible) -> Iterator[Told]:
 # --- having and buying -------------------------------------------------------------------------------------
 
 
-def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield what became of each machine that the buyer named, and how buying stands against renting."""
-    request, own = found.request, ranking.best_to_own
+def _of_what_one_has(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+    """Yield what became of each machine that the buyer named, and what rent costs beside it."""
     ranked = set(found.offers)
     for offer, machine in found.filtered.owned.items():
         if machine.condition is PriceCondition.QUOTED and offer not in ranked:
@@ -293,6 +377,19 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             yield tell(
                 "have_ranked", machine=gpus_of(choice.offer), hours=duration(choice.row.hours.value), usd=usd
             )
+    if ranking.owned and ranking.job is not None and (rent := cheapest_to_rent(found)) is not None:
+        yield tell(
+            "have_or_rent",
+            gpu=gpus_of(rent.offer),
+            provider=plain(rent.offer.provider, 40),
+            usd=format_usd(rent.cost_usd.value),
+            hours=duration(rent.hours.value),
+        )
+
+
+def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+    """Yield what a purchase would do, and how buying stands against renting."""
+    request, own = found.request, ranking.best_to_own
     if any(map(is_a_host, request.own)) and not request.buys and own is not None:
         yield tell(
             "have_pc",
@@ -324,13 +421,14 @@ def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
     for each in by_the_hour[:MOST_MACHINES]:
-        yield tell(
+        told = tell(
             names[each.verdict],
             machine=f"{gpus_of(each)} for {format_price(each.purchase_usd)}",
             rival=f"{each.against} at {format_usd(each.equivalent_usd_per_hour)}/h",
             payback=payback(each),
             hours=must_work(each),
         )
+        yield told._replace(kind="asked") if each.condition is PriceCondition.QUOTED else told
 
 
 # --- notes on the figures ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
+from gpubench.interval import Interval
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates, farthest_startup
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
 from gpubench.recommend.prices import drawn_prices
@@ -164,6 +165,18 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_sensible=p_by("value"),
         p_fastest=p_by("time"),
     )
+
+
+def costs_over(request: RankRequest, pool: Candidates, least: int, others: Sequence[int]) -> list[Interval]:
+    """Return what rows cost over one of them, with the ends that hold nine tenths of the joint draws."""
+    by_cost = msgspec.structs.replace(request, sort="cost")
+    rows = np.array([least, *others])
+    price = drawn_prices(pool.prices, rows, by_cost.draws, by_cost.seed)
+    usd = -drawn_merits(by_cost, pool, rows, drawn(by_cost, pool, rows), price=price)
+    ratios = usd[1:] / usd[0]
+    likely = merit(by_cost, pool, pool.rate[rows], rows)
+    ends = np.quantile(ratios, (TAIL, 1 - TAIL), axis=1)
+    return [Interval(*each) for each in zip((likely[1:] / likely[0]).tolist(), *ends.tolist(), strict=True)]
 
 
 def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:

@@ -17,11 +17,13 @@ from gpubench.models import (
     Pricing,
     Row,
 )
+from gpubench.names import counted
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
 from gpubench.recommend.chances import CHANCES, chances_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
+from gpubench.recommend.filters import meant_by
 from gpubench.recommend.hosts import unsaid
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.rows import best_places, owned, rows_of
@@ -29,6 +31,9 @@ from gpubench.recommend.rows import best_places, owned, rows_of
 QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
 """Clouds whose new accounts have a quota of no GPU, by their documentation of quotas and service limits; of
 the others it is not known."""
+
+MOST_NAMED = 4
+"""GPUs that were named by the buyer and have a line each; of more a table is the answer."""
 
 MOST_ELSEWHERE = 2
 """Other providers named beside the best offer of a GPU."""
@@ -127,8 +132,35 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 def places_of_answers(found: Eligible) -> set[int]:
     """Return the places of the answers, of the best of each GPU, and of what the buyer has."""
     cloud = cheapest_of_a_cloud(found)
-    places = {*best_places(found), *found.answers.values(), *owned(found).tolist()}
-    return places if cloud is None else places | {cloud}
+    beside = {*owned(found).tolist(), *places_of_named(found), *([] if cloud is None else [cloud])}
+    return {*best_places(found), *found.answers.values(), *beside}
+
+
+def cheapest_to_rent(found: Eligible) -> Row | None:
+    """Return the least in dollars that is to rent; None where nothing is."""
+    money = np.where(found.is_owned, np.inf, found.time_and_cost[1])
+    place = int(np.argmin(money))
+    return None if found.is_owned[place] else rows_of(found, [place])[0]
+
+
+def named_gpus(found: Eligible) -> dict[str, int | None]:
+    """Return the place of the least in dollars of each GPU that was named, where a few were; None of none."""
+    names = found.request.gpus
+    if not 1 < len(names) <= MOST_NAMED:
+        return {}
+    offers, (_, money) = found.offers, found.time_and_cost
+    places: dict[str, int | None] = {}
+    for name in names:
+        count, gpu = counted(name)
+        alike = ~found.is_owned & offers.gpu_key.is_in(meant_by(gpu, offers.gpu_key.present).__contains__)
+        alike &= True if count is None else offers.gpu_count.equals(count)
+        places[name] = int(np.argmin(np.where(alike, money, np.inf))) if alike.any() else None
+    return places
+
+
+def places_of_named(found: Eligible) -> list[int]:
+    """Return these places, each once."""
+    return list(dict.fromkeys(place for place in named_gpus(found).values() if place is not None))
 
 
 def best_to_own(found: Eligible) -> Choice | None:

@@ -64,17 +64,14 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
     rivals = [each[int(np.argmin(each.usd_per_gpu_hour))] for each in (there, on_demand) if len(each)]
     usd = offer.usd_per_gpu_hour
     for rival in dict.fromkeys(rivals):
+        share = usd / rival.usd_per_gpu_hour
         yield tell(
-            "commit_price",
-            gpu=f"An hour of {gpu_name(offer.gpu_key)}",
+            "commit_pays" if share < 1 else "commit_never",
+            gpu=gpu_name(offer.gpu_key),
             provider=plain(offer.provider, 30),
             term=term,
             usd=format_usd(usd),
             on_demand_usd=format_usd(rival.usd_per_gpu_hour),
             other=plain(rival.provider, 30),
+            share=format_percent(share),
         )
-        share = usd / rival.usd_per_gpu_hour
-        if share < 1:
-            yield tell("commit_pays", term=term, share=format_percent(share))
-        else:
-            yield tell("commit_never", term=term, other=plain(rival.provider, 30))

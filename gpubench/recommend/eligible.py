@@ -38,6 +38,7 @@ from gpubench.recommend.filters import (
     filters_of,
     gates_of,
     leave_out_doubted,
+    nearest_of,
     nothing_left,
     payment_filters,
     within_the_sum,
@@ -47,7 +48,8 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
 from gpubench.specs import load_specs
-from gpubench.units import format_number, format_usd, plain, plural
+from gpubench.units import count as number_of
+from gpubench.units import format_number, format_usd, listing, plain, plural
 
 
 @dataclass(frozen=True)
@@ -326,8 +328,11 @@ def eligible(
     pool, missed = finder.within_limits(kept)
     excluded += missed
     if not len(pool):
-        error = nothing_left(len(filtered.every), excluded)
-        raise MisuseError(f"{error}; {_relaxed(request, finder.pool_of(kept))}")
+        raise MisuseError(
+            f"none of {number_of(len(kept), 'offer')} that can do the job keeps to "
+            f"{listing(dict.fromkeys(each.option for each in missed))} at its pessimistic end: "
+            f"{nearest_of(missed)}; {_relaxed(request, finder.pool_of(kept))}"
+        )
     order = objective.order(request, pool)
     return Eligible(finder, pool, order, chances_of(request, pool, order), excluded)
 

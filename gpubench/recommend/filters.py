@@ -141,6 +141,10 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     return tuple(found)
 
 
+MOST_RULES = 4
+"""Options named that left nothing; the rest removed fewer."""
+
+
 class NothingLeftError(MisuseError):
     """Nothing is left to rank, whatever the limits of the job are."""
 
@@ -158,14 +162,14 @@ def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
             "time with --offers"
         )
     counts = Counter(each.option for each in excluded)
-    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
+    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common(MOST_RULES))
     return NothingLeftError(f"no offer is left of {total:,}: {removed}; {_fix(excluded)}")
 
 
 def _fix(excluded: Sequence[Exclusion]) -> str:
     last = excluded[-1] if excluded else None
     if last is not None and last.option in NEAREST_LAST:
-        return f"the nearest, {_with_reason(last)}"
+        return nearest_of(excluded)
     if of_hosts := [each for each in excluded if each.option in HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
@@ -177,6 +181,11 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
         usual, _ = Counter(each.reason for each in unknown).most_common(1)[0]
         return f"among them, {_with_reason([each for each in unknown if each.reason == usual][-1])}"
     return "relax one of these"
+
+
+def nearest_of(excluded: Sequence[Exclusion]) -> str:
+    """Say which offer comes nearest to a limit, the last of them, and by what it misses it."""
+    return f"the nearest, {_with_reason(excluded[-1])}"
 
 
 def _with_reason(exclusion: Exclusion) -> str:
@@ -397,7 +406,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
                 fields=("seller",),
             ),
         ),
-        (request.gpus, _gpu_filter(request.gpus, sorted(offers.gpu_key.present))),
+        (request.gpus, _gpu_filter(request.gpus, offers)),
         (
             request.excluded,
             Filter(
@@ -441,9 +450,21 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     yield from (each for is_asked, each in gates if is_asked)
 
 
-def _gpu_filter(names: Iterable[str], present: Sequence[str]) -> Filter:
-    """Return the filter on the GPUs that are named, one of which may come with a number: "4x L40S"."""
+def _gpu_filter(names: Iterable[str], offers: Offers) -> Filter:
+    """Return the filter on the GPUs that are named, one of which may come with a number: "4x L40S".
+
+    Raises:
+        MisuseError: If a name means none that ranks, or a number is named that nobody offers.
+    """
+    present = sorted(offers.gpu_key.present)
     named = [(counted(name)[0], match_gpus([name], present)) for name in names]
+    for name, (count, keys) in zip(names, named, strict=True):
+        of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
+        if count not in {None, *of_it}:
+            raise MisuseError(
+                f"nobody offers {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
+                f"--have {name!r} ranks your own"
+            )
 
     def another(offer: Offer, _: GpuSpec | None) -> str | None:
         counts = {count for count, keys in named if offer.gpu_key in keys}

@@ -46,6 +46,7 @@ CSV_COLUMNS = (
     "new_tokens",
     "cache_tokens",
     "context_tokens",
+    "stack",
     "threads",
     "status",
     "reason",

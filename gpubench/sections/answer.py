@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
-from gpubench.labels import CONDITION_WORDS, gpus_of, price_of
-from gpubench.models import Choice, Elsewhere, ParallelMode, Ranking, Row
+from gpubench.labels import CONDITION_WORDS, SELLERS, gpus_of, price_of, pricing_words
+from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking, Row
 from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
 from gpubench.recommend.lines import (
+    CHANCE,
+    COST,
     Line,
     basis_text,
     hours_text,
@@ -58,17 +60,22 @@ def answer_table(ranking: Ranking) -> Table:
     if any(line.choice.row.hours.value is not None for line in rows):
         figures = [
             number("Time", _of(hours_text)),
-            number("Cost", _of(lambda row: row.cost_usd.by(format_usd))),
+            number(COST, _of(lambda row: row.cost_usd.by(format_usd))),
         ]
     return table(
         "",
         rows,
         text("", lambda line: line.names),
         text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
-        text("Seller", lambda line: seller(line.choice.row)),
+        text("Seller", _seller),
         *figures,
-        number("Likely best", lambda line: line.chances),
+        number(CHANCE, lambda line: " · ".join(map(stacked, line.chances))),
     )
+
+
+def _seller(line: Line) -> str:
+    """Return who sells it, and on a second line of which kind, where it is no company."""
+    return stacked(seller(line.choice.offer)).removesuffix(f"\n{SELLERS['cloud']}")
 
 
 def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
@@ -82,35 +89,39 @@ def word_count(words: str) -> int:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    """Return what is said beside the answers themselves, which stand in the table."""
+    """Return what is said beside the answers themselves, which stand in the table, first what was asked."""
     shown = set(in_words(ranking))
-    return [each for each in ranking.said("answer", "sureness") if each not in shown]
+    said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
+    return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    """Return the sentences that there is room for beside the table, every caution among them."""
+    """Return the sentences that there is room for beside the table, all that was asked and every caution."""
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     left = MOST_WORDS - WORDS_OF_THE_REST - sum(map(word_count, [title(ranking), *cells]))
-    cautions = ranking.said("caution")
-    left -= sum(map(word_count, cautions))
+    asked, cautions = ranking.said("asked"), ranking.said("caution")
+    left += WORDS_OF_THE_RATE * bool(asked) - sum(map(word_count, cautions + asked))
     kept: list[str] = []
     for each in _beside(ranking):
-        if word_count(each) <= left:
+        if each in asked:
+            kept.append(each)
+        elif word_count(each) <= left:
             kept.append(each)
             left -= word_count(each)
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
 
-WORDS_OF_THE_REST = 11
-"""Of the star's meaning, the rule of the table, and what says how to see more."""
+WORDS_OF_THE_RATE = 15
+"""Of what an hour of waiting counts and costs, which has room beside what was asked."""
+
+WORDS_OF_THE_REST = 7
+"""Of the rule of the table, and what says how to see more."""
 
 
 def screen(ranking: Ranking) -> list[Part]:
     """Return the first screen: title, answers, and the sentences that there is room for."""
     shown = answer_table(ranking)
     kept, left = _kept(ranking, shown)
-    if any("*" in row[2] for row in shown.rows):
-        kept.append(say("private_host_short"))
     rest = f"{count(left, 'more remark')}, {count(len(ranking.by_gpu), 'GPU')}: --table"
     return [
         Paragraph(text=title(ranking), tone="headline"),
@@ -121,10 +132,8 @@ def screen(ranking: Ranking) -> list[Part]:
 
 
 def remarks(ranking: Ranking) -> list[str]:
-    """Return every sentence but the notes, and what the star means."""
-    said = [plain(each, 600) for each in (*_beside(ranking), *ranking.said("caution"))]
-    hosts = any(seller(line.choice.row).endswith("*") for line in lines(ranking))
-    return [*said, *([say("private_host_short")] if hosts else [])]
+    """Return every sentence but the notes."""
+    return [plain(each, 600) for each in (*_beside(ranking), *ranking.said("caution"))]
 
 
 def _render(data: ReportData) -> Block:
@@ -167,7 +176,7 @@ def _in_full(choice: Choice, use: float | None) -> str:
     """One offer: its price with label and age, memory, feed, and what to ask first."""
     row = choice.row
     read = dated(plain(choice.offer.price_date, 20), row.price_age_days)
-    label, busy = CONDITION_WORDS[choice.condition], "" if use is None else f", if busy {format_percent(use)}"
+    label, busy = _label(choice), "" if use is None else f", if busy {format_percent(use)}"
     price = f"{gpus_of(choice.offer)} at {plain(choice.offer.provider, 30)}, {price_of(row)}"
     asked = "" if row.is_expected_as_listed else f" of {format_usd(row.listed_usd_per_hour)}"
     if choice.source == "own":
@@ -180,6 +189,13 @@ def _in_full(choice: Choice, use: float | None) -> str:
         price += f" ({label}{asked}, {read})"
     job = [] if row.hours.value is None else [f"{hours_text(row)} and {row.cost_usd.by(format_usd)}"]
     return "; ".join([price, *job, fits_words(choice), *_to_know(choice)])
+
+
+def _label(choice: Choice) -> str:
+    """Return what sort of price it is: "list price", "spot price", "used"."""
+    if choice.condition is PriceCondition.LIST and choice.offer.pricing is not Pricing.ON_DEMAND:
+        return f"{pricing_words(choice.offer)} price"
+    return CONDITION_WORDS[choice.condition]
 
 
 def fits_words(choice: Choice) -> str:

@@ -42,6 +42,7 @@ from gpubench.units import (
     capitalized,
     format_chance,
     format_duration,
+    format_percent,
     format_price,
     format_usd,
     plain,
@@ -206,7 +207,7 @@ def remarks_of(row: Row) -> str:
     offer, lost = row.offer, row.spot_break_even
     each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
     batch = f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}"
-    pays = f"while less than {format_chance(lost)} of the work is lost" if lost else "at no share"
+    pays = f"while interruptions add less than {format_percent(lost)} to the work" if lost else "at no share"
     remarks += [
         words
         for holds, words in (

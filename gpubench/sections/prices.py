@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import median_high
 
 from gpubench.blocks.block import Block
@@ -13,6 +13,9 @@ from gpubench.offers.dates import STALE_AFTER_DAYS, freshness
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, count, listing, plain
+
+_MOST_LETTERS_OF_SOURCE = 300
+"""A source is told whole, with its license, since some ask to be named; yet no stranger fills a page."""
 
 
 def _render(data: ReportData) -> Block | None:
@@ -40,10 +43,16 @@ def _render(data: ReportData) -> Block | None:
         text("Oldest price", lambda item: plain(item[1][-1].offer.price_date, 20)),
         text("Newest price", lambda item: plain(item[1][0].offer.price_date, 20)),
         text("Standing", lambda item: freshness(max(_ages(item[1]))) if _ages(item[1]) else UNKNOWN),
-        text("Read from", lambda item: listing(sorted({plain(r.offer.source, 60) for r in item[1]}), most=1)),
+    )
+    sources = Counter(row.offer.source or UNKNOWN for rows in by_provider.values() for row in rows)
+    by_source = table(
+        "Where the prices were read",
+        sources.most_common(),
+        text("Source", lambda item: plain(item[0], _MOST_LETTERS_OF_SOURCE)),
+        number("Offers", lambda item: str(item[1])),
     )
     finding = f"half of them are at most {median_high(ages):.0f} days old" if ages else None
-    return Block(title="Prices", finding=finding, parts=(Paragraph(text=said), by_name))
+    return Block(title="Prices", finding=finding, parts=(Paragraph(text=said), by_name, by_source))
 
 
 def _ages(rows: list[Row]) -> list[int]:

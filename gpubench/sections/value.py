@@ -57,7 +57,7 @@ _TITLES: dict[SortedBy, str] = {
 }
 _P_OF_GPU = (
     "P(best) of GPU: any offer of this GPU, whoever's, is the best at the prices of today, which may have "
-    "moved; all GPUs add up to 100 %."
+    "moved; all GPUs add up to 100 %"
 )
 _P_OF_OFFER = (
     "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"

@@ -11,6 +11,8 @@ import pytest
 from golden import pages
 from golden.produce import frozen_tables, run
 
+from gpubench.offers.sources import own_sources
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
@@ -25,6 +27,18 @@ def maker():
 def test_a_made_page_is_as_the_program_makes_it_today(maker, name):
     """Renew with ``python tests/golden/pages.py``; every command of the cookbook is run for it."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker.PAGES[name]()
+
+
+def test_every_price_source_stands_in_the_table_of_prices():
+    table = (
+        (ROOT / "docs" / "prices.md")
+        .read_text(encoding="utf-8")
+        .partition("## Refresh")[2]
+        .partition("\n- ")[0]
+    )
+    named = set(re.findall(r"`([\w-]+\*?)`", "".join(re.findall(r"(?m)^\|([^|]+)\|", table))))
+    own = {source.name for source in own_sources() if not source.name.startswith("gpuhunt-")}
+    assert named == own | {"gpuhunt-*"}
 
 
 def commands() -> list[tuple[str, str]]:

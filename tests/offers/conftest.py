@@ -1,11 +1,15 @@
-"""What the tests of offers share: no socket beyond this machine, and small tables in our columns."""
+"""What the tests of offers share: no socket beyond this machine, a server on it, and small tables in our columns."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import socket
 import subprocess
 import sys
+import threading
+from hashlib import sha256
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -31,6 +35,22 @@ ROW = {
 }
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder, and beside each file its hash where none is laid there."""
+
+    def do_GET(self):
+        path = Path(self.translate_path(self.path))
+        if path.suffix == ".sha256" and not path.exists() and path.with_suffix("").exists():
+            path.write_text(f"{sha256(path.with_suffix('').read_bytes()).hexdigest()}  latest.json")
+            super().do_GET()
+            path.unlink()
+        else:
+            super().do_GET()
+
+    def log_message(self, *_args):
+        pass
+
+
 @pytest.fixture(autouse=True)
 def _only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test of this folder reaches beyond this machine: such a connection fails the test."""
@@ -42,6 +62,18 @@ def _only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
         return connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder, served; gives the folder and its URL."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield folder, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture

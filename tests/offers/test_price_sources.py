@@ -21,6 +21,7 @@ from gpubench.offers.sources import (
     azure,
     gpurentalprices,
     lambda_cloud,
+    own_sources,
     runpod,
 )
 from gpubench.offers.sources.gpuhunt_catalog import SOURCES as GPUHUNT
@@ -54,6 +55,21 @@ def vast_of(*models):
     return Source(
         "vast", "vast", lambda transport: chain.from_iterable(fetch_model(each, transport) for each in models)
     )
+
+
+ROWS_OF = {
+    "vast": (vast_of("RTX 4090"), "vast.json", lambda answer: answer["offers"], "dph_total"),
+    "azure": (azure.SOURCE, "azure_1.json", lambda answer: answer["Items"], "retailPrice"),
+    "runpod": (runpod.SOURCE, "runpod.json", lambda answer: answer["data"]["gpuTypes"], "securePrice"),
+    "lambda": (lambda_cloud.SOURCE, "lambda.json", lambda answer: answer["data"], "price_cents_per_hour"),
+    "gpurentalprices": (
+        gpurentalprices.SOURCE,
+        "gpurentalprices.json",
+        lambda answer: answer["offers"],
+        "usd_hr",
+    ),
+}
+"""Of each source that reads JSON: one page of its answer, where its rows lie there, and the field of a price."""
 
 
 def gpuhunt_of(catalog):
@@ -376,7 +392,7 @@ def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
 
 @pytest.mark.parametrize(
     "source",
-    [azure.SOURCE, vast_of("L4"), runpod.SOURCE, lambda_cloud.SOURCE, gpurentalprices.SOURCE],
+    [source for source, *_ in ROWS_OF.values()],
     ids=lambda s: s.name,
 )
 @pytest.mark.parametrize(
@@ -385,7 +401,7 @@ def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
 )  # fmt: skip
 def test_an_altered_answer_is_one_line_and_names_the_provider(monkeypatch, source, body):
     monkeypatch.setenv("LAMBDA_API_KEY", "k")
-    with pytest.raises(SourceError, match=r"(?i)(azure|vast|runpod|lambda|gpurentalprices).*shape") as caught:
+    with pytest.raises(SourceError, match=rf"(?i){source.name}.*shape") as caught:
         offers(source, Replay(body))
     assert "\n" not in str(caught.value)
 
@@ -581,20 +597,10 @@ def test_aws_without_its_library_names_the_line_that_installs_it(monkeypatch):
 
 # --- one bad row -----------------------------------------------------------------------------------------
 
-ROWS_OF = {
-    "vast": ("vast.json", lambda answer: answer["offers"], "dph_total"),
-    "azure": ("azure_1.json", lambda answer: answer["Items"], "retailPrice"),
-    "runpod": ("runpod.json", lambda answer: answer["data"]["gpuTypes"], "securePrice"),
-    "lambda": ("lambda.json", lambda answer: answer["data"], "price_cents_per_hour"),
-    "gpurentalprices": ("gpurentalprices.json", lambda answer: answer["offers"], "usd_hr"),
-}
-ONE_PAGE = {
-    "vast": vast_of("RTX 4090"),
-    "azure": azure.SOURCE,
-    "runpod": runpod.SOURCE,
-    "lambda": lambda_cloud.SOURCE,
-    "gpurentalprices": gpurentalprices.SOURCE,
-}
+
+def test_every_source_that_reads_json_is_tried_with_a_bad_row():
+    own = {source.name for source in own_sources() if not source.name.startswith("gpuhunt-")}
+    assert own - {"aws"} == set(ROWS_OF), "boto3 decodes what AWS answers"
 
 
 def _spoiled(row, field, how):
@@ -614,16 +620,16 @@ def _spoiled(row, field, how):
 @pytest.mark.parametrize("name", ROWS_OF)
 def test_one_bad_row_costs_no_other_and_is_counted(monkeypatch, name, how):
     monkeypatch.setenv("LAMBDA_API_KEY", "k")
-    file, rows_of, field = ROWS_OF[name]
+    source, file, rows_of, field = ROWS_OF[name]
     answer = json.loads((ANSWERS / file).read_text())
     answer.pop("NextPageLink", None)
-    whole = sort_quotes(ONE_PAGE[name].fetch(Replay(json.dumps(answer).encode())), NOW)
+    whole = sort_quotes(source.fetch(Replay(json.dumps(answer).encode())), NOW)
     rows = rows_of(answer)
     if isinstance(rows, dict):
         rows["one more"] = _spoiled(next(iter(rows.values())), field, how)
     else:
         rows.insert(0, _spoiled(rows[0], field, how))
-    found = sort_quotes(ONE_PAGE[name].fetch(Replay(json.dumps(answer).encode())), NOW)
+    found = sort_quotes(source.fetch(Replay(json.dumps(answer).encode())), NOW)
     assert found.table.offers == whole.table.offers
     added = [each for each in found.table.set_aside if each not in whole.table.set_aside]
     assert added

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shlex
 import socket
 import subprocess
 import sys
-import threading
 import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -42,34 +39,6 @@ WITHOUT_END = json.dumps(
     }
 ).encode()
 """Each offer would be held against each of what it says to be complete in."""
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder, and beside each file its hash where none is laid there."""
-
-    def do_GET(self):
-        path = Path(self.translate_path(self.path))
-        if path.suffix == ".sha256" and not path.exists() and path.with_suffix("").exists():
-            path.write_text(f"{sha256(path.with_suffix('').read_bytes()).hexdigest()}  latest.json")
-            super().do_GET()
-            path.unlink()
-        else:
-            super().do_GET()
-
-    def log_message(self, *_args):
-        pass
-
-
-@pytest.fixture
-def site(tmp_path):
-    """A folder, served; gives the folder and its URL."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield folder, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
 
 
 class Acme:

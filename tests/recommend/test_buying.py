@@ -351,6 +351,6 @@ def test_what_does_not_pay_is_said_with_what_renting_does_for_the_money(jobs, we
     asked = {"max_purchase_usd": 3000, "jobs_per_month": jobs, "hour_worth": 0}
     found = gpubench.rank("resnet50", **asked, as_of="2026-11-20", draws=50)
     assert (found.first.source, found.buy_or_rent[0].verdict) == ("own", weighed)
-    told = " ".join(found.said("answer"))
+    told = " ".join(found.said("answer", "asked"))
     assert f"Buying {gpus_of(found.first.offer)} for ${found.first.purchase_usd:,.0f} {words} against" in told
     assert "of these jobs for the same money." in told

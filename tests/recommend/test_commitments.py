@@ -21,9 +21,14 @@ def test_a_commitment_pays_from_the_share_of_the_price_on_demand():
     ]
     found = rank_of(prices, RATES, commit="1y")
     text = said(found)
-    assert "costs $2.00 for 1 year, paid day and night, against $3.20 on demand at gcp" in text
-    assert "A commitment of 1 year pays from 62 % use on; below that, rent on demand." in text
-    assert "A commitment of 3 years pays from 40 % use on" in text
+    assert (
+        "costs $2.00 committed for 1 year, paid day and night, against $3.20 on demand at gcp: "
+        "the commitment pays from 62 % use on."
+    ) in text
+    assert (
+        "for 3 years, paid day and night, against $3.20 on demand at gcp: the commitment pays from 40 %"
+        in text
+    )
     assert "No price for 1 year is known of aws." in text
     assert {row.offer.term_years for row in found.rows} == {None, 1}
     assert "ommitment" not in said(rank_of(prices, RATES))
@@ -36,9 +41,8 @@ def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
         offer(H100, 1.9, provider="lambda"),
     ]
     text = said(rank_of(prices, RATES, commit="1y"))
-    assert "A commitment of 1 year pays from 62 %" in text
-    assert "against $1.90 on demand at lambda" in text
-    assert "A commitment of 1 year never pays against lambda on demand." in text
+    assert "at gcp: the commitment pays from 62 % use on." in text
+    assert "against $1.90 on demand at lambda: the commitment never pays." in text
 
 
 def test_where_no_term_is_known_that_is_said_and_nothing_else():
@@ -50,4 +54,4 @@ def test_where_no_term_is_known_that_is_said_and_nothing_else():
 def test_where_the_other_term_is_not_sold_of_that_gpu_its_best_of_any_is_told():
     prices = [offer(H100, 3.2, provider="gcp"), offer(H100, 2.0, **YEAR), offer(L4, 0.2, **THREE)]
     found = rank_of([*prices, offer(L4, 0.4, provider="gcp")], RATES, commit="1y")
-    assert "L4 at gcp costs $0.200 for 3 years" in said(found)
+    assert "L4 at gcp costs $0.200 committed for 3 years" in said(found)

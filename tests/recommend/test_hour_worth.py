@@ -57,7 +57,9 @@ def test_what_an_hour_costs_between_two_answers_is_said_and_needs_no_worth():
         assert "$25.00 more saves 15.0 h: $1.67 an hour." in " ".join(
             text for text in ranked(worth).said("answer")
         ).replace("The next 15.0 h cost $1.67 an hour.", "$25.00 more saves 15.0 h: $1.67 an hour.")
-    assert not [text for text in ranked(0).said("answer") if text.startswith("Waiting counts")]
+    for worth in (0, 1):
+        waiting = [text for text in ranked(worth).said("caution") if text.startswith("Waiting counts")]
+        assert len(waiting) == worth
 
 
 def test_no_price_of_an_hour_is_told_where_both_take_as_long():

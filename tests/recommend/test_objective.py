@@ -35,7 +35,7 @@ def test_spot_losses_reach_the_order_of_a_job():
         assert first.pareto
         assert not second.pareto
         assert ranking.verdict.startswith(
-            "Cheapest · Sensible · Fastest: 1x H100 SXM5 80GB, acme: 9.26 h, $13.89"
+            "Cheapest · Sensible · Fastest: 1x H100 SXM5 80GB, acme (cloud): 9.26 h, $13.89"
         )
     kept = rank_of(offers, {H100: 3000.0}, samples=1e8, spot=True, spot_lost=0.4)
     assert kept.rows[0].offer.pricing is Pricing.SPOT
@@ -52,7 +52,7 @@ def test_a_data_set_is_sent_before_the_first_step_and_nobody_knows_how_fast():
     assert 1.3 < sent.hours.high - 6 < 1.6  # an hour of the speed and one of the sending, as squares add up
     assert any(
         "60 minutes before the first step" in note and "sending 45 GB" in note
-        for note in ranking.said("note")
+        for note in ranking.said("asked")
     )
 
 
@@ -187,7 +187,7 @@ def test_what_spot_may_lose_can_be_typed_back_above_one_too():
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.5, instance="x")]
     ranking = rank_of(offers, {H100: 3000.0}, spot=True)
     assert ranking.rows[0].spot_break_even == pytest.approx(1.5)
-    assert "while less than 150 % of the work is lost" in said(ranking)
+    assert "while interruptions add less than 150 % to the work" in said(ranking)
     at_it = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=1.5).rows
     assert at_it[0].samples_per_usd.value == pytest.approx(at_it[1].samples_per_usd.value)
 

@@ -467,7 +467,7 @@ def test_what_one_has_is_worth_its_energy_and_stands_beside_the_best_to_rent():
 def test_what_one_has_and_is_not_ranked_is_said_with_the_reason():
     found = gpubench.rank("llama_8b_lora", have=["RTX 3060"], draws=50, as_of="2026-11-20", deadline_hours=3)
     assert not [row for row in found.rows if row.offer.pricing is Pricing.OWNED]
-    (line,) = [note for note in found.said("answer") if note.startswith("Your 1x RTX 3060")]
+    (line,) = [note for note in found.said("asked") if note.startswith("Your 1x RTX 3060")]
     assert "is not ranked: " in line
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_the_most_work_for_the_sum_is_the_fastest_set_and_the_best_per_dollar_th
 def test_a_student_with_five_hundred_dollars_is_told_what_it_buys():
     """With a PC a card, and else so many jobs at the price of the cheapest to rent."""
     found = spend(500, "resnet50")
-    none, with_pc, rent = found.said("answer")[:3]
+    none, with_pc, rent = found.said("asked")[:3]
     assert none == "$500 buys no card with a PC; $1,000 for the PC is assumed."
     assert with_pc.startswith("With a PC of your own (`--have pc`), $4")
     jobs = math.floor(500 / found.answers["cheapest"].row.cost_usd.value)
@@ -82,12 +83,12 @@ def test_a_student_with_five_hundred_dollars_is_told_what_it_buys():
     assert none in [each["text"] for each in document(found)["sentences"]]
     at_hand = spend(500, "resnet50", have=["pc"])
     assert at_hand.first.source == "own"
-    assert none not in at_hand.said("answer")
+    assert none not in at_hand.said("asked")
 
 
 def test_what_buys_nothing_with_a_host_at_hand_is_said_so():
     found = spend(20, "resnet50", have=["pc"])
-    assert found.said("answer")[0] == "$20 buys no card that does this job."
+    assert found.said("asked")[0] == "$20 buys no card that does this job."
     with pytest.raises(MisuseError, match="no offer is left"):
         spend(20, "resnet50", buy=True)
 
@@ -156,7 +157,7 @@ def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
 
 
 def of_the_fewest(ranking):
-    return next(each for each in ranking.said("answer") if "is the fewest" in each)
+    return next(each for each in ranking.said("asked") if "is the fewest" in each)
 
 
 def test_the_fewest_gpus_that_end_in_time_are_named():
@@ -173,17 +174,18 @@ def test_the_fewest_gpus_that_end_in_time_are_named():
 
 def test_serving_is_told_by_the_million_tokens_and_what_it_is():
     served = gpubench.rank("llama_8b", as_of="2026-11-20", draws=50)
-    (text,) = [each for each in served.said("answer") if each.startswith("A million tokens")]
-    assert "(prefill)" in text
-    assert "(decode)" in text
-    assert "one static batch of 8" in text
+    (text,) = [each for each in served.said("asked") if each.startswith("A million tokens")]
+    assert re.search(
+        r"in the prompt and \$.* generated on 1x RTX 3090, in a static batch of 8 on each GPU", text
+    )
+    assert "512 in and 128 out" in text
     images = gpubench.rank("resnet50", task="infer", as_of="2026-11-20", draws=50)
-    assert not [each for each in images.said("answer") if each.startswith("A million tokens")]
+    assert not [each for each in images.said("asked") if each.startswith("A million tokens")]
 
 
 def test_a_host_of_ones_own_is_answered_with_the_best_card_for_it():
     found = gpubench.rank("resnet50", have=["pc"], as_of="2026-11-20", draws=50)
     card = found.best_to_own
-    (text,) = [each for each in found.said("answer") if each.startswith("In your PC 1x ")]
+    (text,) = [each for each in found.said("asked") if each.startswith("In your PC 1x ")]
     assert f"for ${card.purchase_usd:,.0f} would do the job in" in text
     assert not card.host_usd

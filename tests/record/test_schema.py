@@ -37,6 +37,7 @@ NEW_FIELDS = {
     "new_tokens": 128,
     "cache_tokens": 640,
     "context_tokens": 4096,
+    "stack": "fused",
     "threads": 2,
 }
 SPREAD_FIELDS = {"parallel_mode": ParallelMode.FSDP, "node_count": 2}

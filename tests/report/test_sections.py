@@ -148,6 +148,14 @@ def test_old_prices_are_not_called_current():
     assert "the oldest day" in text
 
 
+def test_who_read_a_price_is_named_whole_where_it_is_used():
+    """A ledger under CC BY asks to be named with its license: in the row of a document, and on the page."""
+    ledger = "GPU rental price data by gpurentalprices.com, CC BY 4.0, from https://example.org/" + "p" * 120
+    row = samples.ranked(1, samples.offer("nvidia-l4-24gb", "0.71", source=ledger), 330.0)
+    assert row.flat()["price_source"] == ledger
+    assert ledger in words_of("prices", samples.report_data(ranking=samples.ranking(rows=(row,))))
+
+
 def test_doubts_about_used_specification_rows_are_footnotes():
     data = samples.report_data(samples.h200_run())
     assert data.spec.doubt

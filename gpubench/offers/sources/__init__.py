@@ -2,7 +2,7 @@
 
 One is a file here with a ``SOURCE``, whose ``fetch(transport)`` asks. It knows one provider's shapes and
 nothing else, and yields quotes as it found them; which GPU they mean, whether they can be true and what they
-replace is decided in one place for all sources.
+replace is decided in one place for all sources. A cloud that a new source reads needs nothing else.
 """
 
 from __future__ import annotations
@@ -64,11 +64,16 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One price as a source or a table gives it, not yet believed.
 
     Attributes:
+        instance: The machine: the same for every way to pay for it, since a spot price is held against that
+            on demand of the same instance and region. A name to order by that differs goes into ``note``.
         gpu: The GPU in the source's own words; "" where only the instance tells it.
         gpu_memory_gib: Memory of one GPU, where the source says [GiB].
+        ram_gib: Memory of the host [GiB]; a source that says GB is taken at its word, 1e9 bytes.
         price: Price of the whole instance [USD/h] as text or number.
         usd_per_unit: What a unit of the price's currency is worth; None is US dollars.
-        price_date: None is the day of retrieval.
+        price_date: The day that the source itself names, since a list may lie untouched; None is the day of
+            retrieval.
+        note: What to know of this price or how to order it.
         in_stock: Whether one can be had at this moment; None where the source does not say.
         ask_count: Hosts of a marketplace whose cheapest this is.
         ask_median: What the middle one of them asks [USD/h].
@@ -288,6 +293,9 @@ def decode_rows(
     rows: Iterable[bytes | msgspec.Raw], shape: type[T], who: str
 ) -> tuple[list[T], list[Unread]]:
     """Decode the rows of an answer, each for itself: one of another shape costs no other.
+
+    A price is typed as a number (``float``, ``Decimal``) in ``shape``, so that other text fails here. A row
+    that is read and cannot rank, such as one without a GPU, is skipped by the source without a word.
 
     Returns:
         The rows that have the shape, and what is said of the others.

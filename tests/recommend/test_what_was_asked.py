@@ -1,0 +1,96 @@
+"""What an option asks about stands on the first screen, however little room is left beside the three answers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+from command import settings
+
+from gpubench import rank
+from gpubench.cli.app import app
+from gpubench.errors import MisuseError
+from gpubench.recommend.lines import lines
+from gpubench.sections.answer import answer_table
+
+A_SUM = r"\$[\d.,]+"
+
+ASKED = {
+    "tokens of a served model": ("llama_8b --task infer", rf"A million tokens cost {A_SUM} .*static batch of 8"),
+    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot costs less than on demand while interruptions add less than \d+ % to the work"),
+    "spot that is not the first row": ("resnet50 --spot", r"One interruption of a spot machine in 24 hours"),
+    "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} .*1 year.* {A_SUM} on demand .* from \d+ % use on"),
+    "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} .*3 years.* {A_SUM} on demand"),
+    "too small a sum": ("--max-purchase-usd 500", r"\$500 buys no card with a PC; \$1,000 for the PC is assumed"),
+    "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
+    "rented for a sum": ("--max-purchase-usd 500", r"Renting .* does \d+ of these jobs"),
+    "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} of energy alone"),
+    "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
+    "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
+    "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"is the fewest that ends within 3.00 days"),
+    "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens.*batch of 2.*plain PyTorch"),
+    "adapters in 4 bits": ("mistral-7b --qlora", r"QLoRA"),
+    "all weights": ("hf:Qwen/Qwen2.5-7B", r"[Aa]ll weights"),
+    "data to send": ("resnet50 --dataset-gb 200", r"sending 200 GB"),
+    "a batch on cards of a size": ("vit_b16 --gpu '16 GB'", r"Batch 64 on .*: fits \(needs [\d.]+ to [\d.]+ of 16 GiB"),
+    "its own batch": ("vit_b16 --gpu 16gb --batch-size max", r"RTX 5080 \d+"),
+    "a guess may be faster": ("resnet50 --sort time", r"[Gg]uess"),
+}  # fmt: skip
+
+
+def screen(words: str, columns: str = "80") -> str:
+    from shlex import split
+
+    done = CliRunner().invoke(app, ["rank", *split(words)], env={"COLUMNS": columns, "NO_COLOR": "1"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize(("words", "told"), ASKED.values(), ids=ASKED)
+def test_it_stands_on_the_first_screen(words, told):
+    assert re.search(told, " ".join(screen(words).split()))
+
+
+@pytest.mark.parametrize("gpus", [["mi300x", "h100"], ["1x H100", "4x L40S"]])
+def test_each_gpu_that_was_named_has_a_line_of_its_own(gpus):
+    found = rank("vgg16", gpu=gpus, draws=50)
+    named = {line.choice.offer.gpu_key.split("-")[1] for line in lines(found)}
+    assert {"1x h100": "h100", "4x l40s": "l40s"}.get(gpus[0].lower(), gpus[0]) in named
+    assert {"4x l40s": "l40s"}.get(gpus[1].lower(), gpus[1]) in named
+    told = " ".join(found.said("asked"))
+    assert re.search(r"For the same money .* does [\d.]+ times \([\d.]+ to [\d.]+\) the work of", told)
+
+
+def test_one_gpu_that_was_named_needs_none():
+    found = rank("vgg16", gpu=["h100"], draws=50)
+    assert not [line for line in lines(found) if line.names == "Also asked"]
+    assert "For the same money" not in " ".join(found.said("asked"))
+
+
+def test_tax_and_egress_are_said_to_be_in_the_costs():
+    with settings(tax=0.19, egress_usd=18):
+        shown = " ".join(screen("resnet50 --dataset-gb 200").split())
+    assert "19 % of tax" in shown
+    assert "$18.00 of egress" in shown
+
+
+def test_a_memory_size_is_a_name_of_cards_however_it_is_written():
+    tables = [
+        answer_table(rank("vit_b16", gpu=[name], draws=50)).rows for name in ("16gb", "16 GB", "16 GiB")
+    ]
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_a_number_of_gpus_that_nobody_offers_is_answered_with_those_that_are():
+    with pytest.raises(MisuseError, match=r"nobody offers 3x RTX 3090.*: offers have 1.* of them"):
+        rank("vgg16", gpu=["3x RTX 3090"])
+
+
+def test_a_limit_that_nothing_keeps_to_is_the_first_thing_said():
+    with pytest.raises(MisuseError) as told:
+        rank("resnet50", budget_usd=1)
+    first, _, rest = str(told.value).partition(":")
+    assert "--budget-usd" in first
+    assert len(str(told.value).split()) < 60
+    assert re.search(r"--budget-usd [\d.]+ would leave 1x ", rest)
