@@ -667,8 +667,10 @@ class Launcher:
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
         """Start a process for one GPU, or the first of torchrun's, or one that stands for all of a job."""
-        several = (JOINED,) if self.place is not None else (f"{group.gpu_count}",)
-        return Child(variables, self.module, arguments=several if group.gpu_count > 1 else ())
+        if group.gpu_count == 1:
+            return Child(variables, self.module)
+        of_job = JOINED if self.place is not None else f"{group.gpu_count}"
+        return Child(variables, MODULE, arguments=(of_job,))
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""
