@@ -666,8 +666,6 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     device at every step, which no graph allows.
     """
     options: dict[str, bool] = {"fused": True}
-    if case.execution is Execution.GRAPH:
-        options["capturable"] = True
     bound = getattr(factory, "keywords", {})
     accepted = _keywords(factory)
     options = {name: value for name, value in options.items() if name in accepted and name not in bound}
@@ -684,7 +682,7 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
         options.pop("fused", None)
         made = factory(parameters, **options)
     for group in getattr(made, "param_groups", ()) if case.execution is Execution.GRAPH else ():
-        if "capturable" in group:  # of a factory that takes nothing but the parameters
+        if "capturable" in group:
             group["capturable"] = True
     return made
 

@@ -67,8 +67,8 @@ MUTANTS = (
     Mutant(
         name="the optimizer of a graph is not capturable",
         file=STEP,
-        old='        options["capturable"] = True',
-        new="        pass",
+        old='            group["capturable"] = True',
+        new="            pass",
         misleads="graph rows of Adam are refused",
         killer="test_capture.py::test_a_replay_trains_as_eager_steps_do",
     ),
