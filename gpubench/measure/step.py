@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from gpubench.discovery import load_workload
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.foreign_code import lacks_memory
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.loop import Clock, Heap
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
 from gpubench.models import (
@@ -681,8 +682,14 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel
         options.pop("fused", None)
         made = factory(parameters, **options)
-    for group in getattr(made, "param_groups", ()) if case.execution is Execution.GRAPH else ():
-        if "capturable" in group:
+    own = set(map(id, model.parameters()))
+    for group in getattr(made, "param_groups", ()):
+        if not own.issuperset(map(id, group["params"])):
+            raise NotHereError(
+                "the optimizer trains parameters that the model does not have: make it of those that the "
+                "factory is given"
+            )
+        if "capturable" in group and case.execution is Execution.GRAPH:
             group["capturable"] = True
     return made
 

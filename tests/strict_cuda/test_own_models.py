@@ -109,6 +109,14 @@ def test_any_optimizer_is_captured_that_torch_can_capture(measured, kind):
     assert done.launch.graph_error == 0.0
 
 
+def test_an_optimizer_of_other_parameters_than_it_is_given_is_refused(measured):
+    """The file keeps its one model, which is copied for each case."""
+    source = pair(optimizer="lambda _: torch.optim.SGD(net.parameters(), lr=0.1)")
+    done = measured(source.replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):"))
+    assert done.status is Status.UNSUPPORTED
+    assert "make it of those that the factory is given" in done.reason
+
+
 def test_a_state_that_hardly_tells_in_the_loss_is_known_to_be_carried_on(measured):
     """Twenty steps of an LSTM all but forget what it began with."""
     source = KINDS["carried"]

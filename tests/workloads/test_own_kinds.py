@@ -245,3 +245,12 @@ def test_inputs_and_steps_of_any_form_are_traced(load, kind):
     profile = profile_workload(load(KINDS[kind]))
     assert profile.parameters > 0
     assert profile.train_flops_per_sample > 0
+
+
+def test_the_one_model_of_a_file_keeps_its_values_through_a_trace(load):
+    """Its inputs lie in the file too, so that the memory of a step cannot be traced as it is built."""
+    source = KINDS["one model"].replace("torch.randn(n, 8),", "DATA[:n],")
+    workload = load("DATA = torch.randn(512, 8)\n" + source)
+    profile_workload(workload)
+    task = workload.build(BATCH, 0)
+    assert float(task.loss(task.model(task.batches[0][0]), task.batches[0][1]).detach()) > 0
