@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubench import decoders, files, foreign_code, installing, names, workload
+from gpubench import decoders, foreign_code, installing, names, workload
 from gpubench.errors import MisuseError
+from gpubench.files import NOT_JSON, is_there, read_bytes
 from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
 from gpubench.units import MIB, listing, plain
 
@@ -225,7 +226,7 @@ def _file(match: re.Match[str]) -> Path | None:
 
 def _sources(match: re.Match[str], file: Path | None) -> int:
     if match["config"] is not None:
-        return zlib.crc32(files.read_bytes(_config(match), foreign_code.MOST_SOURCE_BYTES, follow_links=True))
+        return zlib.crc32(read_bytes(_config(match), foreign_code.MOST_SOURCE_BYTES, follow_links=True))
     return (
         foreign_code.source_checksum(foreign_code.root_of(match["module"]))
         if file is None
@@ -240,11 +241,11 @@ def _config(match: re.Match[str]) -> Path:
 
 def _import_file(path: Path) -> ModuleType:
     """Import a file as a script would be: what lies beside it can be imported too."""
-    if not files.is_there(path):
+    if not is_there(path):
         raise MisuseError(
             f"cannot read {path}: there is no such file; give a Python file that defines build(batch_size)"
         )
-    files.read_bytes(
+    read_bytes(
         path, foreign_code.MOST_SOURCE_BYTES, follow_links=True
     )  # Python would read a pipe, or any size
     spec = importlib.util.spec_from_file_location(f"{foreign_code.OWN_PREFIX}{path.stem}", path)
@@ -278,8 +279,8 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         known = f"; known without a file are {', '.join(near)}" if near else ""
         raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder{known}")
     try:
-        fields = msgspec.json.decode(files.read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
-    except files.NOT_JSON as error:
+        fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
+    except NOT_JSON as error:
         said = f"{type(error).__name__}: {error}"
         raise MisuseError(f"{name}: {plain(path.name)} is not JSON: {plain(said, 200)}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):

@@ -239,7 +239,11 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*", help="workloads whose profiles are traced; all by default")
     asked = parser.parse_args()
     if asked.table == "profiles":
-        files.write_file(folders.data_path(cache.PROFILES_FILE), files.table_json(traced_again(asked.names)))
+        profiles = traced_again(asked.names)
+        files.write_file(folders.data_path(cache.PROFILES_FILE), files.table_json(profiles))
+        for profile in profiles:
+            if profile.name in asked.names and profile.memory_untraced:
+                print(f"{profile.name}: no memory was traced: {profile.memory_untraced}")
     elif asked.table == "capacity":
         files.write_file(folders.data_path(CAPACITY_FILE), files.table_json(tuple(traced())))
     else:
