@@ -15,8 +15,9 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from gpubench import decoders, files, foreign_code, installing, options, user_model
+from gpubench import decoders, foreign_code, installing, options, user_model
 from gpubench.errors import MisuseError
+from gpubench.files import read_text
 from gpubench.names import nearest
 from gpubench.units import MIB, plain
 from gpubench.workload import Workload, need_torch
@@ -134,11 +135,7 @@ def checkout() -> Path | None:
     declared = root / "pyproject.toml"
     if not (declared.is_file() and (root / "workloads" / "__init__.py").is_file()):
         return None
-    return (
-        root
-        if re.search(rf'(?m)^name = "{installing.DISTRIBUTION}"', files.read_text(declared, MIB))
-        else None
-    )
+    return root if re.search(rf'(?m)^name = "{installing.DISTRIBUTION}"', read_text(declared, MIB)) else None
 
 
 def _serve_from(folder: Path) -> None:

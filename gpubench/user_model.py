@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubench import decoders, files, foreign_code, installing, names, workload
+from gpubench import decoders, foreign_code, installing, names, workload
 from gpubench.errors import MisuseError
+from gpubench.files import NOT_JSON, is_there, read_bytes
 from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
 from gpubench.units import MIB, listing, plain
 
@@ -225,7 +226,7 @@ def _file(match: re.Match[str]) -> Path | None:
 
 def _sources(match: re.Match[str], file: Path | None) -> int:
     if match["config"] is not None:
-        return zlib.crc32(files.read_bytes(_config(match), foreign_code.MOST_SOURCE_BYTES, follow_links=True))
+        return zlib.crc32(read_bytes(_config(match), foreign_code.MOST_SOURCE_BYTES, follow_links=True))
     return (
         foreign_code.source_checksum(foreign_code.root_of(match["module"]))
         if file is None
@@ -240,11 +241,11 @@ def _config(match: re.Match[str]) -> Path:
 
 def _import_file(path: Path) -> ModuleType:
     """Import a file as a script would be: what lies beside it can be imported too."""
-    if not files.is_there(path):
+    if not is_there(path):
         raise MisuseError(
             f"cannot read {path}: there is no such file; give a Python file that defines build(batch_size)"
         )
-    files.read_bytes(
+    read_bytes(
         path, foreign_code.MOST_SOURCE_BYTES, follow_links=True
     )  # Python would read a pipe, or any size
     spec = importlib.util.spec_from_file_location(f"{foreign_code.OWN_PREFIX}{path.stem}", path)
@@ -278,8 +279,8 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         known = f"; known without a file are {', '.join(near)}" if near else ""
         raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder{known}")
     try:
-        fields = msgspec.json.decode(files.read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
-    except files.NOT_JSON as error:
+        fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
+    except NOT_JSON as error:
         said = f"{type(error).__name__}: {error}"
         raise MisuseError(f"{name}: {plain(path.name)} is not JSON: {plain(said, 200)}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
@@ -315,7 +316,7 @@ def _number(fields: Mapping[str, Any], key: str) -> int | None:
 
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 # --- what a build returns --------------------------------------------------------------------------------
 
@@ -496,9 +497,9 @@ def takes_seed(name: str, build: Callable[..., Any]) -> bool:
     return with_seed
 
 
-def _binds(function: Callable[..., Any], *arguments: object) -> bool:
+def _binds(function: Callable[..., Any], *arguments: object, **named: object) -> bool:
     try:
-        inspect.signature(function).bind(*arguments)
+        inspect.signature(function).bind(*arguments, **named)
     except (TypeError, ValueError):
         return False
     return True
@@ -531,23 +532,43 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
         raise MisuseError(f"{name}: the model is a {type(model).__name__}, not a torch.nn.Module")
     if not callable(loss):
         raise MisuseError(f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets)")
-    _check_inputs(name, inputs, batch_size)
-    whole = isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs)
-    if whole and _binds(model.forward, *inputs):
-        inputs = tuple(inputs)  # its arguments; else it is one, such as images of several sizes
+    _check_inputs(name, inputs, targets, batch_size)
+    inputs = _as_called(model, inputs, batch_size)
     optimizer = parts.get("optimizer") or functools.partial(torch.optim.Adam, lr=DEFAULT_LEARNING_RATE)
     return workload.Task(model=model, batches=((inputs, targets),), loss=loss, optimizer=optimizer)
 
 
-def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
-    """Find the batch among the inputs: beside it may stand a mask, or the edges of a graph."""
+def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
+    """Return the inputs in the form that ``forward`` calls the model on: one argument, several, or by name.
+
+    A list of batches is several arguments, a mapping is so by its names, each where the model takes them so.
+    """
+    if isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs):
+        return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # of several sizes they are one
+    if isinstance(inputs, Mapping):
+        takes = inspect.signature(model.forward).parameters
+        is_named = inputs.keys() <= takes.keys() and _binds(model.forward, **inputs)
+        return workload.Named(inputs) if is_named else inputs
+    is_one = isinstance(inputs, tuple) and not _binds(model.forward, *inputs)
+    return (inputs,) if is_one and _binds(model.forward, inputs) else inputs  # as a packed sequence is
+
+
+def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
+    """Find the batch among inputs and targets: beside it may stand a mask, or the nodes of a graph."""
     tensors = _tensors(inputs)
-    if not tensors:
-        raise MisuseError(f"{name}: the inputs hold no tensor, but {_describe(inputs)}")
-    by_sample = isinstance(inputs, list) and len(inputs) == batch_size
-    if not (by_sample or any(_is_batch(tensor, batch_size) for tensor in tensors)):
+    if not tensors and not callable(getattr(inputs, "to", None)):
+        loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
+        raise MisuseError(f"{name}: the inputs hold no tensor, but {_describe(inputs)}{loader}")
+    if any(tensor.is_nested for tensor in tensors):
         raise MisuseError(
-            f"{name}: build({batch_size}) gave inputs of shape {tuple(tensors[0].shape)}; "
+            f"{name}: the inputs hold a nested tensor, which gpubench can neither cut nor count; give a "
+            "padded one, and make it nested in forward"
+        )
+    by_sample = isinstance(inputs, list) and len(inputs) == batch_size
+    if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
+        shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"
+        raise MisuseError(
+            f"{name}: build({batch_size}) gave inputs of shape {shapes}; "
             "the first dimension must be the batch"
         )
 
@@ -631,6 +652,8 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
 
     inputs = task.batches[0][0]
     tensors = _tensors(inputs)
+    if not tensors:
+        return (), "sample"  # what moves itself keeps its tensors to itself
     whole = [tensor for tensor in tensors if _is_batch(tensor, SMALL_BATCH)]
     first = whole[0] if whole else tensors[0]
     shape = tuple(first.shape[1:] if whole else first.shape)
