@@ -344,14 +344,15 @@ def test_the_legend_is_of_what_is_drawn_and_looks_like_it(opened):
     shown = page.locator("#legend > span").all_inner_texts()
     kinds = [name for name, words in BASES.items() if words in shown]
     assert {"measured", "predicted"} <= set(kinds)
-    assert shown == [*(BASES[name] for name in kinds), "nine cases in ten"]
+    assert shown == [*(BASES[name] for name in kinds), "nine cases in ten", "best trade-offs"]
     look = "e => { const of = getComputedStyle(e); return [of.fill, of.stroke, of.strokeDasharray]; }"
     for name in BASES:
         drawn = page.locator(f"#hero circle.{name}:not(.answer)")
         assert (name in kinds) == (page.locator(f"#hero circle.{name}").count() > 0)
         if drawn.count():
             assert page.eval_on_selector(f"#legend circle.{name}", look) == drawn.first.evaluate(look)
-    assert "also counts $2.00 an hour of waiting" in page.locator("#worth").inner_text()
+    assert page.eval_on_selector("#legend .frontier", look) == page.eval_on_selector("#hero .frontier", look)
+    assert "leaves out waiting; Sensible counts $2.00 an hour" in page.locator("#worth").inner_text()
 
 
 def test_the_first_screen_has_no_word_of_the_glossary(opened):

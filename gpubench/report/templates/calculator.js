@@ -134,7 +134,7 @@ const answered = (async () => {
   const legend = (kinds) => {
     const mark = (shape, attributes, words) => make("span", {}, make("svg:svg", { viewBox: "0 0 20 14" }, make(`svg:${shape}`, attributes)), words);
     at("legend").replaceChildren(
-      ...kinds.map((kind) => mark("circle", { class: kind, cx: 10, cy: 7, r: 5 }, data.bases[kind])), mark("ellipse", { class: "ellipse", cx: 10, cy: 7, rx: 9, ry: 6 }, data.labels.shade), mark("path", { class: "frontier", d: "M1 7H19" }, data.labels.frontier));
+      ...kinds.map((kind) => mark("circle", { class: kind, cx: 10, cy: 7, r: 5 }, data.bases[kind])), mark("ellipse", { class: "ellipse", cx: 10, cy: 7, rx: 9, ry: 6 }, data.labels.shade), mark("path", { class: "frontier", d: "M1 7H19" }, data.labels.trade_offs));
   };
   const drawChart = ({ rows, best, named }) => {
     const heads = [...new Set([...named, ...best.slice(0, MOST_DOTS)])];
