@@ -57,6 +57,7 @@ from tools.fit import (
     level_weights,
     pairs_of,
     ratio_errors,
+    stays,
     usual_errors,
     without_each,
 )
@@ -150,22 +151,27 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
     seen = table.vendor == FITTED_VENDOR
     mine = table.inference == (task is TaskKind.INFER)
     scored, apart = mine & seen, mine & ~seen
+    level = fit_table(table, seen, aim=LEVEL)
     return Fitted(
         rows=int(scored.sum()),
         sources=len(set(table.source[scored])),
         rows_by_gpu=dict(sorted(Counter(table.gpu_key[scored]).items())),
         apart_by_gpu=dict(sorted(Counter(table.gpu_key[apart]).items())),
-        ratio=_by_ratio(fit_table(table, seen), seen),
-        level=_by_level(fit_table(table, seen, aim=LEVEL), seen),
+        ratio=_by_ratio(fit_table(table, seen), level, seen),
+        level=_by_level(level, seen),
     )
 
 
-def _by_ratio(fit: Fit, seen: Flags) -> Learned:
-    """What ratios teach; the scale is of the first kind. Other vendors' start at a GPU of the fitted one."""
+def _by_ratio(fit: Fit, level: Fit, seen: Flags) -> Learned:
+    """What ratios teach, less what is the owned card's own; the scale is of the first kind.
+
+    Other vendors' start at a GPU of the fitted one.
+    """
     scale, factor = None, {}
     pairs = pairs_of(fit.table, seen)
     for name, hold_out in KINDS.items():
         error, bound = ratio_errors(fit.table, pairs, without_each(fit, hold_out))
+        error -= stays(fit.table, pairs, level_errors(fit.table, without_each(level, hold_out)))
         scale = scale or fit_scale(fit.table, pairs, error, bound)
         scores = np.abs(error) / usual_errors(fit.table, pairs, scale)
         factor[name] = factor_of(scores[bound], pairs.weight[bound])

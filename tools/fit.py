@@ -36,7 +36,8 @@ from scipy.sparse import csr_array
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.folders import data_rows
 from gpubench.predict.calibration import JOBS, Scale, ScalingShares, pair_features, pair_scale
-from gpubench.predict.chips import predecessor
+from gpubench.predict.chips import chip_of, predecessor
+from gpubench.predict.model import own_part
 from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import (
     DEVIATIONS,
@@ -482,6 +483,12 @@ def level_errors(table: Table, judged: Judged) -> Floats:
         rows = targets & table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT)
         error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
     return error
+
+
+def stays(table: Table, pairs: Pairs, level_error: Floats) -> Floats:
+    """(pairs,) log seconds that stay with x, where y is another chip: a prediction carries the rest to y."""
+    chip = np.array([chip_of(key) for key in table.gpu_key])
+    return own_part(-level_error[pairs.x]) * (chip[pairs.x] != chip[pairs.y])
 
 
 def level_weights(table: Table, error: Floats) -> Floats:
