@@ -261,7 +261,7 @@ def test_misuse_is_one_clear_line(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sort": "price"}, "'price' is unknown; choose from value, time, cost, throughput"),
+        ({"sort": "price"}, "'price' is unknown; choose from value, time, cost, throughput, joules"),
         ({"precision": "fp64"}, "'fp64' is unknown"),
         ({"cooling": "water"}, "'water' is unknown; choose from active"),
         ({"max_usd_per_hour": -1}, "must be at least 0"),
@@ -449,7 +449,7 @@ def test_the_document_says_each_thing_once():
     assert (row["price_usd_per_hour"], row["seller"], row["stack"], row["total_usd"]) == (
         2.0,
         "cloud",
-        None,
+        "torch",
         pytest.approx(4 * 1e8 / 3000 / 3600, rel=1e-4),  # 2 USD of rent and 2 of waiting for each hour
     )
 
