@@ -14,12 +14,21 @@ from gpubench.arrays import Floats
 _GOLDEN = np.uint32(0x9E3779B9)
 _CENTRAL, _TAIL = 0.425, 5.0
 # Wichura 1988, Algorithm AS 241, PPND7: about seven digits of the deviate.
-_NEAR = (
-    (59.109374720, 159.29113202, 50.434271938, 3.3871327179),
-    (67.187563600, 78.757757664, 17.895169469, 1),
-)
-_FAR = (0.17023821103, 1.3067284816, 2.7568153900, 1.4234372777), (0.12021132975, 0.73700164250, 1)
-_FARTHEST = (0.017337203997, 0.42868294337, 3.0812263860, 6.6579051150), (0.012258202635, 0.24197894225, 1)
+INVERSE_NORMAL = {
+    "near": (
+        (59.109374720, 159.29113202, 50.434271938, 3.3871327179),
+        (67.187563600, 78.757757664, 17.895169469, 1),
+    ),
+    "far": (
+        (0.17023821103, 1.3067284816, 2.7568153900, 1.4234372777),
+        (0.12021132975, 0.73700164250, 1),
+    ),
+    "farthest": (
+        (0.017337203997, 0.42868294337, 3.0812263860, 6.6579051150),
+        (0.012258202635, 0.24197894225, 1),
+    ),
+}
+"""Coefficients above and below the line: near the middle, far from it and farthest."""
 
 
 def uniforms(n: int, seed: int, *names: str) -> Floats:
@@ -44,8 +53,8 @@ def normals(n: int, seed: int, *names: str) -> Floats:
     p = uniforms(n, seed, *names)
     q = p - 0.5
     r = np.sqrt(-np.log(np.minimum(p, 1 - p)))
-    outer = np.where(r <= _TAIL, _ratio(_FAR, r - 1.6), _ratio(_FARTHEST, r - _TAIL))
-    inner = q * _ratio(_NEAR, 0.180625 - q * q)
+    outer = np.where(r <= _TAIL, _ratio("far", r - 1.6), _ratio("farthest", r - _TAIL))
+    inner = q * _ratio("near", 0.180625 - q * q)
     return np.where(np.abs(q) <= _CENTRAL, inner, np.copysign(outer, q))
 
 
@@ -57,6 +66,6 @@ def _mixed(
     return x ^ (x >> np.uint32(16))
 
 
-def _ratio(of: tuple[tuple[float, ...], tuple[float, ...]], x: Floats) -> Floats:
-    above, below = (np.polyval(each, x) for each in of)
+def _ratio(name: str, x: Floats) -> Floats:
+    above, below = (np.polyval(each, x) for each in INVERSE_NORMAL[name])
     return np.asarray(above / below)

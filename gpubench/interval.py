@@ -16,7 +16,7 @@ from gpubench.units import UNKNOWN, format_number, per_second
 
 _COMPACT_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _LARGE_STEPS = ((1e9, " billion"), (1e6, " million"))
-_MOST_DIGITS = 6
+MOST_DIGITS = 6
 """No interval of a measurement supports more."""
 _NARROW = 0.1
 """Full width over the value below which a compact text shows three digits instead of two."""
@@ -80,7 +80,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         """
         return Interval(*(None if x is None else 1 / x for x in (self.value, self.high, self.low)))
 
-    def text(self, unit: str = "") -> str:
+    def text(self, unit: str = "", digits: int = MOST_DIGITS) -> str:
         """Return the three rounded to one place that the interval supports, the unit behind the value.
 
         That place is at most a fifth of the half-width, so that rounding never moves an end onto the value.
@@ -90,16 +90,20 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         >>> Interval(73.3, 40.0).text(), Interval(2.0).text("×"), Interval(None).text()
         ('73 (at least 40)', '2.00×', '—')
         """
-        point, ends = self.apart()
+        point, ends = self.apart(digits)
         if self.value is None:
             return point
         return f"{point}{unit} ({ends})" if ends else f"{point}{unit}"
 
-    def apart(self) -> tuple[str, str]:
+    def apart(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
         """Return the value and its ends, rounded as ``text`` has them; of unknown ends nothing.
+
+        So many digits are the most; ends that they cannot tell from the value are not printed.
 
         >>> Interval(1653.7, 1572.8, 1743.3).apart(), Interval(73.3, 40.0).apart(), Interval(2.0).apart()
         (('1,650', '1,570 to 1,740'), ('73', 'at least 40'), ('2.00', ''))
+        >>> Interval(3612.1, 3580.0, 3640.2).apart(3), Interval(3612.1, 3611.9, 3612.3).apart(3)
+        (('3,610', '3,580 to 3,640'), ('3,610', ''))
         """
         if self.value is None:
             return UNKNOWN, ""
@@ -110,21 +114,21 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         largest = max(abs(self.value), abs(self.low), abs(self.high))
         if largest == 0:
             return "0", "0 to 0"
-        finest = math.floor(math.log10(largest)) + 1 - _MOST_DIGITS
+        finest = math.floor(math.log10(largest)) + 1 - digits
         place = (self.high - self.low) / 2 / 5 if self.high > self.low else largest / 1e3
         exponent = max(finest, math.floor(math.log10(place)))
         point, low, high = (_to_place(number, exponent) for number in (self.value, self.low, self.high))
-        return point, f"{low} to {high}"
+        return point, "" if point == low == high and digits < MOST_DIGITS else f"{low} to {high}"
 
-    def rate(self, sample_unit: str) -> str:
+    def rate(self, sample_unit: str, digits: int = MOST_DIGITS) -> str:
         """Return the text of a throughput, in samples of a unit that came from outside.
 
         >>> Interval(1653.7, 1572.8, 1743.3).rate("image")
         '1,650 (1,570 to 1,740) images/s'
         """
-        return f"{self.text()} {per_second(sample_unit)}"
+        return f"{self.text(digits=digits)} {per_second(sample_unit)}"
 
-    def words(self) -> str:
+    def words(self, digits: int = MOST_DIGITS) -> str:
         """Return the text with large values in millions, so that nobody counts zeros.
 
         >>> Interval(12.3e6, 9.4e6, 16.8e6).words(), Interval(3166.4, 3150.2, 3181.9).words()
@@ -132,8 +136,8 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         """
         for step, word in _LARGE_STEPS:
             if self.value is not None and self.value >= step:
-                return self.over(step).text() + word
-        return self.text()
+                return self.over(step).text(digits=digits) + word
+        return self.text(digits=digits)
 
     def compact(self) -> str:
         """Return the three in few characters, with a prefix that all of them share.
@@ -220,7 +224,7 @@ def _times(ratio: Interval) -> str:
     """A ratio in two places, or in as many as set its value and its ends apart, and from 1."""
     places = 2
     numbers = [1.0, *(x for x in (ratio.value, ratio.low, ratio.high) if x is not None)]
-    while len({f"{x:.{places}f}" for x in numbers}) < len(numbers) and places < _MOST_DIGITS:
+    while len({f"{x:.{places}f}" for x in numbers}) < len(numbers) and places < MOST_DIGITS:
         places += 1
     return ratio.by(f"{{:.{places}f}}".format, " times")
 

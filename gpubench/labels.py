@@ -5,6 +5,8 @@ Whatever came from outside is stripped of control characters.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpubench.models import BuyOrRent, MicroResult, Offer, PriceCondition, Pricing, Row
 from gpubench.specs import load_specs
 from gpubench.units import format_usd, plain
@@ -15,6 +17,12 @@ PRICING_WORDS = {
     Pricing.RESERVED: "reserved",
     Pricing.OWNED: "owned",
 }
+
+SELLERS: Mapping[str, str] = {"cloud": "cloud", "secure": "vetted host", "community": "private host"}
+"""Kinds of sellers: a company, and on a marketplace a host that it vouches for, or anyone."""
+
+FRONTIER = "nothing is faster and cheaper"
+"""What is said of the line through the offers that no other offer beats at both."""
 
 HOSTS_ASK = "host's ask"
 """What is said of a marketplace's price where words are counted."""

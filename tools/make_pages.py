@@ -388,18 +388,28 @@ def regrets(settings: Settings, way: Way) -> Floats:
     return np.array(found)
 
 
-def disappointments(settings: Settings) -> tuple[Floats, Floats]:
+OFF = ("disappointment, named", "disappointment, all GPUs", "named beside the others of its setting")
+
+
+def error_of(values: Floats) -> float:
+    """Return the standard error of a mean."""
+    return float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def disappointments(settings: Settings) -> tuple[Floats, Floats, Floats]:
     """Return the log of what a GPU costs, at the speed that was read, over what was told of it.
 
-    Of the named GPU of each setting, and of all GPUs of the settings; of a score nobody knows the seconds.
+    Of the named GPU of each setting, of all GPUs of the settings, and of the named one less the mean of its
+    setting, where choosing the least of noisy figures would show; of a score nobody knows the seconds.
     """
     table, way = settings.table, ways_of(settings)["gpubench"]
     read = np.exp(table.log_seconds) / table.batch
     off = np.log(read / settings.predicted_s)
     named = np.array([rows[way(rows) or 0] for rows in settings.rows])
     every = np.concatenate(settings.rows)
+    beside = off[named] - np.array([off[rows].mean() for rows in settings.rows])
     of_named, of_every = (off[rows[table.level_known[rows]]] for rows in (named, every))
-    return of_named, of_every
+    return of_named, of_every, beside
 
 
 def regret_cells(settings: Settings) -> list[str]:
@@ -417,15 +427,16 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     table, usd = fitted_on(task), usd_per_gpu_hour(DAY)
     strict = without_each(fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL), "harness")
     ways = {"harness out": list(without_its_harness(table)), "harness and GPU out": list(strict)}
-    columns, names = {}, ("choose by", "disappointment, named", "disappointment, all GPUs")
+    columns, names = {}, ("choose by", *OFF)
     for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
-        off = [f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings)]
+        off = [f"{np.expm1(each.mean()):+.1%} ± {error_of(each):.1%}" for each in disappointments(settings)]
         by = f"dollars and ${worth:g} an hour" if worth else "dollars"
         columns[f"{words}, {by}"] = [*regret_cells(settings), *off]
     rows = zip([*ways_of(settings), *names[1:]], *columns.values(), strict=True)
     prices = price_disappointments()
-    said = f"Disappointment of prices: {np.expm1(prices.mean()):+.1%} in the mean of {len(prices)} offers."
+    mean = f"{np.expm1(prices.mean()):+.1%} ± {error_of(prices):.1%}"
+    said = f"Disappointment of prices: {mean} in the mean of {len(prices)} offers."
     return f"{as_table([(names[0], *columns), *rows])}\n\n{said}"
 
 

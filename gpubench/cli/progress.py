@@ -127,7 +127,7 @@ def outcome(measurement: Measurement, launch: int) -> str:
     label = units.plain(measurement.label)
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:
-        figure = measurement.interval.rate(measurement.case.sample_unit)
+        figure = measurement.interval.rate(measurement.case.sample_unit, measurement.digits)
         alone = ", of one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"
     reason = units.plain(measurement.reason or "no reason known")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gpubench import heat
 from gpubench.findings import Finding, FindingKind
-from gpubench.interval import Interval
+from gpubench.interval import MOST_DIGITS, Interval
 from gpubench.models.case import Case
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
@@ -261,6 +261,9 @@ ENOUGH_LAUNCHES = 5
 """The spread of so many launches holds what varies within them."""
 FP32_CONVOLUTION = 2.25
 """Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
+DIGITS_OF_ONE_LAUNCH = 3
+"""Of a throughput of which one process alone was seen: more would be of that process."""
+
 MOST_HALF_WIDTH = 0.5
 """Relative half-width of a step time up to which the throughput has an upper end."""
 LEAST_GAPS = 1000
@@ -445,6 +448,11 @@ class Measurement(Record, frozen=True, kw_only=True):
     def interval(self) -> Interval:
         """The throughput with its 95 % interval [samples/s]."""
         return Interval(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
+
+    @property
+    def digits(self) -> int:
+        """How many digits of the throughput are printed at most: few of one launch; others would differ."""
+        return DIGITS_OF_ONE_LAUNCH if len(self.launch_step_times_s) < 2 else MOST_DIGITS
 
     @property
     def output_error(self) -> float | None:

@@ -152,6 +152,10 @@ MARKET_ASKS = 0.5
 middles by 0.45 about that price, in the logarithm; 0.33^2 / 0.45^2."""
 
 
+SETS_ITS_PRICES = frozenset({"runpod"})
+"""Marketplaces that ask one price of a GPU for all their hosts, so that it stands as a list price does: of 14
+pairs of RunPod's dated prices in the shipped tables, 2 to 61 days apart, none moved."""
+
 SPOT_SPREAD = 0.38
 """Standard deviation of the logarithm of spot prices of one provider for one GPU, over the shipped tables:
 how far a price of long ago says nothing of today's. It gets there by halves, as an ask does."""

@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 import numpy as np
 
-from gpubench.arrays import Floats, Indices
+from gpubench.arrays import Indices
 from gpubench.labels import gpu_name, gpus_of
 from gpubench.models import Answer, BuyOrRent, Choice, PriceCondition, Ranking, Row, Sentence, SentenceKind
 from gpubench.offers.columns import Offers
@@ -101,24 +101,25 @@ TOSS_UP_ODDS = 2.0
 """Below these odds against the likeliest other GPUs an answer is a toss-up."""
 
 
-def _toss_up(found: Eligible, place: int, p_best: Floats) -> tuple[tuple[str, int, float], ...] | None:
-    """Return the GPUs of an answer and their likeliest rivals, each with its chance; None where it is sure.
-
-    Args:
-        found: What can do the job.
-        place: Of the row that answers.
-        p_best: The chance of every place to be the better answer; NaN where it is not worked out.
-    """
+def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
+    """Return an answer with the chance of its GPUs, and in a toss-up with that of their likeliest rivals."""
+    p_best = getattr(found.chances, f"p_{name}")
+    answer = Answer(choice=choice_of(found, made[place], found), p_best=getattr(made[place], f"p_{name}"))
     machines = found.pool.machine[found.order]
+    if np.isnan(p_best[place]):
+        return answer
     chances = np.bincount(machines, weights=np.nan_to_num(p_best))
     named = int(machines[place])
+    chances = chances.round(9)  # sums: what is certain is 1
+    answer = msgspec.structs.replace(answer, p_of_gpus=float(chances[named]))
     beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # guesses are named last
     rivals = np.where(np.isin(np.arange(len(chances)), [named, *beyond]), -1.0, chances)
     rival = int(np.argmax(rivals))
     if rivals[rival] <= 0 or chances[named] >= TOSS_UP_ODDS * rivals[rival]:
-        return None
+        return answer
     first = {machine: found.offers[int(np.argmax(machines == machine))] for machine in (named, rival)}
-    return tuple((each.gpu_key, each.gpu_count, float(chances[at])) for at, each in first.items())
+    both = tuple((each.gpu_key, each.gpu_count, float(chances[at])) for at, each in first.items())
+    return msgspec.structs.replace(answer, toss_up=both)
 
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
@@ -150,14 +151,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         offer_count=len(found),
         excluded=recorded(found.excluded),
         job=None if found.pool.work is None else found.pool.work.job,
-        answers={
-            name: Answer(
-                choice=choice_of(found, made[place], found),
-                p_best=getattr(made[place], f"p_{name}"),
-                toss_up=_toss_up(found, place, getattr(found.chances, f"p_{name}")),
-            )
-            for name, place in found.answers.items()
-        },
+        answers={name: _answered(found, made, name, place) for name, place in found.answers.items()},
         cloud=None if cloud is None else choice_of(found, made[cloud], found),
         owned=tuple(choice_of(found, made[place], found) for place, offer in mine if offer in quoted),
         asked=tuple(choice_of(found, made[place], found) for place in places_of_named(found)),

@@ -6,14 +6,21 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpubench.interval import Interval
-from gpubench.labels import card_condition, gpus_of
-from gpubench.models import Answer, Choice, Estimate, Pricing, Ranking, Row
+from gpubench.labels import SELLERS, card_condition, gpus_of
+from gpubench.models import Answer, Choice, Estimate, Offer, Pricing, Ranking, Row
 from gpubench.recommend.answer import BASES, TITLES, machine_name
 from gpubench.sentences import say
 from gpubench.units import count, format_chance, format_price, format_usd, plain
 
+COST = "You pay"
+"""What a job costs, the waiting not counted, as a column is called."""
+
+CHANCE = "Win chance"
+"""The chance that no other GPUs are a better answer, as a column is called."""
+
 _FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}
-_HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
+HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
+"""Units of a time, the longest first: from how many hours on, how many hours it is, its name."""
 
 
 class Line(NamedTuple):
@@ -29,9 +36,9 @@ class Line(NamedTuple):
     answers: tuple[Answer, ...] = ()
 
     @property
-    def chances(self) -> str:
+    def chances(self) -> tuple[str, ...]:
         """How likely it is each of them, with the likeliest rival of a toss-up."""
-        return " · ".join(dict.fromkeys(map(_chance, self.answers)))
+        return tuple(dict.fromkeys(map(_chance, self.answers)))
 
 
 def lines(ranking: Ranking) -> list[Line]:
@@ -53,11 +60,12 @@ def lines(ranking: Ranking) -> list[Line]:
 
 
 def _chance(answer: Answer) -> str:
-    """Return how likely it is the best answer; of a toss-up that of its GPUs, and of the likeliest others."""
+    """Return how likely no other GPUs are a better answer; of a toss-up also the chance of the likeliest."""
+    mine = format_chance(answer.p_of_gpus)
     if answer.toss_up is None:
-        return format_chance(answer.p_best)
-    (_, _, mine), (gpu_key, gpu_count, rival) = answer.toss_up
-    return f"{format_chance(mine)}\n{machine_name(gpu_key, gpu_count)} {format_chance(rival)}"
+        return mine
+    _, (gpu_key, gpu_count, rival) = answer.toss_up
+    return f"{mine} ({machine_name(gpu_key, gpu_count)} {format_chance(rival)})"
 
 
 def headline(ranking: Ranking) -> str:
@@ -76,11 +84,13 @@ def _in_words(ranking: Ranking, line: Line) -> str:
     what = f"{ranking.value_of(row).words()} {plain(ranking.value_unit, 60)}"
     if row.hours.value is not None:
         what = f"{hours_text(row)}, {row.cost_usd.by(format_usd)}"
-    who = seller(row).removesuffix("*")
-    chances = dict.fromkeys(format_chance(each.p_best) for each in line.answers if each.p_best is not None)
+    known = [each.p_of_gpus for each in line.answers if each.p_of_gpus is not None]
+    chances = dict.fromkeys(map(format_chance, known))
     if chances:
         what += f"; {' and '.join(chances)} to be best"
-    return say("headline", title=line.names, gpu=what_of(line.choice), seller=who, what=what)
+    return say(
+        "headline", title=line.names, gpu=what_of(line.choice), seller=seller(line.choice.offer), what=what
+    )
 
 
 def what_of(choice: Choice) -> str:
@@ -92,21 +102,21 @@ def what_of(choice: Choice) -> str:
     return f"{gpus_of(choice.offer)}{f', {said}' if said else ''}{host}, {format_price(choice.purchase_usd)}"
 
 
-def seller(row: Row) -> str:
-    """Return who has it, or that it is one's own or to be bought; a star marks a private host."""
-    offer = row.offer
+def seller(offer: Offer) -> str:
+    """Return who has it and of which kind they are, or that it is one's own or to be bought."""
     if offer.pricing is Pricing.OWNED:
         return "to buy" if offer.provider == "buy" else "yours"
     paid = " spot" if offer.pricing is Pricing.SPOT else ""
     if offer.pricing is Pricing.RESERVED and offer.term_years is not None:
         paid = f" for {count(offer.term_years, 'year')}"
-    return f"{plain(offer.provider, 40)}{paid}{'*' if offer.kind == 'marketplace' else ''}"
+    kind = f" ({SELLERS[offer.seller]})" if offer.seller is not None else ""
+    return f"{plain(offer.provider, 40)}{paid}{kind}"
 
 
 def hours_text(row: Row) -> str:
     """Return the time of the job with its interval, in one unit."""
     hours = row.hours.value or 0.0
-    of, unit = next((of, unit) for least, of, unit in _HOURS if hours >= least)
+    of, unit = next((of, unit) for least, of, unit in HOURS if hours >= least)
     ends = (None if each is None else each / of for each in (hours, row.hours.low, row.hours.high))
     return Interval(*ends).text(unit)
 

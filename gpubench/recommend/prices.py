@@ -22,6 +22,7 @@ from gpubench.offers.dates import (
     ASKS_HALF_LIFE_DAYS,
     DAYS_PER_YEAR,
     LEAST_ASK_SPREAD,
+    SETS_ITS_PRICES,
     SPOT_SPREAD,
     USUAL_DRIFT,
     AskKey,
@@ -85,6 +86,7 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
         moving[row] = market.card_share.get(every[row], 0.0)
     sigma = moving * market.drift * np.sqrt(days / DAYS_PER_YEAR)
     hosts = every.kind.equals("marketplace") & (every.price > 0)
+    hosts &= ~every.provider.is_in(SETS_ITS_PRICES.__contains__)
     for row in np.flatnonzero(hosts).tolist():
         offer = every[row]
         if (asks := market.asks.get((offer.gpu_key, offer.pricing))) is not None:
@@ -112,7 +114,8 @@ def expected_usd_per_hour(offer: Offer, market: Market) -> float:
     """Return what a buyer should expect to pay for an offer [USD/h of the instance]."""
     listed = float(offer.price_usd_per_hour)
     asks = market.asks.get((offer.gpu_key, offer.pricing))
-    if asks is None or offer.kind != "marketplace" or listed <= 0:
+    is_of_a_host = offer.kind == "marketplace" and offer.provider not in SETS_ITS_PRICES
+    if asks is None or not is_of_a_host or listed <= 0:
         return listed
     return _ask(listed, offer.gpu_count, asks, age_days(offer.price_date, market.today))[0]
 

@@ -121,7 +121,7 @@ def pull_request(run: Run, place: Path) -> tuple[str, str]:
     versions = f"torch {plain(software.torch or UNKNOWN, 40)}, driver {plain(software.driver or UNKNOWN, 30)}"
     limit = run.device.power_limit_w
     rows = [
-        f"| {plain(each.label, 160)} | {each.interval.rate(each.case.sample_unit)} |"
+        f"| {plain(each.label, 160)} | {each.interval.rate(each.case.sample_unit, each.digits)} |"
         for each in run.measurements
         if each.status is Status.OK
     ]

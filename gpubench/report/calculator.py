@@ -7,7 +7,7 @@ The script draws the same numbers (``gpubench.draws``) over the same factors. Wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
-from gpubench.labels import gpu_name, offer_name
+from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Offer, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
@@ -27,12 +28,12 @@ from gpubench.predict.answers import log_deviation, most_of, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend import candidates
-from gpubench.recommend.answer import BASES, OBJECTIVES, TITLES
+from gpubench.recommend.answer import ALIKE, BASES, TITLES
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR
 from gpubench.recommend.eligible import CandidateFinder, FilterResult, runnable_of, sift, unit_of
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
-from gpubench.recommend.lines import precisions_of
+from gpubench.recommend.lines import HOURS, precisions_of, seller
 from gpubench.recommend.owning import Ownership, offer_of, ownerships
 from gpubench.recommend.prices import prices_of
 from gpubench.recommend.rank import runs_of
@@ -58,29 +59,60 @@ DIGITS = 6
 FIRST = "resnet50"
 """The model that the page begins with where none is asked about: the one that most buyers know."""
 
-
-SELLERS = {"cloud": "cloud companies", "secure": "vetted hosts", "community": "private hosts"}
-
 SENTENCES = (
-    *("title", "one_answer", "exchange", "exchange_next", "fastest_is_sensible", "toss_up", "one_gpu_left"),
-    *("private_host_short", "nothing_meets", "relax_budget", "relax_deadline"),
-    *("pair", "pair_how", "price_age_short", "few_offers"),
+    *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
+    *("nothing_meets", "relax_budget", "relax_deadline", "pair", "pair_how", "price_age_short"),
 )
 
-WORDS: dict[str, dict[str, str]] = {
+WORDS: Mapping[str, Mapping[str, str]] = {
     "titles": TITLES,
-    "objectives": OBJECTIVES,
     "bases": BASES,
+    "sellers": SELLERS,
+    "regions": REGIONS,
     "labels": {
         "nothing": "nothing",
         "anybody": "anybody",
         "anywhere": "anywhere",
         "hours": "time of the job",
         "usd": "US dollars of the job",
+        "shade": "nine cases in ten",
+        "frontier": FRONTIER,
         "copied": "Copied.",
     },
 }
 """Names of what is chosen, of the columns and of the axes."""
+
+OPTIONS = {
+    "precision": "--precision",
+    "samples": "--samples",
+    "worth": "--hour-worth",
+    "budget": "--budget-usd",
+    "deadline": "--deadline-hours",
+    "have": "--have",
+    "seller": "--seller",
+    "region": "--region",
+    "spot": "--spot",
+}
+"""What the page asks, as the options of its command."""
+
+TICKS = {
+    "hours": [
+        (number * seconds / 3600, f"{number} {unit}")
+        for unit, seconds, numbers in (
+            ("s", 1, (1, 2, 5, 10, 30)),
+            ("min", 60, (1, 2, 5, 10, 30)),
+            ("h", 3600, (1, 2, 5, 10, 24)),
+            ("days", 86400, (2, 5, 10, 30, 100, 365)),
+        )
+        for number in numbers
+    ],
+    "usd": [
+        (figure, f"${figure:,.0f}" if figure >= 1 else f"${figure:g}")
+        for power in range(-4, 8)
+        for figure in (digit * 10.0**power for digit in (1, 2, 5))
+    ],
+}
+"""Where an axis may have a line, and what stands there."""
 
 
 @traced_once()
@@ -126,10 +158,13 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "gpus": {key: _card(key) for key in sorted(filtered.kept.gpu_key.present)},
         "filters": _filters(asked),
         "sentences": {name: texts()[name] for name in SENTENCES},
-        "sellers": SELLERS,
         **WORDS,
+        "alike": ALIKE,
+        "units": HOURS,
+        "options": OPTIONS,
+        "ticks": TICKS,
+        "inverse_normal": INVERSE_NORMAL,
         "costs": _costs(asked),
-        "regions": REGIONS,
         "offers": _offers(market, filtered, found),
         "offer_count": len(whole.kept),
         "starts": list(starts),
@@ -281,7 +316,7 @@ def _offers(
     given = {offer for offer, each in filtered.owned.items() if each.purchase_usd}
     return [
         {
-            "provider": plain(offer.provider, 40),
+            "who": seller(offer),
             "name": offer_name(offer),
             "gpu": offer.gpu_key,
             "count": offer.gpu_count,
@@ -292,9 +327,9 @@ def _offers(
             "delivered": _short(share),
             "pricing": offer.pricing.value,
             "seller": offer.seller,
+            "is_own": offer.pricing is Pricing.OWNED and offer.provider == "own",
             "is_host": offer.kind == "marketplace",
             "regions": [each for each in REGIONS if offer.region and is_in(offer.region, each)],
-            "region": plain(offer.region or "", 40),
             "age_days": age_days(offer.price_date, today),
             "have": f"{offer.gpu_count}x {offer.gpu_key}" if _is_to_choose(offer, given) else None,
             "doubt": filtered.doubt(offer),

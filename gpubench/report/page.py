@@ -21,6 +21,7 @@ from gpubench.files import write_file
 from gpubench.folders import package_text
 from gpubench.models import Row
 from gpubench.options import options_of, takes_options_of
+from gpubench.recommend.lines import CHANCE, COST
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import head
@@ -32,7 +33,8 @@ from gpubench.report.still import still_of
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import HEADINGS, own_sections
 from gpubench.sections.words import moment_words
-from gpubench.units import plain
+from gpubench.sentences import say
+from gpubench.units import format_whole, plain
 
 MOST_OFFERS = 1000
 """Rows of a ranking whose figures a page carries: each takes 0.4 kB of it, packed."""
@@ -147,6 +149,9 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
         still = still_of(data.ranking, begin["model"])
     return environment().get_template("page.html.j2").render(
         still=still,
+        few=_few_offers(data.calculator),
+        cost=COST,
+        chance=CHANCE,
         as_of=data.today.isoformat(),
         no_answer=data.ranking_problem and plain(data.ranking_problem, 400),
         calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
@@ -163,10 +168,16 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
         css=_asset("page.css"),
-        js=_asset("page.js"),
-        ranker=_asset("rank.js"),
-        asker=_asset("calculator.js"),
+        script=_asset("rank.js") + _asset("calculator.js") + _asset("page.js"),
     )  # fmt: skip
+
+
+def _few_offers(calculator: Mapping[str, Any] | None) -> str:
+    """Return what is said of a page that chooses from some of the offers alone."""
+    if calculator is None or len(calculator["offers"]) == calculator["offer_count"]:
+        return ""
+    shown, count = (format_whole(each) for each in (len(calculator["offers"]), calculator["offer_count"]))
+    return say("few_offers", shown=shown, count=count)
 
 
 def _best_of_each_machine(data: ReportData) -> ReportData:

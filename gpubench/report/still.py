@@ -20,7 +20,7 @@ class Still:
 
     Attributes:
         title: Model, job and precision.
-        three: For each different answer: its names, GPUs and seller, time, cost, basis, chances.
+        three: For each different answer: its names, GPUs, seller, time, cost, basis, chances.
         rows: For each machine: GPUs, seller, time, cost, price of an hour, memory, basis, chance.
     """
 
@@ -42,11 +42,12 @@ def still_of(ranking: Ranking, model: str) -> Still:
         three=tuple(
             (
                 line.names,
-                f"{gpus_of(line.choice.offer)}, {seller(line.choice.row)}",
+                gpus_of(line.choice.offer),
+                seller(line.choice.offer),
                 _ranged(hours_text(line.choice.row)),
                 _ranged(line.choice.row.cost_usd.by(format_usd)),
                 basis_text(line.choice.row),
-                " · ".join(format_chance(each.p_best) for each in line.answers),
+                " · ".join(line.chances),
             )
             for line in named
         ),
@@ -67,7 +68,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     spec = load_specs().get(row.offer.gpu_key)
     return (
         gpus_of(row.offer),
-        seller(row),
+        seller(row.offer),
         hours_text(row),
         row.cost_usd.by(format_usd),
         f"{format_usd(row.usd_per_hour.value)}/h",

@@ -11,7 +11,7 @@ from gpubench.blocks.charts import BASIS_LOOKS, BLUE, Look, Mark, dots, dress, l
 from gpubench.blocks.parts import Figure
 from gpubench.errors import MisuseError
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus_of, offer_name
+from gpubench.labels import FRONTIER, gpu_name, gpus_of, offer_name
 from gpubench.models import Ranking, Row, Run
 from gpubench.record.figures import frame
 from gpubench.report.calculator import WORDS
@@ -128,7 +128,7 @@ def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
             steps.append((row.hours.value, usd))
     return {
         "type": "scatter",
-        "name": "nothing is faster and cheaper",
+        "name": FRONTIER,
         "mode": "lines",
         "x": [hours for hours, _ in steps],
         "y": [usd for _, usd in steps],
@@ -155,7 +155,7 @@ def run_figure(run: Run) -> Plot:
         Mark(
             row=label(m.label, 60),
             interval=m.interval,
-            hover=label(m.interval.text()),
+            hover=label(m.interval.text(digits=m.digits)),
             kind=m.case.precision,
         )
         for m in rows

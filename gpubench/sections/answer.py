@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
-from gpubench.labels import CONDITION_WORDS, gpus_of, price_of, pricing_words
+from gpubench.labels import CONDITION_WORDS, SELLERS, gpus_of, price_of, pricing_words
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking, Row
 from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
 from gpubench.recommend.lines import (
+    CHANCE,
+    COST,
     Line,
     basis_text,
     hours_text,
@@ -58,17 +60,22 @@ def answer_table(ranking: Ranking) -> Table:
     if any(line.choice.row.hours.value is not None for line in rows):
         figures = [
             number("Time", _of(hours_text)),
-            number("Cost", _of(lambda row: row.cost_usd.by(format_usd))),
+            number(COST, _of(lambda row: row.cost_usd.by(format_usd))),
         ]
     return table(
         "",
         rows,
         text("", lambda line: line.names),
         text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
-        text("Seller", lambda line: seller(line.choice.row)),
+        text("Seller", _seller),
         *figures,
-        number("Likely best", lambda line: line.chances),
+        number(CHANCE, lambda line: " · ".join(map(stacked, line.chances))),
     )
+
+
+def _seller(line: Line) -> str:
+    """Return who sells it, and on a second line of which kind, where it is no company."""
+    return stacked(seller(line.choice.offer)).removesuffix(f"\n{SELLERS['cloud']}")
 
 
 def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
@@ -107,16 +114,14 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
 WORDS_OF_THE_RATE = 15
 """Of what an hour of waiting counts and costs, which has room beside what was asked."""
 
-WORDS_OF_THE_REST = 11
-"""Of the star's meaning, the rule of the table, and what says how to see more."""
+WORDS_OF_THE_REST = 7
+"""Of the rule of the table, and what says how to see more."""
 
 
 def screen(ranking: Ranking) -> list[Part]:
     """Return the first screen: title, answers, and the sentences that there is room for."""
     shown = answer_table(ranking)
     kept, left = _kept(ranking, shown)
-    if any("*" in row[2] for row in shown.rows):
-        kept.append(say("private_host_short"))
     rest = f"{count(left, 'more remark')}, {count(len(ranking.by_gpu), 'GPU')}: --table"
     return [
         Paragraph(text=title(ranking), tone="headline"),
@@ -127,10 +132,8 @@ def screen(ranking: Ranking) -> list[Part]:
 
 
 def remarks(ranking: Ranking) -> list[str]:
-    """Return every sentence but the notes, and what the star means."""
-    said = [plain(each, 600) for each in (*_beside(ranking), *ranking.said("caution"))]
-    hosts = any(seller(line.choice.row).endswith("*") for line in lines(ranking))
-    return [*said, *([say("private_host_short")] if hosts else [])]
+    """Return every sentence but the notes."""
+    return [plain(each, 600) for each in (*_beside(ranking), *ranking.said("caution"))]
 
 
 def _render(data: ReportData) -> Block:

@@ -128,7 +128,7 @@ def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -
     """One workload: a row for each precision, batch, layout, job and recipe, a dot for each execution."""
     marks = []
     for r in group:
-        case, words = r.case, r.measurement.interval.text()
+        case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
         version = f", version {case.workload_version}" if case.workload_version != 1 else ""
         below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title says which is the best
         marks.append(

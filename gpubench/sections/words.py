@@ -93,7 +93,7 @@ def rate_of(measurement: Measurement) -> str:
 
     In no more digits than the interval supports.
     """
-    return stacked(measurement.interval.rate(measurement.case.sample_unit))
+    return stacked(measurement.interval.rate(measurement.case.sample_unit, measurement.digits))
 
 
 def case_words(case: Case) -> str:
@@ -155,7 +155,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     if heaviest is None:
         return ()
     m = heaviest.measurement
-    point, ends = m.interval.apart()
+    point, ends = m.interval.apart(m.digits)
     alone = " of one process" if m.within_one_process else ""
     flags = heaviest.doubts
     flagged = f"; flagged {listing(flags)}" if flags else ""

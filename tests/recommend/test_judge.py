@@ -396,7 +396,7 @@ def test_an_unstated_form_factor_ranks_as_the_slowest_and_says_so():
     unstated = "nvidia-h100-unstated-80gb"
     ranking = rank_of([offer(unstated)], {unstated: 1700.0})
     assert any("slowest" in note for note in ranking.said("note"))
-    assert "form factor unstated" in headline(ranking)
+    assert "(SXM or PCIe)" in headline(ranking)
 
 
 def test_what_cannot_run_these_workloads_says_why():
@@ -566,7 +566,11 @@ def test_offers_of_the_same_gpus_add_up_in_a_toss_up():
     chances = {row.offer.gpu_key: 0.0 for row in ranking.rows}
     for row in ranking.rows:
         chances[row.offer.gpu_key] += row.p_cheapest
-    assert dict(each[::2] for each in ranking.answers["cheapest"].toss_up) == pytest.approx(chances)
+    cheapest = ranking.answers["cheapest"]
+    assert dict(each[::2] for each in cheapest.toss_up) == pytest.approx(chances)
+    assert cheapest.p_of_gpus == pytest.approx(chances[cheapest.row.offer.gpu_key])
+    fastest = ranking.answers["fastest"]  # two offers of it end at the same time, and share its chance
+    assert fastest.p_of_gpus == pytest.approx(2 * fastest.p_best)
 
 
 def test_a_start_that_nobody_gave_has_an_interval_and_one_that_was_given_has_none():

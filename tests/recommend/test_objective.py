@@ -36,7 +36,7 @@ def test_spot_losses_reach_the_order_of_a_job():
         assert first.pareto
         assert not second.pareto
         assert ranking.verdict.startswith(
-            "Cheapest · Sensible · Fastest: 1x H100 SXM5 80GB, acme: 9.26 h, $13.89"
+            "Cheapest · Sensible · Fastest: 1x H100 SXM5 80GB, acme (cloud): 9.26 h, $13.89"
         )
     kept = rank_of(offers, {H100: 3000.0}, samples=1e8, spot=True, spot_lost=0.4)
     assert kept.rows[0].offer.pricing is Pricing.SPOT

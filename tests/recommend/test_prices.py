@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from gpubench import rank
-from gpubench.models import Asks, PriceCondition, Pricing
+from gpubench.folders import data_table
+from gpubench.models import Asks, Offer, PriceCondition, Pricing
 from gpubench.offers import snapshot
-from gpubench.offers.dates import price_day
+from gpubench.offers.dates import SETS_ITS_PRICES, has_day, price_day
 from gpubench.offers.refresh import refresh
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.offers.sources import Quote
@@ -87,6 +88,28 @@ def test_an_ask_is_as_listed_when_fresh_and_any_other_hosts_when_old():
     assert np.median(ancient) == pytest.approx(0.8, rel=0.02)
     assert np.log(ancient).std() == pytest.approx(0.3, rel=0.03)
     assert abs(np.corrcoef(old, ancient)[0, 1]) < 0.05, "each host asks for itself"
+
+
+def test_what_a_marketplace_sets_for_all_its_hosts_stands_as_a_list_price():
+    old = {"kind": "marketplace", "price_date": "2026-08-20"}
+    ask, of_all = (offer(H100, 0.2, provider=name, **old) for name in ("vast", "runpod"))
+    assert expected_usd_per_hour(of_all, MARKET) == 0.2 < expected_usd_per_hour(ask, MARKET)
+    prices = prices_of([ask, of_all], MARKET)
+    assert prices.expected.tolist()[1] == 0.2
+    assert prices.sigma[1] == pytest.approx(0.3 * math.sqrt(92 / 365.25))
+
+
+def test_no_price_of_such_a_marketplace_has_moved_in_the_shipped_tables():
+    """Hosts of Vast moved by a half within two months; of RunPod the same GPU costs the same on each day."""
+    of_each: dict[tuple[str, int], dict[str, set[float]]] = {}
+    for each in data_table("offers.csv", Offer):
+        is_ask = each.kind == "marketplace" and each.pricing is Pricing.ON_DEMAND
+        if each.provider in SETS_ITS_PRICES and is_ask and has_day(each.price_date):
+            of_days = of_each.setdefault((each.gpu_key, each.gpu_count), {})
+            of_days.setdefault(each.price_date, set()).add(each.usd_per_gpu_hour)
+    twice = [days for days in of_each.values() if len(days) > 1]
+    assert len(twice) > 5
+    assert all(len({min(usd) for usd in days.values()}) == 1 for days in twice)
 
 
 def test_a_fresh_ask_is_unsure_alone_and_among_others_and_a_list_price_is_not():

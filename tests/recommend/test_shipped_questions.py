@@ -65,11 +65,13 @@ def table(name: str) -> list[dict[str, str]]:
 def expected(offer: Offer) -> float:
     """What to expect to pay by the table alone: a list price, or an ask that returns to the middle of all.
 
+    RunPod asks one price of a GPU for all its hosts.
+
     Between two middle asks it is their geometric mean. Where clouds list the GPU, 0.56 of the median of theirs
     counts as half an ask more.
     """
     listed = float(offer.price_usd_per_hour)
-    if offer.kind != "marketplace":
+    if offer.kind != "marketplace" or offer.provider == "runpod":
         return listed
     newest = {}
     for each in sorted(table("offers.csv"), key=lambda row: f"{row['price_date']}-01-01"):
@@ -118,7 +120,7 @@ def test_what_is_cheapest_where_nothing_is_named():
     assert row["price_usd_per_hour"] == pytest.approx(0.1842, abs=1e-4)
     assert row["hours"] == pytest.approx(24 / in_memory.score.value + 1 / 6)
     assert row["cost_usd"] == pytest.approx(row["hours"] * 0.1842, rel=1e-3)
-    assert answer(*dollars).verdict.startswith("Cheapest · Sensible: 1x RTX 3090, vast: ")
+    assert answer(*dollars).verdict.startswith("Cheapest · Sensible: 1x RTX 3090, vast (private host): ")
 
 
 @pytest.mark.parametrize("words", [(), ("resnet50", "--spot")], ids=["nothing named", "spot"])

@@ -12,13 +12,17 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from command import gpubench
 from own_net import own_net
 
-from gpubench.draws import normals, uniforms
+from gpubench.cli.app import app
+from gpubench.draws import INVERSE_NORMAL, normals, uniforms
 from gpubench.errors import MisuseError
 from gpubench.folders import package_text
-from gpubench.labels import offer_name
+from gpubench.labels import gpus, offer_name
+from gpubench.recommend.answer import BASES
+from gpubench.recommend.lines import CHANCE
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import write_run
@@ -29,6 +33,7 @@ from . import samples
 from .test_browser import browser  # noqa: F401 - a fixture of this module too
 
 SETTINGS = 60
+ROOT = Path(__file__).parents[2]
 
 
 @cache
@@ -77,9 +82,9 @@ def test_draws_of_two_names_have_nothing_in_common():
 
 def test_python_and_the_script_draw_the_same(engine):
     for seed, names in ((0, ("gpu", "nvidia-h100-sxm-80gb")), (12345, ("price", "ü", "")), (1, ())):
-        script = "([draws, seed, names]) => { const r = ranker({draws, seed, costs: {}}); return "
+        script = "([draws, seed, names, inverse_normal]) => { const r = ranker({draws, seed, inverse_normal, costs: {}}); return "
         script += "[[...r.uniforms(draws, seed, ...names)], [...r.normals(draws, seed, ...names)]]; }"
-        flat, normal = engine.evaluate(script, [5_000, seed, list(names)])
+        flat, normal = engine.evaluate(script, [5_000, seed, list(names), INVERSE_NORMAL])
         assert flat == uniforms(5_000, seed, *names).tolist()
         assert normal == pytest.approx(normals(5_000, seed, *names).tolist(), rel=1e-12)
 
@@ -134,7 +139,7 @@ ANSWER = """([data, settings]) => {
     const began = performance.now(), found = rank.answer(asked.at, asked);
     const told = ({ offer, gpu, hours, usd, total, chances }) =>
     ({ offer: [offer.name, offer.gpu, offer.count, offer.usd], is_guess: gpu.is_guess, hours, usd, total, chances });
-    const answers = Object.entries(found.answers).map(([name, of]) => [name, [of.row.offer.name, of.row.offer.gpu], Boolean(of.tossUp)]);
+    const answers = Object.entries(found.answers).map(([name, of]) => [name, [of.row.offer.name, of.row.offer.gpu], of.p, Boolean(of.rival)]);
     return { ms: performance.now() - began, rows: found.rows.map(told), answers };
   });
 }"""
@@ -170,7 +175,12 @@ def test_the_script_answers_as_the_library_does(engine):
                 if (chance := getattr(row, f"p_{name}")) is not None:
                     assert each["chances"][name] == pytest.approx(chance, abs=0.002)
         assert script["answers"] == [
-            [name, [offer_name(of.row.offer), of.row.offer.gpu_key], of.toss_up is not None]
+            [
+                name,
+                [offer_name(of.row.offer), of.row.offer.gpu_key],
+                pytest.approx(of.p_of_gpus, abs=0.002),
+                of.toss_up is not None,
+            ]
             for name, of in ranking.answers.items()
         ], setting
     assert answered > SETTINGS / 2
@@ -235,21 +245,42 @@ def test_the_command_of_the_page_leaves_settings_to_their_file():
     assert _filters(asked) == ["--count", "2", "--recipe", "checkpointing=full"]
 
 
-def test_the_command_of_the_page_gives_its_answer(opened, path):
-    page = opened("#model=vit_b16&precision=fp32&samples=5e6&worth=10&seller=cloud&region=eu&spot=1")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "model=vit_b16&precision=fp32&samples=5e6&worth=10&seller=cloud&region=eu&spot=1",
+        "model=vgg16&samples=2e8&worth=0",
+        "model=llama_8b_qlora&deadline=200&budget=900",
+        "model=llama_8b&samples=3e7&seller=secure",
+        "model=resnet50&worth=50&have=2x+nvidia-geforce-rtx-4090-24gb",
+        "model=unet_ddpm&region=us&spot=1&worth=0.5",
+    ],
+)
+def test_the_command_of_the_page_gives_its_answer(opened, path, asked):
+    page = opened(f"#{asked}")
     words = shlex.split(page.locator("#command").inner_text())
-    assert words[:3] == ["gpubench", "rank", "vit_b16"]
+    model = re.match(r"model=(\w+)", asked)[1]
+    assert words[:3] == ["gpubench", "rank", model]
     place = ["--results", str(path).rpartition("/")[0], "--as-of", samples.TODAY.isoformat()]
-    done = gpubench(None, *words[1:], *place, "--json")
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, [*words[1:], *place, "--json"])
+    assert done.exit_code == 0, done.output
     ranking = json.loads(done.stdout)
     told = {name: ranking["rows"][of["row"]] for name, of in ranking["answers"].items()}
-    shown = [row for row in three(page) for _ in row[0].split(" \u00b7 ")]
-    for (name, row), cells in zip(told.items(), shown, strict=True):
-        assert name.capitalize() in cells[0]
-        assert cells[1].startswith(f"{row['gpu_count']}x ")
-        assert row["provider"] in cells[1]
-        assert f"${row['cost_usd']:,.2f}" in cells[3]
+    shown = {name: row for row in three(page) for name in row[0].split(" \u00b7 ")}
+    for name, row in told.items():
+        cells = shown[name.capitalize()]
+        assert cells[1] == gpus(row["gpu_key"], row["gpu_count"])
+        assert cells[2].startswith("yours" if row["pricing"] == "owned" else row["provider"])
+        for figure, cell in (("hours", cells[3]), ("cost_usd", cells[4])):
+            likely, low, high = (row[f"{figure}{end}"] for end in ("", "_low", "_high"))
+            assert figures_of(cell, figure) == pytest.approx([likely, low, high], rel=0.06)
+
+
+def figures_of(cell: str, figure: str) -> list[float]:
+    """What a cell says, in hours or dollars."""
+    hours = {"days": 24, "h": 1, "min": 1 / 60, "s": 1 / 3600}
+    unit = 1 if figure == "cost_usd" else next(of for name, of in hours.items() if f" {name}" in cell)
+    return [float(each) * unit for each in re.findall(r"[\d.]+", cell.replace(",", ""))]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +324,47 @@ def test_two_dots_are_compared_and_every_named_one_can_be_reached_by_keys(opened
     pair = r".+ against .+: [\d.,]+ \(.+ to .+\) times faster, [\d.,]+ \(.+ to .+\) times the dollars\."
     assert re.fullmatch(pair, page.locator("#pair").inner_text())
     assert page.locator("#tip").is_visible()
-    assert page.locator("#tip div").count() == 7
+    said = page.locator("#tip div").all_inner_texts()
+    assert len(said) == 9
+    for of_a_hover in (
+        r"\dx .+",  # GPUs
+        r".+ \((cloud|vetted host|private host)\)",
+        r"[\d.]+ (days|h|min|s) \(.+ to .+\)",
+        r"\$[\d.,]+ \(\$.+ to \$.+\)",
+        r"\$[\d.]+/h",
+        r"[\d.]+ GiB",
+        "|".join(BASES.values()),
+        r"The price is \d+ days old\.",
+    ):
+        assert [each for each in said if re.fullmatch(of_a_hover, each)], of_a_hover
+
+
+def test_the_legend_is_of_what_is_drawn_and_looks_like_it(opened):
+    page = opened("#model=vgg16&precision=fp32")
+    shown = page.locator("#legend > span").all_inner_texts()
+    kinds = [name for name, words in BASES.items() if words in shown]
+    assert {"measured", "predicted"} <= set(kinds)
+    assert shown == [*(BASES[name] for name in kinds), "nine cases in ten"]
+    look = "e => { const of = getComputedStyle(e); return [of.fill, of.stroke, of.strokeDasharray]; }"
+    for name in BASES:
+        drawn = page.locator(f"#hero circle.{name}:not(.answer)")
+        assert (name in kinds) == (page.locator(f"#hero circle.{name}").count() > 0)
+        if drawn.count():
+            assert page.eval_on_selector(f"#legend circle.{name}", look) == drawn.first.evaluate(look)
+    assert "also counts $2.00 an hour of waiting" in page.locator("#worth").inner_text()
+
+
+def test_the_first_screen_has_no_word_of_the_glossary(opened):
+    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8").partition("\n## Words\n")[2]
+    terms = [term for entry in re.findall(r"- \*\*(.+?)\*\*:", text) for term in entry.split(", ")]
+    assert {"anchor", "marketplace", "P(best)"} <= set(terms)
+    shown = opened(viewport={"width": 1280, "height": 800}).locator("body").inner_text()
+    first = shown.partition("Copy as command")[0].casefold()
+    assert [term for term in terms if re.search(rf"\b{re.escape(term.casefold())}(?!\w)", first)] == []
+
+
+def test_a_phone_names_the_chance_as_the_table_does():
+    assert f'content: "{CHANCE.lower()} "' in package_text("report/templates/page.css")
 
 
 def test_a_measured_row_says_so(opened):
@@ -387,6 +458,27 @@ def test_the_shipped_models_are_all_there_at_every_precision():
 def test_a_page_without_a_run_is_small(tmp_path):
     made = report(tmp_path / "page.html", tmp_path, as_of=samples.TODAY)
     assert Path(made).stat().st_size <= 500_000
+
+
+def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file(browser, tmp_path):  # noqa: F811
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    (step,) = re.findall(r"run: \S+/gpubench (report --public .+)", workflow)
+    assert re.search(r"upload-artifact@v4\n +with:\n +name: site\n +path: site\n", workflow)
+    done = gpubench(None, *shlex.split(step), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    site = tmp_path / "site"
+    assert json.loads((site / "data.json").read_text(encoding="utf-8"))["runs"] == []
+    for path in site.iterdir():
+        assert str(tmp_path) not in path.read_text(encoding="utf-8")
+    context = browser.new_context()
+    page = context.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"file://{site / 'index.html'}#model=vgg16&worth=0")
+    page.locator("html[data-answered]").wait_for(state="attached")
+    assert three(page)[0][0] == "Cheapest \u00b7 Sensible"
+    assert requests == [page.url.partition("#")[0]]
+    context.close()
 
 
 def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path):  # noqa: F811

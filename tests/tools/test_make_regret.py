@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from types import SimpleNamespace
 
@@ -57,9 +58,10 @@ def test_regret_is_what_the_named_gpu_costs_above_the_best(three: Settings) -> N
 
 
 def test_disappointment_is_the_speed_that_was_read_against_the_one_told(three: Settings) -> None:
-    named, every = disappointments(three)
+    named, every, beside = disappointments(three)
     assert np.exp(named).tolist() == [pytest.approx(2.0 / 2.5)]
     assert np.exp(every).tolist() == [pytest.approx(x) for x in (1.0, 0.8, 1.5)]
+    assert beside.tolist() == [pytest.approx(math.log(0.8) - math.log(0.8 * 1.5) / 3)]
 
 
 @pytest.mark.usefixtures("monkeypatch")

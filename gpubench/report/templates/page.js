@@ -1,38 +1,23 @@
-"use strict";
 // Draws the embedded figures in the colors of the moment (light, dark, print), and saves the raw data.
 (async () => {
-  const at = (id) => document.getElementById(id);
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-  const unpacked = async (id) => {
-    const bytes = Uint8Array.from(atob(at(id).textContent), (c) => c.charCodeAt(0));
-    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-  };
   const palette = JSON.parse(at("palette").textContent);
   const figures = at("figures") ? JSON.parse(await unpacked("figures")) : {};
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const config = { displayModeBar: false, responsive: true, showTips: false };
   const NARROW_PX = 560;
   const PRINT_WIDTH_PX = 690; // what A4 and Letter leave between the margins at 96 px to the inch
 
   // Figures are drawn in the light colors; on a dark page each is swapped for its twin.
-  const recolor = (value) => {
-    if (typeof value === "string") return palette[value] ?? value;
-    if (Array.isArray(value)) return value.map(recolor);
-    if (value && typeof value === "object")
-      return Object.fromEntries(Object.entries(value).map(([key, v]) => [key, recolor(v)]));
-    return value;
-  };
+  const recolor = (figure) => JSON.parse(JSON.stringify(figure, (_, value) => palette[value] ?? value));
 
   // On a phone the labels of a row chart would take its width: there they stand above their marks.
-  const heights = new Map();
   const narrow = (place, layout) => {
-    if (!heights.has(place.id)) heights.set(place.id, parseFloat(place.style.height));
-    if (!layout.meta?.labels_above_where_narrow || place.clientWidth >= NARROW_PX) return heights.get(place.id);
-    const labels = layout.yaxis.ticktext;
-    const height = heights.get(place.id) + 16 * labels.length;
+    const wide = Number(place.dataset.height), labels = layout.yaxis?.ticktext;
+    if (!layout.meta?.labels_above_where_narrow || place.clientWidth >= NARROW_PX) return wide;
+    const height = wide + 16 * labels.length;
     layout.yaxis.showticklabels = false;
     layout.yaxis.range = [labels.length - 0.5, -1]; // the first label clears the axis
-    if (layout.legend.y > 1) layout.legend.y = 1 + ((layout.legend.y - 1) * heights.get(place.id)) / height;
+    if (layout.legend.y > 1) layout.legend.y = 1 + ((layout.legend.y - 1) * wide) / height;
     layout.annotations = labels.map((text, row) => ({
       text: text.replace("<br>", " · "), x: 0, xref: "paper", xanchor: "left", y: row, yshift: 13,
       showarrow: false, font: { size: 11, color: layout.font.color },
@@ -48,20 +33,18 @@
     if (printing) layout.width = place.closest(".many") ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
     place.style.height = `${layout.height}px`;
     const dress = printing || !dark.matches ? structuredClone : recolor;
-    Plotly.react(place, dress(figures[id].data), dress(layout), config);
+    Plotly.react(place, dress(figures[id].data), dress(layout), { displayModeBar: false, responsive: true, showTips: false });
     drawn.add(id);
   };
   const closed = (chart) => chart.closest("details:not([open])") !== null;
   const drawOpen = () => all(".chart").filter((c) => !closed(c) && !drawn.has(c.id)).forEach((c) => draw(c.id));
-  const redraw = () => { const ids = [...drawn]; drawn.clear(); ids.filter((id) => !closed(at(id))).forEach((id) => draw(id)); };
+  const redraw = () => { drawn.clear(); drawOpen(); };
 
   // Charts of open sections are drawn at once, those of closed ones when they are opened.
-  const sections = all("details.section");
-  sections.forEach((section) => section.addEventListener("toggle", drawOpen));
+  all("details.section").forEach((section) => section.addEventListener("toggle", drawOpen));
   const reveal = () => {
     const target = location.hash.length > 1 && !location.hash.includes("=") ? at(decodeURIComponent(location.hash.slice(1))) : null;
-    const section = target?.closest("details.section");
-    if (section) section.open = true;
+    target?.closest("details.section")?.setAttribute("open", "");
     target?.scrollIntoView();
   };
   window.addEventListener("hashchange", reveal);
@@ -75,11 +58,6 @@
   window.addEventListener("afterprint", () => {
     opened.forEach((section) => { section.open = false; });
     redraw();
-  });
-  let width = window.innerWidth;
-  window.addEventListener("resize", () => {
-    if ((width < NARROW_PX) !== (window.innerWidth < NARROW_PX)) redraw();
-    width = window.innerWidth;
   });
   dark.addEventListener("change", redraw);
 
@@ -99,5 +77,12 @@
     drawOpen();
   }
   reveal();
+  const drawAnswer = await answered;
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (width !== window.innerWidth) drawAnswer?.();
+    if ((width < NARROW_PX) !== (window.innerWidth < NARROW_PX)) redraw();
+    width = window.innerWidth;
+  });
   document.documentElement.dataset.ready = "yes";
 })();

@@ -2,7 +2,7 @@
 "use strict";
 const ranker = (data) => {
   const D = data.draws, costs = data.costs, Z90 = 1.6448536269514722, SECONDS_PER_HOUR = 3600, SECOND = 1 / 3600;
-  const ROUNDING = 1e-9, TOSS_UP_ODDS = 2, ENDS = [0.05, 0.95], SQUARED_90 = 4.605; // of two normal deviates together
+  const ROUNDING = 1e-9, TOSS_UP_ODDS = 2, ENDS = [0.05, 0.95], SQUARED_90 = 4.605, OUTLINE_POINTS = 48; // 4.605 is of two normal deviates together
   const zeros = () => new Float64Array(D);
 
   // --- random numbers by name, as gpubench.draws has them ---------------------------------------------------
@@ -11,15 +11,13 @@ const ranker = (data) => {
     x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
     return (x ^ (x >>> 16)) >>> 0;
   };
+  const { near, far, farthest } = data.inverse_normal;
   const ratio = ([above, below], x) => above.reduce((sum, c) => sum * x + c, 0) / below.reduce((sum, c) => sum * x + c, 0);
-  const NEAR = [[59.10937472, 159.29113202, 50.434271938, 3.3871327179], [67.1875636, 78.757757664, 17.895169469, 1]];
-  const FAR = [[0.17023821103, 1.3067284816, 2.75681539, 1.4234372777], [0.12021132975, 0.7370016425, 1]];
-  const FARTHEST = [[0.017337203997, 0.42868294337, 3.081226386, 6.657905115], [0.012258202635, 0.24197894225, 1]];
   const inverseNormal = (p) => {
     const q = p - 0.5;
-    if (Math.abs(q) <= 0.425) return q * ratio(NEAR, 0.180625 - q * q);
+    if (Math.abs(q) <= 0.425) return q * ratio(near, 0.180625 - q * q);
     const r = Math.sqrt(-Math.log(Math.min(p, 1 - p)));
-    return Math.sign(q) * (r <= 5 ? ratio(FAR, r - 1.6) : ratio(FARTHEST, r - 5));
+    return Math.sign(q) * (r <= 5 ? ratio(far, r - 1.6) : ratio(farthest, r - 5));
   };
   const uniforms = (n, seed, ...names) => {
     let key = 0x811c9dc5;
@@ -61,7 +59,7 @@ const ranker = (data) => {
       const key = `${offer.count}x ${offer.gpu}`, found = machine.get(key);
       if (!found || offer.barred.includes(at)) return [];
       const gpu = gpus[offer.gpu], spread = found[offer.is_host ? 4 : 3];
-      const isHere = offer.pricing === "owned" && offer.provider === "own" && gpu.certain !== null;
+      const isHere = offer.is_own && gpu.certain !== null;
       const limit = !photographs ? Infinity
         : offer.delivered * (offer.vcpus === null ? Infinity : (offer.vcpus * costs.images_per_vcpu_s) / photographs);
       const rate = gpu.samples_per_s * offer.count * found[2] * offer.delivered, certain = isHere ? gpu.certain : 1;
@@ -153,19 +151,14 @@ const ranker = (data) => {
     });
   };
   // How often each row is the least of a draw; rows that are alike share the win.
-  const wins = (count, figure) => {
-    const least = zeros().fill(Infinity), winners = zeros(), won = new Float64Array(count);
-    for (let i = 0; i < count; i++) {
-      const of = figure(i);
+  const wins = (figures) => {
+    const least = zeros().fill(Infinity), winners = zeros();
+    for (const of of figures) {
       for (let d = 0; d < D; d++) {
         if (of[d] < least[d]) { least[d] = of[d]; winners[d] = 1; } else if (of[d] === least[d]) winners[d] += 1;
       }
     }
-    for (let i = 0; i < count; i++) {
-      const of = figure(i);
-      for (let d = 0; d < D; d++) if (of[d] === least[d]) won[i] += 1 / winners[d];
-    }
-    return won.map((each) => each / D);
+    return figures.map((of) => of.reduce((sum, each, d) => sum + (each === least[d] ? 1 / winners[d] : 0), 0) / D);
   };
 
   // --- the answer --------------------------------------------------------------------------------------------
@@ -173,11 +166,8 @@ const ranker = (data) => {
     (asked.spot || offer.pricing !== "spot") && (!asked.region || offer.pricing === "owned" || offer.regions.includes(asked.region)) &&
     (!asked.seller || offer.seller === null || offer.seller === asked.seller) && (!offer.have || offer.have === asked.have);
   const by = (...keys) => (a, b) => {
-    for (const key of keys) {
-      const [one, other] = [key(a), key(b)];
-      if (one !== other) return one < other ? -1 : 1;
-    }
-    return 0;
+    const key = keys.find((each) => each(a) !== each(b));
+    return !key ? 0 : key(a) < key(b) ? -1 : 1;
   };
   const SORTS = {
     cheapest: [(row) => row.usd[1], (row) => row.hours[1]],
@@ -187,37 +177,52 @@ const ranker = (data) => {
   const ordered = (rows, name) =>
     [...rows].sort(by((row) => row.gpu.is_guess, ...SORTS[name], (row) => row.offer.usd, (row) => row.place)); // offers come by name
 
-  const tossUp = (rows, row, chance) => {
+  // A row with the chance of its GPUs, whoever sells them, and where it is a toss-up with the likeliest others.
+  const sureness = (rows, row, chance) => {
     const chances = new Map(), guesses = new Set(rows.filter((each) => each.gpu.is_guess).map((each) => each.key));
     rows.forEach((each) => chances.set(each.key, (chances.get(each.key) ?? 0) + chance(each)));
-    const rivals = [...chances].filter(([key]) => key !== row.key && !guesses.has(key)).sort((a, b) => b[1] - a[1]);
-    const [rival] = rivals, mine = chances.get(row.key);
-    return !rival || rival[1] <= 0 || mine >= TOSS_UP_ODDS * rival[1] ? null : [[row.key, mine], rival];
+    const rivals = rows.filter((each) => each.key !== row.key && !guesses.has(each.key));
+    chances.forEach((p, key) => chances.set(key, Math.round(p * 1e9) / 1e9)); // sums: what is certain is 1
+    const p = chances.get(row.key), rival = rivals.sort((a, b) => chances.get(b.key) - chances.get(a.key))[0];
+    const against = rival ? chances.get(rival.key) : 0;
+    return { row, p, rival: against > 0 && p < TOSS_UP_ODDS * against ? { row: rival, p: against } : null };
   };
 
-  const figured = (at, asked) => rowsOf(at).filter(isAsked(asked)).map((row) => figuresOf(row, asked.samples, asked.worth));
+  // The least budget within the deadline, and the least deadline within the budget; Infinity where none would do.
+  const enough = (rows, asked) => {
+    const least = (name, other, most) => Math.min(...rows.filter((row) => worst(row[other]) <= (most ?? Infinity)).map((row) => worst(row[name])));
+    return { usd: least("usd", "hours", asked.deadline), hours: least("hours", "usd", asked.budget) };
+  };
   const answer = (at, asked) => {
-    const possible = figured(at, asked);
+    const possible = rowsOf(at).filter(isAsked(asked)).map((row) => figuresOf(row, asked.samples, asked.worth));
     const within = possible.filter((row) =>
       worst(row.hours) <= (asked.deadline ?? Infinity) && worst(row.usd) <= (asked.budget ?? Infinity));
     const rows = ordered(within, "sensible");
-    if (!rows.length) return { rows, possible, answers: {} };
+    if (!rows.length) return { rows, answers: {}, enough: enough(possible, asked) };
     const draws = drawn(at, rows, asked.samples);
     const totals = draws.map(({ hours: jobHours, usd }) => usd.map((each, d) => each + asked.worth * jobHours[d]));
     const chances = {
-      cheapest: wins(rows.length, (i) => draws[i].usd),
-      sensible: wins(rows.length, (i) => totals[i]),
-      fastest: wins(rows.length, (i) => draws[i].hours),
+      cheapest: wins(draws.map(({ usd }) => usd)),
+      sensible: wins(totals),
+      fastest: wins(draws.map(({ hours: jobHours }) => jobHours)),
     };
-    rows.forEach((row, i) => Object.assign(row, { draws: draws[i] },
-      { chances: Object.fromEntries(Object.entries(chances).map(([name, each]) => [name, each[i]])) }));
+    const best = new Map(); // of each machine, whoever sells it
+    rows.forEach((row, i) => {
+      Object.assign(row, { draws: draws[i], answersTo: [] });
+      row.chances = Object.fromEntries(Object.entries(chances).map(([name, each]) => [name, each[i]]));
+      if (!best.has(row.key)) best.set(row.key, row);
+    });
     const answers = Object.fromEntries(Object.keys(SORTS).map((name) => {
-      const [row] = ordered(rows, name), chance = (each) => each.chances[name];
-      return [name, { row, p: chance(row), tossUp: tossUp(rows, row, chance) }];
+      const [row] = ordered(rows, name);
+      row.answersTo.push(name);
+      return [name, sureness(rows, row, (each) => each.chances[name])];
     }));
-    return { rows, possible, answers };
+    return { rows, answers, best: [...best.values()], named: [...new Set(Object.values(answers).map(({ row }) => row))] };
   };
 
+  // The rows that no other row beats in both hours and dollars, the fastest first; no guess is among them.
+  const frontier = (rows) => rows.filter((row) => !row.gpu.is_guess).sort(by(...SORTS.fastest))
+    .reduce((kept, row) => (kept.length && row.usd[1] >= kept.at(-1).usd[1] ? kept : [...kept, row]), []);
   // How many times one row is as fast as another, and how many times its dollars, each with nine in ten draws.
   const against = (one, other) => ["hours", "usd"].map((figure) => {
     const ratios = one.draws[figure].map((each, d) => (figure === "hours" ? other.draws[figure][d] / each : each / other.draws[figure][d])).sort();
@@ -225,14 +230,18 @@ const ranker = (data) => {
     const likely = figure === "hours" ? other.hours[1] / one.hours[1] : one.usd[1] / other.usd[1];
     return [low, likely, high];
   });
-  // The ellipse in log hours and log dollars that holds nine tenths of a row's draws: center and two axes.
-  const ellipse = ({ draws }) => {
+  // Hours and dollars around a row: the ellipse, in their logarithms, that holds nine tenths of its draws.
+  const outline = ({ draws, hours: [, likelyHours], usd: [, likelyUsd] }) => {
     const logs = [draws.hours, draws.usd].map((each) => each.map(Math.log));
     const mean = logs.map((each) => each.reduce((sum, x) => sum + x, 0) / D);
     const moment = (a, b) => logs[a].reduce((sum, x, d) => sum + (x - mean[a]) * (logs[b][d] - mean[b]), 0) / D;
     const [xx, xy, yy] = [moment(0, 0), moment(0, 1), moment(1, 1)];
     const angle = Math.atan2(2 * xy, xx - yy) / 2, middle = (xx + yy) / 2, half = Math.hypot((xx - yy) / 2, xy);
-    return { angle, reach: [middle + half, middle - half].map((each) => Math.sqrt(SQUARED_90 * Math.max(each, 0))) };
+    const [long, short] = [middle + half, middle - half].map((each) => Math.sqrt(SQUARED_90 * Math.max(each, 0)));
+    return Array.from({ length: OUTLINE_POINTS }, (_, i) => {
+      const turn = (i / OUTLINE_POINTS) * 2 * Math.PI, [a, b] = [long * Math.cos(turn), short * Math.sin(turn)];
+      return [likelyHours * Math.exp(a * Math.cos(angle) - b * Math.sin(angle)), likelyUsd * Math.exp(a * Math.sin(angle) + b * Math.cos(angle))];
+    });
   };
-  return { answer, against, ellipse, uniforms, normals };
+  return { answer, against, outline, frontier, uniforms, normals };
 };
