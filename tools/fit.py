@@ -488,7 +488,7 @@ def level_errors(table: Table, judged: Judged) -> Floats:
 def stays(table: Table, pairs: Pairs, level_error: Floats) -> Floats:
     """(pairs,) log seconds that stay with x, where y is another chip: a prediction carries the rest to y."""
     chip = np.array([chip_of(key) for key in table.gpu_key])
-    return own_part(-level_error[pairs.x]) * (chip[pairs.x] != chip[pairs.y])
+    return np.where(chip[pairs.x] == chip[pairs.y], 0.0, own_part(-level_error[pairs.x]))
 
 
 def level_weights(table: Table, error: Floats) -> Floats:

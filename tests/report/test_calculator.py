@@ -412,7 +412,10 @@ def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without
             page.locator("html[data-answered]").wait_for(state="attached")
         told.append((page.locator("#question").inner_text(), three(page)))
         context.close()
-    assert told[0] == told[1]
+    numbers = re.compile(r"\d[\d,.]*\d|\d")
+    assert numbers.sub("#", str(told[0])) == numbers.sub("#", str(told[1]))
+    figures = ([float(each.replace(",", "")) for each in numbers.findall(str(part))] for part in told)
+    assert next(figures) == pytest.approx(next(figures), rel=1e-3)  # the page holds four digits of each
     assert "million images" in told[0][0]
 
 
