@@ -107,28 +107,29 @@ def rank(
     float | None = None, dataset_size: float | None = None, dataset_gb: float | None = None, jobs:
     Literal["independent", "ddp"] | None = None, deadline_hours: float | None = None, budget_usd: float | None
     = None, startup_minutes: float | None = None, billing_minutes: float | None = None, spot_lost: float |
-    None = None, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0, tax: float = 0.0, hour_worth:
-    float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (), provider: str | Sequence[str] = (),
-    region: str | Sequence[str] = (), seller: str | Sequence[str] = (), exclude: str | Sequence[str] = (),
-    spot: bool = False, commit: Literal["1y", "3y"] | None = None, count: int | None = None, max_usd_per_hour:
-    float | None = None, max_price_age: int | None = None, min_memory_gib: float | None = None, memory_type:
-    str | None = None, min_bandwidth_gbps: float | None = None, min_cores: int | None = None,
-    min_tensor_cores: int | None = None, line: str | Sequence[str] = (), architecture: str | Sequence[str] =
-    (), max_watts: float | None = None, ecc: bool = False, fp64: bool = False, nvlink: bool = False, cooling:
-    Literal["active", "passive", "liquid", "module"] | None = None, rent: bool = False, buy: bool = False,
-    have: str | Sequence[str] = (), max_purchase_usd: float | None = None, condition: Literal["new", "used"] |
-    None = None, jobs_per_month: float | None = None, host_usd: float | None = None, psu_watts: float | None =
-    None, slots: int | None = None, years: float = 3.0, utilization: float | tuple[float, float] |
-    tuple[float, float, float] | str = ..., resale: float | tuple[float, float] | tuple[float, float, float] |
-    str = ..., tariff: float | tuple[float, float] | tuple[float, float, float] | str = ..., pue: float = 1.0,
-    circuit_watts: float | None = None, own_fan: bool = False, offers: str | Path | None = None, results: str
-    | Path | None = None, as_of: date | str | None = None, accept_outliers: bool = False, reference: str =
-    "nvidia-a100-sxm-80gb", sort: Literal["value", "time", "cost", "throughput", "joules"] = "value", limit:
-    int | None = None, one_a_gpu: bool = False, draws: int = 2000, seed: int = 0, weight_type:
-    Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None, checkpointing:
-    Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None, prompt_tokens: int |
-    None = None, new_tokens: int | None = None, stack: Literal["torch", "plain", "no-flash", "fused"] | None =
-    None, context: int | None = None, lora: bool = False, qlora: bool = False,
+    None = None, host_lost: float | None = None, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0,
+    tax: float = 0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (),
+    provider: str | Sequence[str] = (), region: str | Sequence[str] = (), seller: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (), spot: bool = False, commit: Literal["1y", "3y"] | None = None, count:
+    int | None = None, max_usd_per_hour: float | None = None, max_price_age: int | None = None,
+    min_memory_gib: float | None = None, memory_type: str | None = None, min_bandwidth_gbps: float | None =
+    None, min_cores: int | None = None, min_tensor_cores: int | None = None, line: str | Sequence[str] = (),
+    architecture: str | Sequence[str] = (), max_watts: float | None = None, ecc: bool = False, fp64: bool =
+    False, nvlink: bool = False, cooling: Literal["active", "passive", "liquid", "module"] | None = None,
+    rent: bool = False, buy: bool = False, have: str | Sequence[str] = (), max_purchase_usd: float | None =
+    None, condition: Literal["new", "used"] | None = None, jobs_per_month: float | None = None, host_usd:
+    float | None = None, psu_watts: float | None = None, slots: int | None = None, years: float = 3.0,
+    utilization: float | tuple[float, float] | tuple[float, float, float] | str = ..., resale: float |
+    tuple[float, float] | tuple[float, float, float] | str = ..., tariff: float | tuple[float, float] |
+    tuple[float, float, float] | str = ..., pue: float = 1.0, circuit_watts: float | None = None, own_fan:
+    bool = False, offers: str | Path | None = None, results: str | Path | None = None, as_of: date | str |
+    None = None, accept_outliers: bool = False, reference: str = "nvidia-a100-sxm-80gb", sort:
+    Literal["value", "time", "cost", "throughput", "joules"] = "value", limit: int | None = None, one_a_gpu:
+    bool = False, draws: int = 2000, seed: int = 0, weight_type: Literal["float32", "bfloat16", "float16",
+    "int8", "int4", "nf4"] | None = None, checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None, prompt_tokens: int | None = None, new_tokens: int | None = None, stack:
+    Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None, lora: bool =
+    False, qlora: bool = False,
 ) -> Ranking:
     """Rank GPUs and instances for a job by dollars and hours, from the tables here; no network, no GPU.
 
@@ -158,24 +159,24 @@ def report(
     float | None = None, dataset_size: float | None = None, dataset_gb: float | None = None, jobs:
     Literal["independent", "ddp"] | None = None, deadline_hours: float | None = None, budget_usd: float | None
     = None, startup_minutes: float | None = None, billing_minutes: float | None = None, spot_lost: float |
-    None = None, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0, tax: float = 0.0, hour_worth:
-    float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (), provider: str | Sequence[str] = (),
-    region: str | Sequence[str] = (), seller: str | Sequence[str] = (), exclude: str | Sequence[str] = (),
-    spot: bool = False, commit: Literal["1y", "3y"] | None = None, count: int | None = None, max_usd_per_hour:
-    float | None = None, max_price_age: int | None = None, min_memory_gib: float | None = None, memory_type:
-    str | None = None, min_bandwidth_gbps: float | None = None, min_cores: int | None = None,
-    min_tensor_cores: int | None = None, line: str | Sequence[str] = (), architecture: str | Sequence[str] =
-    (), max_watts: float | None = None, ecc: bool = False, fp64: bool = False, nvlink: bool = False, cooling:
-    Literal["active", "passive", "liquid", "module"] | None = None, rent: bool = False, buy: bool = False,
-    have: str | Sequence[str] = (), max_purchase_usd: float | None = None, condition: Literal["new", "used"] |
-    None = None, jobs_per_month: float | None = None, host_usd: float | None = None, psu_watts: float | None =
-    None, slots: int | None = None, years: float = 3.0, utilization: float | tuple[float, float] |
-    tuple[float, float, float] | str = ..., resale: float | tuple[float, float] | tuple[float, float, float] |
-    str = ..., tariff: float | tuple[float, float] | tuple[float, float, float] | str = ..., pue: float = 1.0,
-    circuit_watts: float | None = None, own_fan: bool = False, offers: str | Path | None = None, as_of: date |
-    str | None = None, accept_outliers: bool = False, reference: str = "nvidia-a100-sxm-80gb", sort:
-    Literal["value", "time", "cost", "throughput", "joules"] = "value", limit: int | None = None, one_a_gpu:
-    bool = False, draws: int = 2000, seed: int = 0,
+    None = None, host_lost: float | None = None, storage_usd_per_month: float = 0.0, egress_usd: float = 0.0,
+    tax: float = 0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str | Sequence[str] = (),
+    provider: str | Sequence[str] = (), region: str | Sequence[str] = (), seller: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (), spot: bool = False, commit: Literal["1y", "3y"] | None = None, count:
+    int | None = None, max_usd_per_hour: float | None = None, max_price_age: int | None = None,
+    min_memory_gib: float | None = None, memory_type: str | None = None, min_bandwidth_gbps: float | None =
+    None, min_cores: int | None = None, min_tensor_cores: int | None = None, line: str | Sequence[str] = (),
+    architecture: str | Sequence[str] = (), max_watts: float | None = None, ecc: bool = False, fp64: bool =
+    False, nvlink: bool = False, cooling: Literal["active", "passive", "liquid", "module"] | None = None,
+    rent: bool = False, buy: bool = False, have: str | Sequence[str] = (), max_purchase_usd: float | None =
+    None, condition: Literal["new", "used"] | None = None, jobs_per_month: float | None = None, host_usd:
+    float | None = None, psu_watts: float | None = None, slots: int | None = None, years: float = 3.0,
+    utilization: float | tuple[float, float] | tuple[float, float, float] | str = ..., resale: float |
+    tuple[float, float] | tuple[float, float, float] | str = ..., tariff: float | tuple[float, float] |
+    tuple[float, float, float] | str = ..., pue: float = 1.0, circuit_watts: float | None = None, own_fan:
+    bool = False, offers: str | Path | None = None, as_of: date | str | None = None, accept_outliers: bool =
+    False, reference: str = "nvidia-a100-sxm-80gb", sort: Literal["value", "time", "cost", "throughput",
+    "joules"] = "value", limit: int | None = None, one_a_gpu: bool = False, draws: int = 2000, seed: int = 0,
 ) -> str:
     """Write the report of the newest run and of the ranking, and return the path of the file.
 

@@ -225,9 +225,10 @@ MOST_ASKED_PRINTED_BYTES = 8 * MIB
 LOOK_UP_EVERY_S = 0.5
 """Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 
+# Waits without a descriptor of its own.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
-"""Waits without a descriptor of its own."""
 
+# Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench.
 _GUARD = """
 import os, shutil, signal, sys, time
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -263,7 +264,6 @@ for _ in range(3):  # a daemon may have started another before it was ended
             pass
 shutil.rmtree(sys.argv[3], ignore_errors=True)
 """
-"""Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench."""
 
 _Report = TypeVar("_Report")
 _Answer = TypeVar("_Answer")
@@ -275,11 +275,6 @@ class ChildEndedError(Exception):
 
 class ChildLateError(Exception):
     """No report came before the deadline."""
-
-
-def not_started(error: OSError | RuntimeError) -> ChildEndedError:
-    """Say that there is no child, because the system gave no process, pipe, socket or thread for it."""
-    return ChildEndedError(f"could not be started: {plain(getattr(error, 'strerror', None) or str(error))}")
 
 
 def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
@@ -341,7 +336,8 @@ class ChildProcess(Generic[_Report]):
         try:
             self._begin(program, arguments, os.environ if environment is None else environment)
         except (OSError, RuntimeError) as error:
-            raise not_started(error) from error
+            why = plain(getattr(error, "strerror", None) or str(error))
+            raise ChildEndedError(f"could not be started: {why}") from error
 
     def _begin(
         self,

@@ -15,15 +15,11 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from gpubench.decoders import decoder_names, find_decoder
+from gpubench import decoders, foreign_code, installing, options, user_model
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
-from gpubench.foreign_code import load_plugin
-from gpubench.installing import DISTRIBUTION
 from gpubench.names import nearest
-from gpubench.options import unknown_name
 from gpubench.units import MIB, plain
-from gpubench.user_model import is_own
 from gpubench.workload import Workload, need_torch
 
 if TYPE_CHECKING:
@@ -52,7 +48,7 @@ def load_workload(reference: str) -> Workload:
     Raises:
         MisuseError: With one line for the user; the cause, where their code raised, is chained to it.
     """
-    if is_own(reference):
+    if user_model.is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
         _standard_folders()  # a config is built by a module of the standard workloads
         from gpubench.user_model import load_own
@@ -61,18 +57,18 @@ def load_workload(reference: str) -> Workload:
     known = _installed()
     if reference not in known:
         name = plain(reference, 200)
-        if find_decoder(reference) is not None:
+        if decoders.find_decoder(reference) is not None:
             raise MisuseError(
                 f"{name} is known by its shape, for rank, memory and predict; to build it, give its "
                 "config.json: hf:PATH/config.json"
             )
-        unknown = unknown_name("workload", reference, models_like(reference) or known)
+        unknown = options.unknown_name("workload", reference, models_like(reference) or known)
         raise MisuseError(
             f"{unknown}. A model of your own is given as ./file.py or module:NAME, one of the Hugging "
             "Face hub by its config.json: hf:PATH/config.json"
         )
     need_torch(f"building {reference}")
-    workload = load_plugin("workload", known[reference])
+    workload = foreign_code.load_plugin("workload", known[reference])
     if not isinstance(workload, Workload):
         raise MisuseError(
             f"workload {reference}: {known[reference].value} is a {type(workload).__name__}, not a Workload"
@@ -82,7 +78,7 @@ def load_workload(reference: str) -> Workload:
 
 def models_like(word: str) -> tuple[str, ...]:
     """Return at most three models that are known by such a name: workloads and published decoders."""
-    return nearest(word, (*_installed(), *decoder_names()))
+    return nearest(word, (*_installed(), *decoders.decoder_names()))
 
 
 @cache
@@ -91,7 +87,7 @@ def _installed() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
     declared = entry_points(group=ENTRY_POINT_GROUP)
-    others = [p for p in declared if p.dist is None or p.dist.name != DISTRIBUTION]
+    others = [p for p in declared if p.dist is None or p.dist.name != installing.DISTRIBUTION]
     found: dict[str, EntryPoint] = {}
     for point in sorted([*_standard(), *others], key=lambda p: (p.name, p.value)):
         if point.name in found:
@@ -139,7 +135,7 @@ def checkout() -> Path | None:
     declared = root / "pyproject.toml"
     if not (declared.is_file() and (root / "workloads" / "__init__.py").is_file()):
         return None
-    return root if re.search(rf'(?m)^name = "{DISTRIBUTION}"', read_text(declared, MIB)) else None
+    return root if re.search(rf'(?m)^name = "{installing.DISTRIBUTION}"', read_text(declared, MIB)) else None
 
 
 def _serve_from(folder: Path) -> None:

@@ -40,11 +40,11 @@ Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 AtLeastOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
+# Characters of a wrong value that a message repeats.
 _SHOWN = 60
-"""Characters of a wrong value that a message repeats."""
 _LARGEST = sys.float_info.max
+# What stands between the commas of a text, without the spaces around it; an empty part is none.
 _PARTS = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
-"""What stands between the commas of a text, without the spaces around it; an empty part is none."""
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -107,6 +107,7 @@ class Option(msgspec.Struct, frozen=True):
         return " ".join(f"{word} {limit:.13g}" for word, limit in words.items() if limit is not None)
 
 
+# What stands for a type in words, in a signature and in the help, where a switch takes nothing.
 _KNOWN: Mapping[Any, tuple[str, str, str]] = {
     bool: ("True or False", "bool", ""),
     int: ("a whole number", "int", "N"),
@@ -116,7 +117,6 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
     Path: ("a path", "str | Path", "PATH"),
     Any: ("a value", "Any", "TEXT"),
 }
-"""What stands for a type in words, in a signature and in the help, where a switch takes nothing."""
 
 
 with_help = msgspec.structs.replace
@@ -182,7 +182,7 @@ def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
 
 
 def _parts_of(annotation: Any) -> list[Any]:
-    """Return all that an annotation is made of: types, choices and notes."""
+    # Return all that an annotation is made of: types, choices and notes.
     return [annotation, *chain(*map(_parts_of, get_args(annotation)))]
 
 

@@ -95,8 +95,8 @@ def _find_typed(name: str) -> GpuSpec | None:
     return next(iter(known.values())) if len(known) == 1 else None
 
 
+# Cards that a name can mean which are named; the others are counted.
 _MOST_MEANT = 8
-"""Cards that a name can mean which are named; the others are counted."""
 
 
 def require_spec(name: str) -> GpuSpec:
@@ -147,18 +147,13 @@ def meaning_taken(name: str) -> str | None:
 
 
 def _usual_form(name: str) -> GpuSpec | None:
-    modules = [key for key in _open_forms(name) if {"sxm", "sxm2"} & {*key.split("-")}]
+    modules = [key for key in _cards_of(_named(name, "open")) if {"sxm", "sxm2"} & {*key.split("-")}]
     return max((load_specs()[key] for key in modules), key=lambda each: each.memory_bytes or 0, default=None)
 
 
 def _meanings(name: str) -> tuple[str, ...]:
-    """Return every card that somebody calls by this name."""
+    # Return every card that somebody calls by this name.
     return _cards_of(key for by in ("card", "shared", "open") for key in _named(name, by))
-
-
-def _open_forms(name: str) -> tuple[str, ...]:
-    """Return the cards of a name that leaves the form factor open; none of any other name."""
-    return _cards_of(_named(name, "open"))
 
 
 def nearest_keys(name: str) -> tuple[str, ...]:
@@ -168,7 +163,7 @@ def nearest_keys(name: str) -> tuple[str, ...]:
 
 
 def _cards_of(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return each card that rows stand for once, in their order."""
+    # Return each card that rows stand for once, in their order.
     return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
 
 

@@ -30,24 +30,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubench.decoders import decoder_names, find_decoder
+from gpubench import decoders, foreign_code, installing, names, workload
 from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, is_there, read_bytes
-from gpubench.foreign_code import (
-    MOST_SOURCE_BYTES,
-    OWN_PREFIX,
-    TOO_LARGE,
-    import_foreign,
-    imported_below,
-    lacks_memory,
-    root_of,
-    source_checksum,
-)
-from gpubench.installing import pip_install
 from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
-from gpubench.names import nearest
 from gpubench.units import MIB, listing, plain
-from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, forward, seeded
 
 HUGGING_FACE = "hf:"
 """Begins the name of a model that a Hugging Face config describes."""
@@ -68,10 +55,10 @@ def is_own(reference: str) -> bool:
     (False, True, True, False)
     """
     has_form = reference.endswith(".py") or any(sign in reference for sign in ("/", os.sep, ":"))
-    return has_form and find_decoder(reference) is None
+    return has_form and decoders.find_decoder(reference) is None
 
 
-def load_own(reference: str) -> Workload:
+def load_own(reference: str) -> workload.Workload:
     """Import ``./file.py[:NAME]`` or ``package.module:NAME`` and make a ``Workload`` of it.
 
     Its name is the reference without folders (``my_model.py``), which no installed workload can bear. Its
@@ -84,7 +71,7 @@ def load_own(reference: str) -> Workload:
     if match["config"] is not None:
         check_own(reference, {})
         described = importlib.import_module("gpubench_workloads._hugging_face")
-        made: Workload = described.load(_config(match), name, _sources(match, None))
+        made: workload.Workload = described.load(_config(match), name, _sources(match, None))
         return made
     file = _file(match)  # before their code can go to another folder
     found, module = import_own(reference)
@@ -115,7 +102,7 @@ def check_own(reference: str, asked: Mapping[str, Any]) -> None:
 
 def no_transformers() -> MisuseError:
     """Say what a Hugging Face config needs."""
-    line = pip_install("transformers")
+    line = installing.pip_install("transformers")
     return MisuseError(f"a Hugging Face config needs transformers, which is not installed: {line}")
 
 
@@ -128,7 +115,9 @@ def import_own(reference: str) -> tuple[Any, ModuleType]:
     match, name = _match(reference), own_name(reference)
     if match["file"] is None:
         _look_in(Path.cwd())
-        module = import_foreign(match["module"], lambda: importlib.import_module(match["module"]))
+        module = foreign_code.import_foreign(
+            match["module"], lambda: importlib.import_module(match["module"])
+        )
     else:
         module = _import_file(Path(match["file"]))
     named = match["attribute"] or match["name"]
@@ -212,17 +201,17 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
         return path.parent.parent, (path,)  # with its folder, from which it has its name
     if match["file"] is not None:
         path = Path(match["file"]).resolve()
-        return path.parent, tuple(sorted(imported_below(path.parent, path)))
-    root = root_of(match["module"])
+        return path.parent, tuple(sorted(foreign_code.imported_below(path.parent, path)))
+    root = foreign_code.root_of(match["module"])
     is_package = hasattr(sys.modules[match["module"].partition(".")[0]], "__path__")
     base = root.parent if is_package or root.is_file() else root
-    return base, tuple(sorted(imported_below(root, None)))
+    return base, tuple(sorted(foreign_code.imported_below(root, None)))
 
 
 def _match(reference: str) -> re.Match[str]:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
-        near = nearest(reference.rpartition("/")[2], decoder_names())
+        near = names.nearest(reference.rpartition("/")[2], decoders.decoder_names())
         known = f"; nearest known by name: {listing(near)}" if near else ""
         raise MisuseError(
             f'"{reference}" is not a model of your own: give ./file.py, ./file.py:NAME, module:NAME or '
@@ -237,8 +226,12 @@ def _file(match: re.Match[str]) -> Path | None:
 
 def _sources(match: re.Match[str], file: Path | None) -> int:
     if match["config"] is not None:
-        return zlib.crc32(read_bytes(_config(match), MOST_SOURCE_BYTES, follow_links=True))
-    return source_checksum(root_of(match["module"])) if file is None else source_checksum(file.parent, file)
+        return zlib.crc32(read_bytes(_config(match), foreign_code.MOST_SOURCE_BYTES, follow_links=True))
+    return (
+        foreign_code.source_checksum(foreign_code.root_of(match["module"]))
+        if file is None
+        else foreign_code.source_checksum(file.parent, file)
+    )
 
 
 def _config(match: re.Match[str]) -> Path:
@@ -252,15 +245,17 @@ def _import_file(path: Path) -> ModuleType:
         raise MisuseError(
             f"cannot read {path}: there is no such file; give a Python file that defines build(batch_size)"
         )
-    read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)  # Python would read a pipe, or any size
-    spec = importlib.util.spec_from_file_location(f"{OWN_PREFIX}{path.stem}", path)
+    read_bytes(
+        path, foreign_code.MOST_SOURCE_BYTES, follow_links=True
+    )  # Python would read a pipe, or any size
+    spec = importlib.util.spec_from_file_location(f"{foreign_code.OWN_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise MisuseError(f"cannot import {path}: not a Python file")
     _look_in(path.resolve().parent)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     loader = spec.loader
-    import_foreign(path.name, lambda: loader.exec_module(module))
+    foreign_code.import_foreign(path.name, lambda: loader.exec_module(module))
     return module
 
 
@@ -280,7 +275,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         MisuseError: One line: there is no such file, or it describes no model, or one that cannot be.
     """
     if not path.exists():
-        where, near = plain(str(path), 300), nearest(path.name, decoder_names())
+        where, near = plain(str(path), 300), names.nearest(path.name, decoders.decoder_names())
         known = f"; known without a file are {', '.join(near)}" if near else ""
         raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder{known}")
     try:
@@ -338,7 +333,7 @@ SMALL_BATCH = 2
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 
 
-def workload_of(name: str, found: Any, module: ModuleType) -> Workload:
+def workload_of(name: str, found: Any, module: ModuleType) -> workload.Workload:
     """Make a workload of what a module of the user's own defines, its builds checked.
 
     Args:
@@ -349,7 +344,7 @@ def workload_of(name: str, found: Any, module: ModuleType) -> Workload:
     Raises:
         MisuseError: If it is neither, or what a function builds cannot be measured.
     """
-    if isinstance(found, Workload):
+    if isinstance(found, workload.Workload):
         return replace(found, name=name, build=_checked(name, found.build))
     if not callable(found):
         raise MisuseError(
@@ -358,15 +353,15 @@ def workload_of(name: str, found: Any, module: ModuleType) -> Workload:
     return _from_build(name, found, module)
 
 
-def _checked(name: str, build: Callable[..., Any]) -> Callable[..., Task]:
+def _checked(name: str, build: Callable[..., Any]) -> Callable[..., workload.Task]:
     """Wrap the ``build`` of a ``Workload``, which returns nothing but a ``Task``.
 
     What a recipe changes comes by name, where the workload has ``settings``.
     """
 
-    def checked(batch_size: int, seed: int, **changed: Any) -> Task:
+    def checked(batch_size: int, seed: int, **changed: Any) -> workload.Task:
         made = _called(name, lambda: build(batch_size, seed, **changed))
-        if not isinstance(made, Task):
+        if not isinstance(made, workload.Task):
             raise MisuseError(
                 f"{name}: the build of its Workload returned {_describe(made)}; it must return a Task "
                 "(a function build(batch_size) may return model, inputs, targets, loss)"
@@ -380,10 +375,10 @@ def _called(name: str, build: Callable[[], Any]) -> Any:
     from gpubench.tensors import OffGpu
 
     with OffGpu():
-        return import_foreign(name, build)
+        return foreign_code.import_foreign(name, build)
 
 
-def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Workload:
+def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> workload.Workload:
     """Wrap a plain ``build``; shape and kind of a sample are read from a batch of two.
 
     A build gives one batch, and a single one is learned by heart: it is called with further seeds for the
@@ -392,22 +387,22 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
     with_seed = takes_seed(name, build)
 
     def once(batch_size: int, seed: int) -> Any:
-        with seeded(seed):
+        with workload.seeded(seed):
             return _called(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
 
-    def checked(made: Any, batch_size: int) -> Task:
+    def checked(made: Any, batch_size: int) -> workload.Task:
         return _sound(name, _task(name, made, batch_size))
 
-    def full_build(batch_size: int, seed: int) -> Task:
+    def full_build(batch_size: int, seed: int) -> workload.Task:
         start_s = time.monotonic()
         made = once(batch_size, seed)
         task = checked(made, batch_size)
         if time.monotonic() - start_s > SLOW_BUILD_S:
             return task
         task = replace(task, again=lambda: checked(once(batch_size, seed), batch_size))
-        if isinstance(made, Task):
+        if isinstance(made, workload.Task):
             return task
-        seeds = (seed + SEED_STEP * place for place in range(1, BATCH_COUNT))
+        seeds = (seed + SEED_STEP * place for place in range(1, workload.BATCH_COUNT))
         more = (checked(once(batch_size, other), batch_size).batches[0] for other in seeds)
         first = task.batches[0]
         return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
@@ -417,7 +412,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
     shape, unit = _sample(small)
     recipe = Recipe(weight_type=_weight_type(small))
     batches = getattr(module, "BATCHES", DEFAULT_BATCHES)
-    return Workload(
+    return workload.Workload(
         name=name,
         version=1,
         sample_unit=_words(name, module, "SAMPLE_UNIT", unit),
@@ -439,7 +434,7 @@ def _words(file: str, module: ModuleType, name: str, default: str) -> str:
     return text
 
 
-def _small_task(build: Callable[[int, int], Task]) -> Task:
+def _small_task(build: Callable[[int, int], workload.Task]) -> workload.Task:
     """Build a batch of two on the meta device, where a layer of any size takes no memory.
 
     What the user's code cannot do there it is asked to do on the CPU.
@@ -456,12 +451,12 @@ def _small_task(build: Callable[[int, int], Task]) -> Task:
     try:
         return build(SMALL_BATCH, 0)
     except MisuseError as error:
-        if not lacks_memory(error):
+        if not foreign_code.lacks_memory(error):
             raise
-    raise MisuseError(f"{on_meta} {TOO_LARGE}") from on_meta.__cause__
+    raise MisuseError(f"{on_meta} {foreign_code.TOO_LARGE}") from on_meta.__cause__
 
 
-def _may_rotate(first: Batch, other: Batch) -> bool:
+def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
     """Whether a batch is another one of the same form: a build that fixes its own seed gives the same."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
@@ -510,11 +505,11 @@ def _binds(function: Callable[..., Any], *arguments: object) -> bool:
     return True
 
 
-def _task(name: str, made: Any, batch_size: int) -> Task:
+def _task(name: str, made: Any, batch_size: int) -> workload.Task:
     """Turn what ``build`` returned into a task, or say in one line what is wrong with it."""
     import torch
 
-    if isinstance(made, Task):
+    if isinstance(made, workload.Task):
         return made
     if _is_of_keras(made):
         others = ", ".join(each for each in Framework if each is not Framework.TORCH)
@@ -542,7 +537,7 @@ def _task(name: str, made: Any, batch_size: int) -> Task:
     if whole and _binds(model.forward, *inputs):
         inputs = tuple(inputs)  # its arguments; else it is one, such as images of several sizes
     optimizer = parts.get("optimizer") or functools.partial(torch.optim.Adam, lr=DEFAULT_LEARNING_RATE)
-    return Task(model=model, batches=((inputs, targets),), loss=loss, optimizer=optimizer)
+    return workload.Task(model=model, batches=((inputs, targets),), loss=loss, optimizer=optimizer)
 
 
 def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
@@ -562,7 +557,7 @@ def _is_batch(part: Any, batch_size: int) -> bool:
     return getattr(part, "shape", ())[:1] == (batch_size,)
 
 
-def _sound(name: str, task: Task) -> Task:
+def _sound(name: str, task: workload.Task) -> workload.Task:
     """Return the task with its loss beside its model where that has tensors of its own.
 
     Raises:
@@ -595,7 +590,7 @@ def _sound(name: str, task: Task) -> Task:
     return task
 
 
-def _refuse_loose_tensor(name: str, task: Task) -> None:
+def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
     from gpubench.user_loss import loose_tensor
 
     is_on_meta = any(parameter.is_meta for parameter in task.model.parameters())  # else a step takes time
@@ -606,14 +601,14 @@ def _refuse_loose_tensor(name: str, task: Task) -> None:
         )
 
 
-def _give_shapes(task: Task) -> None:
+def _give_shapes(task: workload.Task) -> None:
     """Let a model with lazy layers see its batch once: until then these have no weights."""
     import torch
 
     if any(map(torch.nn.parameter.is_lazy, task.model.parameters())):
         is_training = task.model.training
         with torch.no_grad():
-            forward(task.model.eval(), task.batches[0][0])
+            workload.forward(task.model.eval(), task.batches[0][0])
         task.model.train(is_training)
 
 
@@ -631,7 +626,7 @@ def _describe(made: Any) -> str:
     return f"{len(made)} values" if isinstance(made, tuple | list) else f"a {type(made).__name__}"
 
 
-def _sample(task: Task) -> tuple[tuple[int, ...], str]:
+def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     """Shape of one sample, and what it is: floats in three dimensions an image, whole numbers tokens."""
     import torch
 
@@ -645,7 +640,7 @@ def _sample(task: Task) -> tuple[tuple[int, ...], str]:
     return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
 
 
-def _weight_type(task: Task) -> WeightType:
+def _weight_type(task: workload.Task) -> WeightType:
     """The type that most of the weights lie in."""
     counts: Counter[str] = Counter()
     for parameter in task.model.parameters():

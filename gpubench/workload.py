@@ -121,7 +121,8 @@ class Workload:
         checkpointing_from: Checkpointing by the fewest GPUs of a job that it is for, by rising number from 1
             on, unless it is asked for; empty is that of the recipe for any number.
         parallel_mode: How the GPUs of one job share it unless it is asked for: whole copies, or a share each.
-        is_classic: Whether it is among "all": a model that needs a large card is named by itself.
+        is_classic: Whether it is among "all", and may be built whenever a trace is asked for. False of what
+            needs a large card, takes minutes to trace, or came after the classic ones.
         check: Raises ``MisuseError`` for a recipe that the model cannot have; asked before anything is built.
         is_run: Whether it is ever built and measured; else it is only described, for memory and ranking.
     """

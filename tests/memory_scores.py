@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+import pandas as pd
 from memory_cases import ALONE, Held, own_readings
 from scipy import optimize
 
@@ -16,7 +17,7 @@ from gpubench.models import CardClass, Execution, MemoryNeed
 from gpubench.profile.allowance import device_bytes
 from gpubench.profile.memory_figures import FIXED_BYTES, WORKSPACE_BYTES
 from gpubench.units import MIB
-from tools.make import MemoryReading, fit_allowance, fit_compiled_loss
+from tools.make import fit_allowance, fit_compiled_loss
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +35,13 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     bound_over_reading: float
 
 
-def score_left_out(readings: Sequence[MemoryReading]) -> dict[str, Score]:
+def score_left_out(readings: pd.DataFrame) -> dict[str, Score]:
     """Score memory in use, each model left out in turn; by vendor, source and model."""
-    usable = [r for r in readings if r.is_fitted]
+    usable = readings[readings.is_fitted]
     outcomes: dict[str, list[tuple[float, float]]] = {}
-    for model in sorted({r.model for r in usable}):
-        fit = fit_allowance([r for r in usable if r.model != model], fitted="")
-        for reading in (r for r in usable if r.model == model):
+    for model, left_out in usable.groupby("model"):
+        fit = fit_allowance(usable[usable.model != model], fitted="")
+        for reading in left_out.itertuples():
             allowance = fit.of(reading.card_class, convolves=reading.convolves)
             likely = device_bytes(allowance, reading.traced_bytes)
             ratio = likely / reading.memory_bytes
@@ -77,14 +78,14 @@ class LossScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def score_compiled_loss(
-    readings: Sequence[MemoryReading], by: Literal["source", "gpu_key"] = "source"
+    readings: pd.DataFrame, by: Literal["source", "gpu_key"] = "source"
 ) -> dict[str, LossScore]:
     """Score steps with a compiled loss, each source or each card left out in turn."""
-    usable = [r for r in readings if r.compiles_loss]
+    usable = readings[readings.compiles_loss]
     scores = {}
-    for name in sorted({getattr(r, by) for r in usable}):
-        left_out = [r for r in usable if getattr(r, by) == name]
-        fit = fit_compiled_loss([r for r in usable if getattr(r, by) != name])
+    for name, rows in usable.groupby(by):
+        left_out = [*rows.itertuples()]
+        fit = fit_compiled_loss(usable[usable[by] != name])
         if fit is None:
             continue
         told = [fit.of(r.traced_bytes) for r in left_out]

@@ -118,14 +118,14 @@ MUTANTS = (
     # --- what is predicted, and how far it may be off -------------------------------------------------------
     Mutant(
         name="an interval from few readings is as narrow as one from many",
-        file="tools/fit.py",
+        file="tools/calibrate.py",
         old="share = min(1.0, COVERAGE * (votes + 1) / votes)",
         new="share = COVERAGE",
         killer="tools/test_fit.py::test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown",
     ),
     Mutant(
         name="the width of an interval is set by whoever published the most rows",
-        file="tools/fit.py",
+        file="tools/calibrate.py",
         old="1.0 / (partners * targets)",
         new="1.0 / partners",
         killer="tools/test_fit.py::test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has",

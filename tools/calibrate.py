@@ -1,72 +1,641 @@
 """Rebuild the calibration from the published rows, and from the user's own runs where they are given.
 
 ``python -m tools.calibrate -o gpubench/data/calibration.json`` makes the shipped one again.
+
+The fit: coefficients, host terms and each architecture's deviation at once, every one of them shrunk.
+
+A maximum of the posterior by Gauss-Newton. Unknowns: coefficients (tight priors around round figures),
+host time per operator of each source, deviations of each architecture, offsets of source, model and cell. The
+offsets soak up levels, so that what is learned is how GPUs compare. Cell offsets are eliminated exactly (they
+form a diagonal block), which also makes it cheap to ask what the fit would have been without some rows: one
+solve, no refit.
+
+Below it, what errs how far on harnesses and GPUs that the fit had not seen, and the half-widths that follow.
+A pair is "own X, predict Y" inside one cell. Its error is found by a fit without what is held out with Y. The
+score of a pair is |log error| over a scale: what is usual for two GPUs that balance arithmetic and bandwidth
+so differently, and of which one or both have tensor cores. Each harness has one vote for each target GPU; an
+interval is never set by the votes of its own harness, nor of its own architecture.
+
+At the end, the shares of ``scaling``, fitted to published jobs on several GPUs. A row of data/scaling.csv is
+one job at two numbers of GPUs, the batch of each GPU the same: what is learned is the throughput of each of
+many over that of each of few. Each harness has one vote for each GPU and model. An interval is set by other
+harnesses' votes alone. Jobs on GPUs of another vendor are never fitted: theirs is the width of their own
+errors.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares, nnls
+from scipy.sparse import csr_array
 
+from gpubench import errors, files, folders, today
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.cli.output import print_json, say
-from gpubench.errors import GpuBenchError, MisuseError
-from gpubench.files import table_json, write_file
-from gpubench.folders import data_bytes
+from gpubench.cli.output import print_json
 from gpubench.models import Case, Execution, GpuSpec, Run, Status, TaskKind, WorkloadProfile
-from gpubench.predict.anchors import gpu_of, is_disturbed
+from gpubench.predict import anchors, chips, model, question, roofline, scaling
 from gpubench.predict.calibration import (
     CALIBRATION_VERSION,
     INPUTS,
+    JOBS,
     Calibration,
     Fitted,
     Learned,
     Scale,
+    ScalingShares,
     group_names,
     halved,
     hash_of,
     own_calibration_path,
+    pair_features,
+    pair_scale,
 )
-from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import arithmetic_of, cast_bytes_of, stack, work_of
 from gpubench.profile import load_profiles
-from gpubench.record.store import read_runs
+from gpubench.record.store import own_runs
 from gpubench.specs import load_specs
-from gpubench.today import day_of
-from tools.fit import (
-    COMMON_SHARE,
-    LEVEL,
-    Fit,
-    coefficients_of,
-    factor_of,
-    fit_scale,
-    fit_scaling,
-    fit_table,
-    jobs,
-    level_errors,
-    level_weights,
-    pairs_of,
-    ratio_errors,
-    stays,
-    usual_errors,
-    without_each,
-)
 from tools.published import PUBLISHED, Table, fitted_on, published_bytes, shipped, table_with
 
+# Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
+PRIORS: dict[str, tuple[float, float]] = {
+    "conv_fp32": (0.50, 0.20),
+    "conv_fp32_dual": (0.50, 0.20),
+    "conv_tf32": (0.40, 0.20),
+    "conv_half": (0.50, 0.20),
+    "matmul_fp32": (0.54, 0.20),
+    "matmul_fp32_dual": (0.50, 0.20),
+    "matmul_tf32": (0.48, 0.20),
+    "matmul_half": (0.55, 0.20),
+    "winograd_fp32": (1.90, 0.20),
+    "winograd_fp32_dual": (1.80, 0.20),
+    "winograd_tf32": (1.05, 0.20),
+    "winograd_half": (1.02, 0.20),
+    "depthwise": (0.10, 0.40),
+    "bandwidth_fp32": (0.65, 0.20),
+    "bandwidth_half": (0.60, 0.20),
+    "width": (0.40, 0.15),
+    "width_matmul": (0.40, 0.15),
+    "cache": (0.03, 0.03),
+    "operator_floor_s": (3.5e-6, 0.15),
+    "power_exponent": (0.40, 0.10),
+    "channels_last": (0.30, 0.20),
+    "no_optimizer": (0.00, 0.10),
+    "fused": (0.70, 0.30),
+}
+_LINEAR = frozenset(
+    {"width", "width_matmul", "cache", "power_exponent", "channels_last", "no_optimizer", "fused"}
+)
+NAMES = tuple(PRIORS)
+_PRIOR_MEAN = np.array([value if name in _LINEAR else np.log(value) for name, (value, _) in PRIORS.items()])
+# ``HOST_POWER`` of a published harness, whose host also loads, copies and logs: less of that is hidden.
+HARNESS_POWER = 1.25
+_DEVIATION_SD = 0.02
+_HOST_LOG_SD = 1.0
+_REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
+_SCORE_SD = 10.0  # the level of a score says nothing
+_ROBUST_SCALE = 3.0  # residuals beyond so many noise deviations lose weight
+_MOST_STEPS, _CLOSE_ENOUGH, _LONGEST_STEP = 14, 2e-3, 1.0
+_STEP = 1e-4
+_UNIFORM = 12**0.5  # width of a uniform distribution over its standard deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """What a fit is for: log standard deviations of a row and of the offsets that soak up levels."""
+
+    noise: float
+    source: float
+    model: float
+    cell: float
+
+
+# How GPUs compare: software and model may shift the level of a cell freely.
+RATIO = Aim(noise=0.08, source=0.20, model=0.25, cell=0.25)
+# Seconds, for whoever owns no GPU: hardly any shift is allowed, so the coefficients must explain it.
+LEVEL = Aim(noise=0.20, source=0.05, model=0.02, cell=0.05)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A fit: unknowns ``z``, and the linearized problem around them.
+
+    Attributes:
+        unknowns: (size,) kind and name of each: the coefficients, then those of ``places``.
+        places: (n, 6) which unknowns each row of the table has: host, three deviations, source, model.
+        z: (size,) their values.
+        rows: Row numbers of the table that were used.
+        jacobian, residual, weight: Of those rows.
+        precision, prior: Of the unknowns before any row was seen.
+    """
+
+    table: Table
+    aim: Aim
+    unknowns: Sequence[tuple[str, str]]
+    places: Indices
+    z: Floats
+    rows: Indices
+    jacobian: Floats
+    residual: Floats
+    weight: Floats
+    cell_sd: Floats
+    precision: Floats
+    prior: Floats
+
+    def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
+        """Deviations of each architecture, from these or other unknowns."""
+        values = (self.z if z is None else z).tolist()
+        named = zip(self.unknowns, values, strict=True)
+        known = [(name, value) for (kind, name), value in named if kind in roofline.DEVIATIONS]
+        return {name: [value for other, value in known if other == name] for name, _ in known}
+
+    def without(self, dropped: Flags) -> Floats:
+        """The unknowns that one Gauss-Newton step finds without some rows of the table.
+
+        Their cells are summed again without them.
+        """
+        kept = ~dropped[self.rows]
+        cell = self.table.cell[self.rows]
+        sums = _normal(self.jacobian[kept], self.residual[kept], self.weight[kept], cell[kept], self.cell_sd)
+        z = self.z + _step(*sums, self)
+        seen = set(self.table.architecture[self.rows][kept])
+        for at, (kind, name) in enumerate(self.unknowns):
+            # an architecture that lost all of its rows has what its predecessor has
+            older = (
+                chips.predecessor(name, seen) if kind in roofline.DEVIATIONS and name not in seen else None
+            )
+            if older is not None:
+                z[at] = z[self.unknowns.index((kind, older))]
+        return z
+
+
+def coefficients_of(z: Floats) -> roofline.Coefficients:
+    """Read the first unknowns as coefficients."""
+    return roofline.Coefficients(
+        **{n: float(v if n in _LINEAR else np.exp(v)) for n, v in zip(NAMES, z, strict=False)}
+    )
+
+
+def predict_rows(
+    table: Table, coefficients: roofline.Coefficients, host_s_per_operator: Floats, deviations: Floats
+) -> roofline.Times:
+    """The roofline of every row of a table; deviations are (n, 3)."""
+    return roofline.step_times(
+        table.work,
+        table.chips,
+        table.arithmetic,
+        coefficients,
+        host_s_per_operator=host_s_per_operator,
+        host_power=HARNESS_POWER,
+        deviations=deviations,
+    )
+
+
+def times_of(fit: Fit, z: Floats | None = None) -> roofline.Times:
+    """The roofline of every row of the fit's own table, with these or other unknowns."""
+    return _times(fit.table, fit.places, fit.z if z is None else z)
+
+
+def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
+    """Fit the chosen rows.
+
+    Args:
+        table: All rows; those not chosen are never looked at.
+        chosen: Which rows to learn from.
+        aim: Ratios between GPUs, or levels.
+    """
+    deviations = dict.fromkeys(roofline.DEVIATIONS, table.architecture)
+    labels = {"host": table.source, **deviations, "source": table.source, "model": table.base_model}
+    named = [(kind, name) for kind, names in labels.items() for name in sorted(set(names))]
+    unknowns = [*(("coefficient", name) for name in NAMES), *named]
+    number = {unknown: at for at, unknown in enumerate(unknowns)}
+    host = dict(zip(table.source, np.log(host_prior_s(table)), strict=True))  # a source has one execution
+    prior = np.array([*_PRIOR_MEAN, *(host[name] if kind == "host" else 0.0 for kind, name in named)])
+    sds = {"host": _HOST_LOG_SD, "source": aim.source, "model": aim.model}
+    each = [*(sd for _, sd in PRIORS.values()), *(sds.get(kind, _DEVIATION_SD) for kind, _ in named)]
+    rows = np.flatnonzero(chosen)
+    noise = np.hypot(aim.noise, batch_spread(table)[rows])
+    alike = pd.DataFrame({"weight": 1.0}, index=rows).groupby(
+        [column[rows] for column in (table.source, table.gpu_key, table.base_model, table.precision)]
+    )
+    full = alike.weight.transform("sum").to_numpy() ** -_REPEAT_EXPONENT / noise**2
+    score = ~table.level_known & ~np.isin(table.model, ["gnmt", "ssd"])
+    cell_sd = np.full(int(table.cell.max()) + 1, aim.cell)
+    cell_sd[table.cell[score]] = _SCORE_SD
+    fit = Fit(
+        table=table,
+        aim=aim,
+        unknowns=unknowns,
+        places=np.array([[number[kind, name] for name in names] for kind, names in labels.items()]).T,
+        z=prior,
+        rows=rows,
+        jacobian=np.empty((0, len(prior))),
+        residual=np.empty(0),
+        weight=full,
+        cell_sd=cell_sd,
+        precision=np.diag(np.array(each) ** -2.0),
+        prior=prior,
+    )
+    for _ in range(_MOST_STEPS):
+        fit = _linearize(fit, full)
+        step = _step(*_normal(fit.jacobian, fit.residual, fit.weight, table.cell[rows], cell_sd), fit)
+        longest = float(np.abs(step).max())
+        if longest < _CLOSE_ENOUGH:
+            break
+        fit = replace(fit, z=fit.z + step * min(1.0, _LONGEST_STEP / longest))
+    return _linearize(fit, full)
+
+
+def _linearize(fit: Fit, full: Floats) -> Fit:
+    """The problem around the unknowns of a fit; a row far off its cell, as that alone has it, weighs less."""
+    table, places, z, cell_sd = roofline.take(fit.table, fit.rows), fit.places[fit.rows], fit.z, fit.cell_sd
+    offset = z[places[:, 4]] + z[places[:, 5]]
+    residual = table.log_seconds - np.log(_times(table, places, z).step_s) - offset
+    total = np.bincount(table.cell, weights=full, minlength=len(cell_sd)) + cell_sd**-2
+    mean = np.bincount(table.cell, weights=full * residual, minlength=len(cell_sd)) / total
+    spread = residual - mean[table.cell]
+    weight = full / (1 + (spread / (_ROBUST_SCALE * fit.aim.noise)) ** 2)
+    return replace(fit, jacobian=_jacobian(table, places, z), residual=residual, weight=weight)
+
+
+def host_prior_s(table: Table) -> Floats:
+    """(n,) host time per operator of rows whose harness is not in the fit [s]."""
+    return np.array([roofline.HOST_S_PER_OPERATOR[execution] for execution in table.execution], dtype=float)
+
+
+def batch_spread(table: Table) -> Floats:
+    """(n,) log standard deviation of the seconds per sample for want of the batch; 0 where it is stated.
+
+    Every batch between the smallest and the largest plausible one is taken to be as likely, on a log scale,
+    and the roofline before any row was seen says how far apart the two are.
+    """
+    result = np.zeros(len(table))
+    unstated = np.flatnonzero(table.batch_high > table.batch_low)
+    if len(unstated):
+        rows = roofline.take(table, unstated)
+        before = coefficients_of(_PRIOR_MEAN)
+        small, large = (
+            predict_rows(
+                replace(rows, work=work),
+                before,
+                host_prior_s(rows),
+                np.zeros((len(rows), len(roofline.DEVIATIONS))),
+            ).step_s
+            / batch
+            for work, batch in ((rows.work_low, rows.batch_low), (rows.work_high, rows.batch_high))
+        )
+        result[unstated] = np.abs(np.log(small / large)) / _UNIFORM
+    return result
+
+
+def _times(table: Table, places: Indices, z: Floats) -> roofline.Times:
+    return predict_rows(table, coefficients_of(z), np.exp(z[places[:, 0]]), z[places[:, 1:4]])
+
+
+def _jacobian(table: Table, places: Indices, z: Floats) -> Floats:
+    """Derivative of log seconds: coefficients by differences, everything else in closed form."""
+    times = _times(table, places, z)
+    jacobian = np.zeros((len(table), len(z)))
+    for k in range(len(NAMES)):
+        moved = z.copy()
+        moved[k] += _STEP
+        jacobian[:, k] = np.log(_times(table, places, moved).step_s / times.step_s) / _STEP
+    of_gpu = (times.gpu_s / times.step_s) ** HARNESS_POWER
+    modes = np.stack([table.arithmetic.conv, table.arithmetic.matmul], axis=1)
+    on_tensor = np.take_along_axis(table.chips.tensor, modes, axis=1).any(axis=1)
+    compute, memory = (-each / times.gpu_s * of_gpu for each in (times.compute_s, times.memory_s))
+    ones = np.ones(len(table))
+    shares = np.stack([1 - of_gpu, compute, compute * on_tensor, memory, ones, ones], axis=1)
+    np.put_along_axis(jacobian, places, shares, axis=1)
+    return jacobian
+
+
+def _normal(
+    jacobian: Floats, residual: Floats, weight: Floats, cell: Indices, cell_sd: Floats
+) -> tuple[Floats, Floats]:
+    """Both sides of the normal equations of some rows, with the offsets of their cells eliminated."""
+    present, at = np.unique(cell, return_inverse=True)
+    of_cell = csr_array((weight, (at, np.arange(len(at)))), shape=(len(present), len(at)))
+    root = np.sqrt(of_cell.sum(axis=1) + cell_sd[present] ** -2)
+    sums, level = of_cell @ jacobian / root[:, None], of_cell @ residual / root
+    weighted = jacobian * weight[:, None]
+    return jacobian.T @ weighted - sums.T @ sums, weighted.T @ residual - sums.T @ level
+
+
+def _step(left: Floats, right: Floats, fit: Fit) -> Floats:
+    """One Gauss-Newton step: the normal equations with the prior."""
+    step = np.linalg.solve(left + fit.precision, right - fit.precision @ (fit.z - fit.prior))
+    return np.asarray(step, dtype=float)
+
+
+# --- errors on what the fit had not seen -----------------------------------------------------------------
+
+# Of the intervals.
+COVERAGE = 0.90
+# Of the variance of an error: common to all candidates of one anchor.
+COMMON_SHARE = 0.8
+# What the fit never sees of a target: of each column named, every row that shares it with the target.
+#
+# ``harness`` is what a user asks: neither their harness nor the GPU is in the fit. ``publisher`` leaves out
+# the harness alone. ``stranger`` leaves out the GPU's whole architecture besides. The others leave out one
+# thing and keep the rest of the target's harness; a ``vendor`` is left out of a table that has several.
+HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
+    "harness": ("harness", "gpu_key"),
+    "publisher": ("harness",),
+    "stranger": ("harness", "architecture"),
+    "gpu": ("gpu_key",),
+    "family": ("family",),
+    "architecture": ("architecture",),
+    "model": ("base_model",),
+    "vendor": ("vendor",),
+}
+
+
+# Groups of targets, (n,) which rows of a table, and the roofline of every row that they are judged by.
+Judged: TypeAlias = Iterable[tuple[Flags, roofline.Times]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Row numbers of what is owned (x) and what is predicted (y), and the weight of each pair.
+
+    Each harness has one vote for each target GPU and task, however many models, batches and partners it has:
+    shared evenly by its rows of y, and by the x of each. A pair of rows whose batch is not stated counts for
+    less, by the variance that the plausible batches add.
+
+    Attributes:
+        spread: (pairs,) log standard deviation for want of a batch, of x and y together.
+    """
+
+    x: Indices
+    y: Indices
+    weight: Floats
+    spread: Floats
+
+
+def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
+    """All pairs of rows, or of chosen ones, on two GPUs of one cell; x is the row of the nearest batch."""
+    usable = np.arange(len(table)) if chosen is None else np.flatnonzero(chosen)
+    columns = {"cell": table.cell, "gpu": table.gpu_key, "batch": table.batch, "harness": table.harness}
+    rows = pd.DataFrame(columns | {"inference": table.inference}).iloc[usable].assign(at=usable)
+    both = rows.merge(rows, on="cell", suffixes=("_x", "_y"))
+    both = both[both.gpu_x != both.gpu_y]
+    both = both.assign(gap=np.abs(np.log(both.batch_y / both.batch_x))).sort_values(["gap", "at_x"])
+    nearest = both.drop_duplicates(["gpu_x", "at_y"]).sort_values(["at_y", "at_x"])
+    partners = nearest.groupby("at_y").at_x.transform("size")
+    targets = nearest.groupby(["harness_y", "gpu_y", "inference_y"]).at_y.transform("nunique")
+    x, y = nearest.at_x.to_numpy(), nearest.at_y.to_numpy()
+    unsure = batch_spread(table)
+    spread = np.hypot(unsure[x], unsure[y])
+    votes = (1.0 / (partners * targets)).to_numpy()
+    return Pairs(x=x, y=y, weight=votes / (1 + (spread / RATIO.noise) ** 2), spread=spread)
+
+
+def log_errors(table: Table, pairs: Pairs, times: roofline.Times) -> Floats:
+    """Log of predicted over measured time of y, per sample, from the measurement of x."""
+    level = np.log(times.step_s) - table.log_seconds
+    return np.asarray(level[pairs.y] - level[pairs.x])
+
+
+def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
+    """The same of the plain rule to beat: throughput goes with the root of peak times bandwidth."""
+    mode = roofline.leading_mode(table.work, table.arithmetic)
+    peak = table.chips.peaks[np.arange(len(table)), mode]
+    level = np.log(table.batch / np.sqrt(peak * table.chips.bandwidth)) - table.log_seconds
+    return np.asarray(level[pairs.y] - level[pairs.x])
+
+
+def held_out(table: Table, hold_out: str, fitted: Table | None = None) -> Iterator[tuple[Flags, Flags]]:
+    """For each group of targets, which rows it has, and which the fit, else of this table, must not see."""
+    kinds = HOLD_OUTS[hold_out]
+    for group in sorted(set(zip(*(getattr(table, kind) for kind in kinds), strict=True))):
+        mine, dropped = (
+            [getattr(each, kind) == value for kind, value in zip(kinds, group, strict=True)]
+            for each in (table, table if fitted is None else fitted)
+        )
+        yield np.logical_and.reduce(mine), np.logical_or.reduce(dropped)
+
+
+def sides(table: Table, pairs: Pairs) -> tuple[Table, Table, Indices]:
+    """The rows of x and of y of every pair, and the arithmetic that most of each step of y runs in."""
+    own, target = roofline.take(table, pairs.x), roofline.take(table, pairs.y)
+    return own, target, roofline.leading_mode(target.work, target.arithmetic)
+
+
+def usual_errors(table: Table, pairs: Pairs, scale: Scale) -> Floats:
+    """Usual |log error| of each pair of published rows, (pairs,): more where a batch is not stated."""
+    own, target, mode = sides(table, pairs)
+    return np.hypot(pair_scale(scale, own.chips, target.chips, mode), pairs.spread)
+
+
+def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> Scale:
+    """The scale that fits the errors of the chosen pairs best, by non-negative least squares."""
+    own, target, mode = sides(table, roofline.take(pairs, chosen))
+    root = np.sqrt(pairs.weight[chosen])
+    features = pair_features(own.chips, target.chips, mode)
+    base, gap, crossing = nnls(features * root[:, None], np.abs(log_error[chosen]) * root)[0]
+    return Scale(base=float(base), gap=float(gap), crossing=float(crossing))
+
+
+def without_each(fit: Fit, hold_out: str) -> Judged:
+    """Take each group out of the fit by one Gauss-Newton step, no refit; a host left out is the prior's."""
+    for targets, dropped in held_out(fit.table, hold_out):
+        if not dropped[fit.rows].all():
+            yield targets, times_of(fit, fit.without(dropped))
+
+
+def ratio_errors(table: Table, pairs: Pairs, judged: Judged) -> tuple[Floats, Flags]:
+    """Log error of every pair, by the roofline that judges its target; whether the GPU set both paces."""
+    error, bound = np.full(len(pairs.y), np.nan), np.zeros(len(pairs.y), dtype=bool)
+    for targets, times in judged:
+        mine, free = targets[pairs.y], times.host_s / times.step_s <= roofline.HOST_SHARE_LIMIT
+        error[mine] = log_errors(table, pairs, times)[mine]
+        bound[mine] = (free[pairs.x] & free[pairs.y])[mine]
+    return error, bound
+
+
+def level_errors(table: Table, judged: Judged) -> Floats:
+    """Log of predicted over measured time of every row whose level means seconds; NaN for others.
+
+    Of those, rows that are GPU-bound, and no score or approximate profile.
+    """
+    error = np.full(len(table), np.nan)
+    for targets, times in judged:
+        rows = targets & table.level_known & (times.host_s / times.step_s <= roofline.HOST_SHARE_LIMIT)
+        error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
+    return error
+
+
+def stays(table: Table, pairs: Pairs, level_error: Floats) -> Floats:
+    """(pairs,) log seconds that stay with x, where y is another chip: a prediction carries the rest to y."""
+    chip = np.array([chips.chip_of(key) for key in table.gpu_key])
+    return np.where(chip[pairs.x] == chip[pairs.y], 0.0, model.own_part(-level_error[pairs.x]))
+
+
+def level_weights(table: Table, error: Floats) -> Floats:
+    """One vote for each harness, GPU and task, as a ratio has it, shared by the rows that are scored.
+
+    Less of a row whose batch is not stated, by the variance that the plausible ones add.
+    """
+    scored = pd.Series(np.isfinite(error), dtype=float)
+    votes = scored.groupby([table.harness, table.gpu_key, table.inference]).transform("sum")
+    weight = scored / votes.clip(lower=1.0)
+    return np.asarray(weight / (1 + (batch_spread(table) / LEVEL.noise) ** 2), dtype=float)
+
+
+def factor_of(scores: Floats, weight: Floats) -> float:
+    """Conformal factor: the weighted quantile at 0.9 (n + 1) / n, where n votes were cast; NaN for none."""
+    votes = float(weight.sum())
+    if votes <= 0:
+        return float("nan")
+    share = min(1.0, COVERAGE * (votes + 1) / votes)
+    return weighted_quantile(scores, weight, share * (1 - 1e-12))
+
+
+def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> float:
+    """The value below which a share of the weight lies; by default the median."""
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    at = int(np.searchsorted(cumulative, share * cumulative[-1]))
+    return float(values[order][min(len(values) - 1, at)])
+
+
+# --- several GPUs in one job -------------------------------------------------------------------------------
+
+# Share, and standard deviation of its log, before any row was seen. No row is of GeForce cards: there the
+# prior stands. NVLink's is that of bare collectives of 16 MiB and more on seven systems, PCIe's that of the
+# one sound system (tests/tools/test_collectives.py).
+SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
+    "waiting": (0.010, 0.7),
+    "hidden": (0.75, 0.5),
+    "nvlink": (0.65, 0.10),
+    "fabric": (0.75, 0.5),
+    "pcie": (0.43, 0.35),
+    "host": (0.35, 0.35),
+}
+_JOB_NOISE = 0.05  # log, of a row; one beyond ``_ROBUST_SCALE`` of it loses weight
+# Usual log error for each doubling where the shares leave nothing open.
+LEAST_ERROR = 0.02
+
+
+@cache
+def jobs() -> pd.DataFrame:
+    """The shipped rows; a GPU that the table of specifications lacks is left out.
+
+    Columns: ``harness``, ``gpu_key``, ``model``; ``few`` and ``many`` GPUs; their ``exchange``; whether their
+    vendor is ``fitted``; ``log_ratio`` of the throughput of each of many over that of each of few; and their
+    ``weight``: one vote for each harness, GPU and model.
+    """
+    text = pd.DataFrame(row for row in folders.data_rows(JOBS) if row["gpu_key"] in load_specs())
+    rates = ["few_samples_per_s", "many_samples_per_s", "samples_per_step", "parameters_m"]
+    rows = text.astype(dict.fromkeys(["few_gpus", "many_gpus", *rates], float))
+    specs = [load_specs()[key] for key in rows.gpu_key]
+    exchange = [
+        scaling.Exchange(
+            gradient_bytes=row["parameters_m"] * 1e6 * scaling.GRADIENT_BYTES,
+            link=link,
+            rate=rate,
+            step_s=row["samples_per_step"] / row["few_samples_per_s"],
+            hidden_wholly=row["exchange"] != "gradients",
+        )
+        for row, (link, rate) in zip(rows.to_dict("records"), map(scaling.link_of, specs), strict=True)
+    ]
+    few, many = rows.few_gpus.astype(int), rows.many_gpus.astype(int)
+    return rows.assign(
+        few=few,
+        many=many,
+        exchange=pd.Series(exchange, rows.index, dtype=object),
+        asked=pd.Series([*zip(exchange, few, many, strict=True)], rows.index, dtype=object),
+        fitted=[spec.vendor == question.FITTED_VENDOR for spec in specs],
+        log_ratio=np.log(rows.many_samples_per_s / rows.few_samples_per_s),
+        weight=1 / rows.groupby(["harness", "gpu_key", "model"]).few_gpus.transform("size"),
+    )
+
+
+def fit_scaling(rows: pd.DataFrame) -> ScalingShares:
+    """Fit the shares to ``jobs``, and the width of their interval to their own errors."""
+    error, usual = _errors(rows)
+    weight, known = rows.weight.to_numpy(), rows.fitted.to_numpy()
+    return msgspec.structs.replace(
+        _shares(rows),
+        factor=factor_of((np.abs(error) / usual)[known], weight[known]),
+        other_vendors=None if known.all() else factor_of(np.abs(error)[~known], weight[~known]),
+    )
+
+
+def _shares(rows: pd.DataFrame) -> ScalingShares:
+    """The shares by the jobs of the fitted vendor; the widths are still open."""
+    rows = rows[rows.fitted]
+    mean, deviation = np.array(
+        [(math.log(SHARE_PRIORS[name][0]), SHARE_PRIORS[name][1]) for name in scaling.SHARES]
+    ).T
+    root = np.sqrt(rows.weight.to_numpy()) / _JOB_NOISE
+
+    def residuals(logs: Floats) -> Floats:
+        each = (_told(logs, rows) - rows.log_ratio.to_numpy()) * -root
+        tamed = np.sqrt(2 * (np.sqrt(1 + (each / _ROBUST_SCALE) ** 2) - 1)) * _ROBUST_SCALE
+        return np.concatenate([np.copysign(tamed, each), (logs - mean) / deviation])
+
+    logs = least_squares(residuals, mean).x
+    jacobian = (
+        np.array([scaling.slopes(logs, *job) for job in rows.asked]).reshape(-1, len(scaling.SHARES))
+        * root[:, None]
+    )
+    covariance = np.linalg.inv(np.diag(deviation**-2.0) + jacobian.T @ jacobian)
+    return ScalingShares(
+        logs=tuple(logs.tolist()),
+        covariance=tuple(map(tuple, covariance.tolist())),
+        noise=LEAST_ERROR,
+        factor=math.nan,
+        other_vendors=None,
+    )
+
+
+def _told(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
+    return np.array([scaling.log_efficiency(logs, *job) for job in rows.asked])
+
+
+def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Log error of each row and its usual size, by shares that its harness had no part in."""
+    error, usual = np.full((2, len(rows)), np.nan)
+    for name in set(rows.harness):
+        mine = (rows.harness == name).to_numpy()
+        shares = _shares(rows[~mine])
+        error[mine] = _told(shares.logs, rows[mine]) - rows.log_ratio[mine]
+        usual[mine] = [scaling.usual_error(shares, *job) for job in rows.asked[mine]]
+    return error, usual
+
+
+def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
+    """Return the jobs, how far the model is off with each harness left out, and its half-widths (logs)."""
+    rows = jobs()
+    error, usual = _errors(rows)
+    weight, width, scores = rows.weight.to_numpy(), np.full(len(rows), np.nan), np.abs(error) / usual
+    known, harness = rows.fitted.to_numpy(), rows.harness.to_numpy()
+    for name in sorted(set(harness)):
+        mine, others = known & (harness == name), known & (harness != name)
+        width[mine] = factor_of(scores[others], weight[others]) * usual[mine]
+    return rows, error, width
+
+
+# --- the calibration --------------------------------------------------------------------------------------
+
+
+# What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows.
 KINDS = {"known": "harness", "stranger": "stranger"}
-"""What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows."""
+# Of another vendor's architecture that has an interval of its own.
 FEWEST_CARDS = 3
-"""Of another vendor's architecture that has an interval of its own."""
 _DIGITS = 6  # enough for every prediction, few enough to be the same on every machine
 
 
@@ -79,7 +648,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
     """
     mine = own_table(own) if own else None
     inputs = {name: hash_of(published_bytes(name)) for name in PUBLISHED}
-    inputs |= {name: hash_of(data_bytes(name)) for name in INPUTS}
+    inputs |= {name: hash_of(folders.data_bytes(name)) for name in INPUTS}
     if own:
         ordered = sorted(own, key=lambda run: run.run_id)
         inputs["own runs"] = hash_of(b"".join(msgspec.json.encode(run, order="sorted") for run in ordered))
@@ -97,7 +666,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
 
 def encode(calibration: Calibration) -> bytes:
     """Write a calibration: equal calibrations give equal bytes."""
-    return table_json(calibration, order="sorted")
+    return files.table_json(calibration, order="sorted")
 
 
 def write_calibration(results: Path | None, path: Path, day: date | None = None) -> dict[str, Any]:
@@ -110,8 +679,11 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         MisuseError: If there is no such folder, or the day is yet to come.
         StorageError: If it cannot be written.
     """
-    calibration = calibrate(_own_runs(results), fitted=day_of(day, "--date").isoformat())
-    write_file(path, encode(calibration), hint="choose another file with -o")
+    if results is not None and not results.is_dir():
+        raise errors.MisuseError(f"{results} is not a results folder: give the one that holds runs/")
+    own = () if results is None else own_runs(results)
+    calibration = calibrate(own, fitted=today.day_of(day, "--date").isoformat())
+    files.write_file(path, encode(calibration), hint="choose another file with -o")
     return {
         "path": str(path),
         "fitted": calibration.fitted,
@@ -119,20 +691,9 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         "inference_rows": calibration.infer.rows,
         "gpus": len(calibration.train.rows_by_gpu),
         "sources": calibration.train.sources,
-        "skipped": dict(shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped_by_kind),
+        "skipped": dict(shipped((question.FITTED_VENDOR, *question.OTHER_VENDORS)).skipped_by_kind),
         "inputs": calibration.inputs,
     }
-
-
-def _own_runs(results: Path | None) -> tuple[Run, ...]:
-    if results is None:
-        return ()
-    if not results.is_dir():
-        raise MisuseError(f"{results} is not a results folder: give the one that holds runs/")
-    stored = read_runs(results)
-    for problem in stored.problems:
-        say(problem)
-    return stored.runs
 
 
 def _rounded(figure: str) -> float:
@@ -145,10 +706,10 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
 
     GPUs of other vendors are in the table and never in the fit.
     """
-    table = fitted_on(task, (FITTED_VENDOR, *OTHER_VENDORS))
+    table = fitted_on(task, (question.FITTED_VENDOR, *question.OTHER_VENDORS))
     if own is not None:  # its cells stay apart
-        table = stack([table, replace(own, cell=own.cell + int(table.cell.max()) + 1)])
-    seen = table.vendor == FITTED_VENDOR
+        table = roofline.stack([table, replace(own, cell=own.cell + int(table.cell.max()) + 1)])
+    seen = table.vendor == question.FITTED_VENDOR
     mine = table.inference == (task is TaskKind.INFER)
     scored, apart = mine & seen, mine & ~seen
     level = fit_table(table, seen, aim=LEVEL)
@@ -178,7 +739,7 @@ def _by_ratio(fit: Fit, level: Fit, seen: Flags) -> Learned:
     pairs = pairs_of(fit.table)
     error, _ = ratio_errors(fit.table, pairs, without_each(fit, "vendor"))
     vendor = fit.table.vendor
-    error[(vendor[pairs.x] != FITTED_VENDOR) | (vendor[pairs.y] == FITTED_VENDOR)] = np.nan
+    error[(vendor[pairs.x] != question.FITTED_VENDOR) | (vendor[pairs.y] == question.FITTED_VENDOR)] = np.nan
     return _learned(fit, scale, factor, *_others(fit, error, pairs.y, pairs.weight))
 
 
@@ -245,7 +806,11 @@ def _learned(
     deviations = {name: [round(v, _DIGITS) for v in d] for name, d in fit.deviations().items() if name in own}
     return Learned(
         coefficients=coefficients_of(fit.z),
-        host_s_per_operator={s: v for s, v in fit.host_s_per_operator.items() if s in sources},
+        host_s_per_operator={
+            name: float(np.exp(value))
+            for (kind, name), value in zip(fit.unknowns, fit.z, strict=True)
+            if kind == "host" and name in sources
+        },
         deviations=deviations | others,
         scale=scale,
         factor=factor,
@@ -278,14 +843,18 @@ def own_table(runs: Sequence[Run]) -> Table | None:
         batch_low=lambda each: each.batch,
         batch_high=lambda each: each.batch,
     )
-    work = stack([work_of(p.train, c.batch_size, cast_bytes_of(p, c.task)) for _, c, p, _ in found])
-    arithmetic = stack([arithmetic_of(c.precision, c.memory_format, 1) for _, c, _, _ in found])
+    work = roofline.stack(
+        [roofline.work_of(p.train, c.batch_size, roofline.cast_bytes_of(p, c.task)) for _, c, p, _ in found]
+    )
+    arithmetic = roofline.stack(
+        [roofline.arithmetic_of(c.precision, c.memory_format, 1) for _, c, _, _ in found]
+    )
     return table_with(rows, work=work, work_low=work, work_high=work, arithmetic=arithmetic)
 
 
 def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]]:
     """The cases of a run that join, with what ran them and its samples per second."""
-    spec = gpu_of(run.device)
+    spec = anchors.gpu_of(run.device)
     if spec is None:
         return
     for m in run.measurements:
@@ -296,7 +865,7 @@ def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]
             and case.execution is Execution.GRAPH
             and case.gpu_count == 1
             and not case.setup
-            and not is_disturbed(m)
+            and not anchors.is_disturbed(m)
         )
         if wanted and profile is not None and profile.version == case.workload_version and m.samples_per_s:
             yield spec, case, profile, m.samples_per_s
@@ -312,5 +881,5 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     try:
         print_json(write_calibration(asked.results, asked.output, asked.date))
-    except GpuBenchError as error:
+    except errors.GpuBenchError as error:
         parser.error(str(error))

@@ -1,15 +1,25 @@
 """How good are the predictions? Each target is predicted by a fit that never saw what is held out with it.
 
 "Out" means out of the fit, of the deviations and of the votes that set its interval. docs/prediction.md has
-the protocol. Anybody's measurements are scored too, and teach
-nothing. ``python -m tools.evaluate --hold-out harness`` prints one hold-out.
+the protocol. Anybody's measurements are scored too, and teach nothing.
+
+``python -m tools.evaluate --hold-out harness`` prints one hold-out. ``python -m tools.evaluate prediction``
+evaluates everything: docs/prediction_figures.csv (every slice of every hold-out),
+docs/prediction_pairs.csv.gz (each pair with what was measured and predicted for it), and the tables of
+docs/prediction-evidence.md. ``python -m tools.evaluate regret`` makes that of docs/decision.md, what choosing
+by a prediction costs: a setting is one model of one source at one precision that was read on four priced GPUs
+or more. Each way of choosing names one of them; its regret is what the job costs there above what it costs on
+the best, where it costs $100. Nothing of a setting's harness teaches the prediction that it is judged by.
 """
 
 from __future__ import annotations
 
+import gzip
+import math
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,16 +29,17 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from gpubench.arrays import Flags, Floats
+from gpubench import folders, stats, units
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import answer
-from gpubench.models import TaskKind
-from gpubench.predict.calibration import load_calibration
-from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import deviations_of, take
+from gpubench.models import Offer, Pricing, TaskKind
+from gpubench.offers.dates import price_day
+from gpubench.offers.table import NOT_RANKED
+from gpubench.predict import calibration, question, roofline
+from gpubench.recommend import rank, request
 from gpubench.sections.prediction import scored
 from gpubench.specs import load_specs
-from gpubench.stats import Z90
-from tools.fit import (
+from tools.calibrate import (
     COMMON_SHARE,
     HOLD_OUTS,
     LEVEL,
@@ -50,7 +61,7 @@ from tools.fit import (
     pairs_of,
     predict_rows,
     ratio_errors,
-    scaling_figures,
+    scaling_errors,
     stays,
     usual_errors,
     weighted_quantile,
@@ -88,13 +99,13 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
         hold_out: One of ``HOLD_OUTS``.
         task: What is scored; the fit and the intervals learn from all of the table.
     """
-    seen = table.vendor == FITTED_VENDOR
+    seen = table.vendor == question.FITTED_VENDOR
     pairs = pairs_of(table)
     log_error, bound = ratio_errors(table, pairs, without_each(fit_table(table, seen), hold_out))
     level_error = level_errors(table, without_each(fit_table(table, seen, aim=LEVEL), hold_out))
     log_error = log_error - stays(table, pairs, level_error)
     scored = np.isfinite(log_error)
-    pairs, log_error, bound = take(pairs, scored), log_error[scored], bound[scored]
+    pairs, log_error, bound = roofline.take(pairs, scored), log_error[scored], bound[scored]
 
     def usual_of(others: Flags) -> Floats:
         return usual_errors(table, pairs, fit_scale(table, pairs, log_error, others))
@@ -113,18 +124,20 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
     mine = rows[pairs.y]
     return Outcome(
         table=table,
-        pairs=take(pairs, mine),
+        pairs=roofline.take(pairs, mine),
         log_error=log_error[mine],
         half_width=half_width[mine],
         bound=bound[mine],
         level_error=np.where(rows, level_error, np.nan),
-        level_half_width=np.hypot(level, Z90 * batch_spread(table)),
+        level_half_width=np.hypot(level, stats.Z90 * batch_spread(table)),
     )
 
 
 def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
     """The shipped rows that a hold-out is scored on: other vendors' too where they are what is held out."""
-    return fitted_on(task, (FITTED_VENDOR, *(OTHER_VENDORS if hold_out == "vendor" else ())))
+    return fitted_on(
+        task, (question.FITTED_VENDOR, *(question.OTHER_VENDORS if hold_out == "vendor" else ()))
+    )
 
 
 def _half_widths(
@@ -163,8 +176,8 @@ def score(path: Path) -> dict[str, Any]:
     reading = read_csv(path)
     inference = reading.table.inference
     return {
-        **report(outcome_of(take(reading.table, ~inference), TaskKind.TRAIN)),
-        "inference": report(outcome_of(take(reading.table, inference), TaskKind.INFER))
+        **report(outcome_of(roofline.take(reading.table, ~inference), TaskKind.TRAIN)),
+        "inference": report(outcome_of(roofline.take(reading.table, inference), TaskKind.INFER))
         if inference.any()
         else None,
         "rows": {"read": reading.rows, "used": len(reading.table), "skipped": sum(reading.skipped.values())},
@@ -178,9 +191,9 @@ def score(path: Path) -> dict[str, Any]:
 def outcome_of(table: Table, task: TaskKind) -> Outcome:
     """Predict every pair and level of rows of a task, without the published rows of its GPU and harness."""
     pairs = pairs_of(table)
-    learned = load_calibration().of(task)
+    learned = calibration.load_calibration().of(task)
     assert learned.ratio.scale is not None  # only levels are without one
-    usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs) else np.empty(0)
+    usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs.y) else np.empty(0)
     specs = [load_specs()[gpu] for gpu in table.gpu_key]
     ratio, level = (np.array([each.half_width(s) for s in specs]) for each in (learned.ratio, learned.level))
     log_error, bound = ratio_errors(table, pairs, _without_own(table, RATIO, task))
@@ -192,7 +205,7 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
         half_width=ratio[pairs.y] * usual,
         bound=bound,
         level_error=level_error,
-        level_half_width=np.hypot(level, Z90 * batch_spread(table)),
+        level_half_width=np.hypot(level, stats.Z90 * batch_spread(table)),
     )
 
 
@@ -201,7 +214,7 @@ def _without_own(table: Table, aim: Aim, task: TaskKind) -> Judged:
     fit = _fitted(aim, task)
     for rows, dropped in held_out(table, "harness", fit.table):
         z = fit.without(dropped)
-        own = deviations_of(fit.deviations(z), list(table.gpu_key))
+        own = roofline.deviations_of(fit.deviations(z), list(table.gpu_key))
         yield rows, predict_rows(table, coefficients_of(z), host_prior_s(table), own)
 
 
@@ -219,9 +232,9 @@ _SEED, _DRAWS = 20261120, 400
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
-    """The document of `predict evaluate --json`: all pairs first, refused ones too, then slice by slice."""
+    """The document of ``--json``: all pairs first, refused ones too, then slice by slice."""
     pairs = outcome.pairs
-    everything = np.ones(len(pairs), dtype=bool)
+    everything = np.ones(len(pairs.y), dtype=bool)
     plain = geometric_mean_errors(outcome.table, pairs)
     return {
         **figures(outcome, everything),
@@ -289,7 +302,7 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
     table, pairs, bound = outcome.table, outcome.pairs, outcome.bound
     same = table.architecture[pairs.x] == table.architecture[pairs.y]
     slices: dict[str, Flags] = {
-        "all pairs": np.ones(len(pairs), dtype=bool),
+        "all pairs": np.ones(len(pairs.y), dtype=bool),
         "GPU-bound": bound,
         "host-bound": ~bound,
         "anchored at Hopper": table.architecture[pairs.x] == "Hopper",
@@ -317,12 +330,38 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
     return slices
 
 
+def scaling_figures() -> dict[str, Any]:
+    """How far the model of several GPUs is off with each harness left out; ``by_slice`` too."""
+    rows, error, width = scaling_errors()
+    weight, known, harness = rows.weight.to_numpy(), rows.fitted.to_numpy(), rows.harness.to_numpy()
+
+    def figures_of_jobs(chosen: Flags) -> dict[str, Any]:
+        votes = weight[chosen]
+        return {
+            "jobs": int(chosen.sum()),
+            "targets": round(float(votes.sum())),
+            **_errors(error[chosen], votes),
+            "bias": _mean(error[chosen], votes),
+            **_widths(error[chosen], width[chosen], votes),
+        }
+
+    links = np.array([exchange.link for exchange in rows.exchange])
+    slices = {
+        "from one GPU": known & (rows.few == 1).to_numpy(),
+        **{f"harness: {name}": known & (harness == name) for name in sorted(set(harness))},
+        **{f"link: {name}": known & (links == name) for name in sorted(set(links[known]))},
+        "vendor: AMD, not fitted": ~known,
+    }
+    slice_figures = {name: figures_of_jobs(flags) for name, flags in slices.items()}
+    return figures_of_jobs(known) | {"by_slice": slice_figures}
+
+
+# How the names of their models begin.
 _CLASSES = {
     "VGG": ("vgg",),
     "LSTM": ("gnmt", "lstm"),
     "transformer": ("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2"),
 }
-"""How the names of their models begin."""
 
 
 def model_class(name: str) -> str:
@@ -359,7 +398,7 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     found = []
     nearest = nearest[nearest.groupby("x").y.transform("size") >= FEWEST_CANDIDATES]
     for _, block in nearest.sort_values(["x", "y"]).groupby("x"):
-        measured, own = rates[block.y], np.sqrt(1 - COMMON_SHARE) * width[block.pair] / Z90
+        measured, own = rates[block.y], np.sqrt(1 - COMMON_SHARE) * width[block.pair] / stats.Z90
         predicted = measured - outcome.log_error[block.pair]
         first = np.argmax(predicted)
         draws = predicted[:, None] + own[:, None] * random.standard_normal((len(own), _DRAWS))
@@ -375,13 +414,387 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+# --- the tables of two pages ------------------------------------------------------------------------------
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def put(tables: str, page: Path) -> None:
+    """Write tables between the markers of a page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def as_table(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of cells as a table of Markdown; the first is its head."""
+    head, *others = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *others))
+
+
+# --- how far predictions are off ---------------------------------------------------------------------------
+
+HEADLINE = "harness"
+NAMES = {
+    "harness": "unseen harness and GPU",
+    "stranger": "unseen harness and architecture",
+    "gpu": "unseen GPU",
+    "family": "unseen chip",
+    "architecture": "unseen architecture",
+    "model": "unseen model",
+    "vendor": "unseen vendor (AMD)",
+}
+INFERENCE = {
+    "inference, harness": "unseen harness and GPU",
+    "inference, stranger": "unseen harness and architecture",
+    "inference, gpu": "unseen GPU",
+    "inference, architecture": "unseen architecture",
+}
+# Hold-outs on the page; the table of figures has all.
+SHOWN = ("harness", "stranger", "gpu", "vendor")
+SEVERAL = "several GPUs"
+WHOLE, NO_GPU, ORDER = "all pairs", "no GPU owned", "Spearman, regret"
+COLUMNS = (
+    "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
+    "geometric_mean_mape", "geometric_mean_median_ape",
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def figures_of(hold_out: str, document: Row) -> list[dict[str, Any]]:
+    """The rows of the table of figures for one hold-out: the whole, levels and order, then every slice."""
+    slices = {WHOLE: document} | {n: row for n, row in document["by_slice"].items() if n != WHOLE}
+    level = document["no_gpu_owned"]
+    rows = slices | {
+        NO_GPU: level | {"pairs": level["rows"]},
+        ORDER: {"mape": document["spearman"], "median_ape": document["regret"]["throughput"]},
+    }
+    return [_row(hold_out, name, row) for name, row in rows.items()]
+
+
+def _row(hold_out: str, name: str, row: Row) -> dict[str, Any]:
+    plain = {f"geometric_mean_{key}": each for key, each in (row.get("geometric_mean") or {}).items()}
+    return {"hold_out": hold_out, "slice": name} | {key: (row | plain).get(key) for key in COLUMNS[2:]}
+
+
+def pairs_table(outcome: Outcome) -> str:
+    """Every pair of the headline as CSV: the throughput of the target over that of the owned GPU."""
+    table, x, y = outcome.table, outcome.pairs.x, outcome.pairs.y
+    per_sample = table.log_seconds - np.log(table.batch)
+    measured = per_sample[x] - per_sample[y]
+    predicted = measured - outcome.log_error
+    end = np.where(outcome.bound, outcome.half_width, np.nan)  # a refused pair has no interval
+    columns = {
+        "source": table.source[y],
+        "model": table.model[y],
+        "precision": table.precision[y],
+        "own_gpu": table.gpu_key[x],
+        "own_batch": table.batch[x].astype(int),
+        "target_gpu": table.gpu_key[y],
+        "target_batch": table.batch[y].astype(int),
+        "measured_ratio": np.exp(measured),
+        "predicted_ratio": np.exp(predicted),
+        "low": np.exp(predicted - end),
+        "high": np.exp(predicted + end),
+        "weight": outcome.pairs.weight,
+    }
+    return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n", float_format="%.4g")
+
+
+def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
+    """The committed figures, numbers as numbers."""
+    table = pd.read_csv(folder / "prediction_figures.csv").astype(object)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in table.where(table.notna(), None).to_numpy()]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The tables of the page."""
+    by_name = {(row["hold_out"], row["slice"]): row for row in rows}
+
+    def order_of(hold_out: str) -> Row:
+        order = by_name[hold_out, ORDER]
+        return by_name[hold_out, NO_GPU] | {"spearman": order["mape"], "lost": order["median_ape"]}
+
+    def slices_of(hold_out: str, kind: str) -> list[tuple[str, Row]]:
+        return [
+            (n.partition(": ")[2], row)
+            for (h, n), row in by_name.items()
+            if h == hold_out and n.startswith(f"{kind}: ")
+        ]
+
+    parts = [
+        "### Whole, refused pairs included\n",
+        _table("never seen", _PAIRS, [(NAMES[h], by_name[h, WHOLE]) for h in SHOWN]),
+        "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
+        _table(
+            "never seen",
+            ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first"),
+            [(NAMES[h], order_of(h)) for h in SHOWN],
+        ),
+    ]
+    return "\n".join([
+        *parts,
+        f"\n### By class ({NAMES[HEADLINE]})\n",
+        _table("class", _PAIRS, slices_of(HEADLINE, "class")),
+        "\n### Inference\n",
+        _table("never seen", _PAIRS, [(INFERENCE[h], by_name[h, WHOLE]) for h in list(INFERENCE)[:2]]),
+        "\nNo GPU owned, forward passes:\n",
+        _table("never seen", _LEVELS, [(INFERENCE[h], by_name[h, NO_GPU]) for h in list(INFERENCE)[:2]]),
+        "\n### Several GPUs in one job (unseen harness)\n",
+        _table(
+            "slice",
+            ("jobs / votes", "MAPE", "90 % covers", "half-width"),
+            [(name, row) for (h, name), row in by_name.items() if h == SEVERAL],
+        ),
+    ])  # fmt: skip
+
+
+def _beside_the_plain_rule(row: Row) -> str:
+    mine, plain = row["mape"], row["geometric_mean_mape"]
+    beaten = "" if plain is None or mine is None or mine < plain else " (**better**)"
+    return f"{_percents(row, 'geometric_mean_mape', 'geometric_mean_median_ape')}{beaten}"
+
+
+def _percents(row: Row, *names: str) -> str:
+    return " / ".join(units.format_percent(row[name], 3) for name in names)
+
+
+_CELLS: Mapping[str, Callable[[Row], str]] = {
+    "pairs / targets": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
+    "jobs / votes": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
+    "rows": lambda row: f"{row['pairs']:.0f}",
+    "MAPE": lambda row: units.format_percent(row["mape"], 3),
+    "MAPE / median": lambda row: _percents(row, "mape", "median_ape"),
+    "90 % covers": lambda row: units.format_percent(row["coverage_90"], 3),
+    "half-width": lambda row: f"x{units.format_number(row['half_width_factor'])}",
+    "geometric mean": _beside_the_plain_rule,
+    "Spearman": lambda row: units.format_number(row["spearman"]),
+    "lost by the first": lambda row: units.format_percent(row["lost"], 3),
+}
+_LEVELS = ("rows", "MAPE / median", "90 % covers", "half-width")
+_PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
+
+
+def _table(first: str, columns: Sequence[str], rows: Iterable[tuple[str, Row]]) -> str:
+    cells = ((name, *(_CELLS[column](row) for column in columns)) for name, row in rows)
+    return as_table([(first, *columns), *cells])
+
+
+def write_prediction(folder: Path = DOCS) -> None:
+    """Evaluate, and rewrite what is made of it."""
+    rows = []
+    for name in (*NAMES, *INFERENCE):
+        hold_out = name.removeprefix("inference, ")
+        task = TaskKind.TRAIN if name in NAMES else TaskKind.INFER
+        outcome = evaluate(scored_table(hold_out, task), hold_out, task)
+        rows += figures_of(name, report(outcome))
+        if name == HEADLINE:
+            path = folder / "prediction_pairs.csv.gz"
+            path.write_bytes(gzip.compress(pairs_table(outcome).encode(), mtime=0))
+    several = scaling_figures()
+    rows += [
+        _row(SEVERAL, name, row | {"pairs": row["jobs"]})
+        for name, row in {"all jobs": several, **several["by_slice"]}.items()
+    ]
+    pd.DataFrame(rows, columns=COLUMNS, dtype=object).to_csv(
+        folder / "prediction_figures.csv", index=False, lineterminator="\n"
+    )
+    put(markdown(read_figures(folder)), folder / "prediction-evidence.md")
+
+
+# --- what choosing by a prediction costs -------------------------------------------------------------------
+
+REGRETS = "decision.md"
+DAY = date(2026, 11, 20)
+# On which the next prices are known: the newest of most sellers are of 2026-10.
+DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
+FEWEST_GPUS = 4
+JOB_USD = 100.0
+H100 = "nvidia-h100"
+
+# Rows of a setting, one a GPU, to the place of the one that is chosen; None where it names none of them.
+Way = Callable[[Indices], int | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Rows of the shipped table, the predicted and the measured cost of each, and which make up a setting."""
+
+    table: Table
+    predicted_s: Floats
+    usd_per_s: Floats
+    worth_usd_per_s: float
+    rows: tuple[Indices, ...]
+
+    @property
+    def cost(self) -> Floats:
+        """What a second on each GPU costs, with what the wait is worth [USD]."""
+        return self.usd_per_s + self.worth_usd_per_s
+
+
+def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
+    """Return what ``rank`` expects to be paid for one of each GPU on a day [USD/h], and where.
+
+    Of each GPU it is the offer on demand that is expected to cost least.
+    """
+    found: dict[str, tuple[float, str]] = {}
+    for row in rank.ranked(request.RankRequest(as_of=day, draws=1)).rows:
+        offer, usd = row.offer, row.usd_per_hour.value
+        if offer.pricing is Pricing.ON_DEMAND and usd is not None:
+            told = usd / offer.gpu_count, offer.provider
+            found[offer.gpu_key] = min(told, found.get(offer.gpu_key, told))
+    return found
+
+
+def price_disappointments() -> Floats:
+    """Return the log of the next dated price over the one told, of each GPU's cheapest offer on some days.
+
+    What is told on a day rests on the prices up to it; the next one is the least that the same provider asks
+    for the GPU on the first later day that the shipped tables have.
+    """
+    asked = [
+        (each.gpu_key, each.provider, price_day(each.price_date), each.usd_per_gpu_hour)
+        for each in folders.data_table("offers.csv", Offer)
+        if each.pricing is Pricing.ON_DEMAND
+        if each.kind not in NOT_RANKED and len(each.price_date) > len("2026")
+    ]
+    prices = pd.DataFrame(asked, columns=["gpu", "provider", "day", "usd"])
+    found: dict[tuple[str, str, date], float] = {}
+    for day in DAYS:
+        later = prices[prices.day > day].sort_values(["day", "usd"]).drop_duplicates(["gpu", "provider"])
+        first: dict[Any, Any] = {(row.gpu, row.provider): row for row in later.itertuples()}
+        for gpu, (usd, provider) in cheapest(day).items():
+            if row := first.get((gpu, provider)):  # what is told last before it
+                found[gpu, provider, row.day] = math.log(row.usd / usd)
+    return np.array(list(found.values()))
+
+
+def settings_of(
+    table: Table, judged: Judged, usd: Mapping[str, float], hour_worth_usd: float = 0.0
+) -> Settings:
+    """Return every setting with so many priced GPUs that a choice is one."""
+    error = np.full(len(table), np.nan)
+    for targets, times in judged:
+        error[targets] = (np.log(times.step_s) - table.log_seconds)[targets]
+    per_gpu = np.array([usd.get(key, np.nan) for key in table.gpu_key]) / 3600
+    usable = np.isfinite(error) & np.isfinite(per_gpu)
+    rows = []
+    for cell in np.unique(table.cell[usable]).tolist():
+        mine = np.flatnonzero(usable & (table.cell == cell))
+        usual = float(np.median(table.batch[mine]))  # of a GPU with several batches the one next to it
+        nearest = mine[np.lexsort((np.abs(np.log(table.batch[mine] / usual)), table.gpu_key[mine]))]
+        _, first = np.unique(table.gpu_key[nearest], return_index=True)
+        if len(first) >= FEWEST_GPUS:
+            rows.append(nearest[first])
+    seconds = np.exp(table.log_seconds + error) / table.batch
+    return Settings(
+        table=table,
+        predicted_s=seconds,
+        usd_per_s=per_gpu,
+        worth_usd_per_s=hour_worth_usd / 3600,
+        rows=tuple(rows),
+    )
+
+
+def ways_of(settings: Settings) -> Mapping[str, Way]:
+    """Return the ways of choosing a GPU, by the name that they have on the page."""
+    table, usd = settings.table, settings.usd_per_s
+    peak = table.chips.peaks[np.arange(len(table.batch)), roofline.leading_mode(table.work, table.arithmetic)]
+
+    def least(cost: Floats) -> Way:
+        return lambda rows: int(np.argmin(cost[rows]))
+
+    def always_h100(rows: Indices) -> int | None:
+        found = [place for place, row in enumerate(rows) if table.gpu_key[row].startswith(H100)]
+        return min(found, key=lambda place: usd[rows[place]], default=None)
+
+    return {
+        "gpubench": least(settings.predicted_s * settings.cost),
+        "always the H100": always_h100,
+        "lowest price an hour": least(usd),
+        "peak FLOPS per dollar": least(settings.cost / peak),
+        "geometric mean of the ratios of peak and bandwidth": least(
+            settings.cost / np.sqrt(peak * table.chips.bandwidth)
+        ),
+    }
+
+
+def regrets(settings: Settings, way: Way) -> Floats:
+    """Return what each choice costs above the best, where a job costs $100 [USD]; none where none is made."""
+    cost = np.exp(settings.table.log_seconds) / settings.table.batch * settings.cost
+    choices = ((rows, way(rows)) for rows in settings.rows)
+    costs = ((cost[rows], cost[rows[chosen]]) for rows, chosen in choices if chosen is not None)
+    return np.array([JOB_USD * (named / every.min() - 1) for every, named in costs])
+
+
+def in_the_mean(logs: Floats) -> str:
+    """Return by how much the mean of logarithms is off, with its standard error."""
+    return f"{np.expm1(logs.mean()):+.1%} ± {logs.std(ddof=1) / math.sqrt(len(logs)):.1%}"
+
+
+def disappointments(settings: Settings) -> tuple[Floats, ...]:
+    """Return the log of what a GPU costs, at the speed that was read, over what was told of it.
+
+    Of the named GPU of each setting, of all GPUs of the settings, and of the named one less the mean of its
+    setting, where choosing the least of noisy figures would show; of a score nobody knows the seconds.
+    """
+    table, way = settings.table, ways_of(settings)["gpubench"]
+    off = table.log_seconds - np.log(table.batch * settings.predicted_s)
+    named = np.array([rows[way(rows) or 0] for rows in settings.rows])
+    every = np.concatenate(settings.rows)
+    beside = off[named] - np.array([off[rows].mean() for rows in settings.rows])
+    return *(off[rows[table.level_known[rows]]] for rows in (named, every)), beside
+
+
+def regret_cells(settings: Settings) -> list[str]:
+    """Return the cell of each way: how many settings, and mean, median and 90th percentile of its regrets."""
+    every = [regrets(settings, way) for way in ways_of(settings).values()]
+    ends = [(len(usd), usd.mean(), np.median(usd), np.quantile(usd, 0.9)) for usd in every]
+    return [f"{count}: {mean:,.2f} / {middle:,.2f} / {high:,.2f}" for count, mean, middle, high in ends]
+
+
+def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
+    """Return what stands between the markers of the page."""
+    table, usd = fitted_on(task), {gpu: told for gpu, (told, _) in cheapest(DAY).items()}
+    fit = fit_table(table, table.vendor == question.FITTED_VENDOR, aim=LEVEL)
+    ways = {
+        "harness out": list(without_each(fit, "publisher")),
+        "harness and GPU out": list(without_each(fit, "harness")),
+    }
+    columns = {}
+    for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, request.HOUR_WORTH_USD)):
+        settings = settings_of(table, judged, usd, worth)
+        off = map(in_the_mean, disappointments(settings))
+        by = f"dollars and ${worth:g} an hour" if worth else "dollars"
+        columns[f"{words}, {by}"] = [*regret_cells(settings), *off]
+    names = [
+        *ways_of(settings),
+        "disappointment, named",
+        "disappointment, all GPUs",
+        "named beside the others of its setting",
+    ]
+    prices = price_disappointments()
+    return (
+        f"{as_table([('choose by', *columns), *zip(names, *columns.values(), strict=True)])}\n\n"
+        f"Disappointment of prices: {in_the_mean(prices)} in the mean of {len(prices)} offers."
+    )
+
+
 if __name__ == "__main__":
     parser = ArgumentParser(description="Score predictions on the published rows, each target held out.")
+    parser.add_argument("page", nargs="?", choices=("prediction", "regret"), help="make the tables of a page")
     parser.add_argument("--hold-out", choices=tuple(HOLD_OUTS), default="harness")
     parser.add_argument("--task", choices=tuple(TaskKind), type=TaskKind, default=TaskKind.TRAIN)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     asked = parser.parse_args()
-    outcome = evaluate(scored_table(asked.hold_out, asked.task), asked.hold_out, asked.task)
-    about = {"hold_out": asked.hold_out, "task": asked.task}
-    document = {**about, **report(outcome), "several_gpus": scaling_figures()}
-    answer(asked.json, lambda: document, lambda: scored(document))
+    if asked.page == "prediction":
+        write_prediction()
+    elif asked.page == "regret":
+        put(regret_table(), DOCS / REGRETS)
+    else:
+        outcome = evaluate(scored_table(asked.hold_out, asked.task), asked.hold_out, asked.task)
+        about = {"hold_out": asked.hold_out, "task": asked.task}
+        document = {**about, **report(outcome), "several_gpus": scaling_figures()}
+        answer(asked.json, lambda: document, lambda: scored(document))

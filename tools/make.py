@@ -3,8 +3,7 @@
 ``allowance`` fits gpubench/data/memory_allowance.json, what a trace of memory cannot know, on the published
 readings of data/memory_readings.csv. ``capacity`` traces decoders of 1 to 70 billion parameters and writes
 gpubench/data/capacity.json, each way to train or run each of them; it takes a minute or two. ``profiles``
-traces the workloads that are named, or all, for gpubench/data/workload_profiles.json. ``workloads`` makes the
-table of docs/workloads.md.
+traces the workloads that are named, or all, for gpubench/data/workload_profiles.json.
 """
 
 from __future__ import annotations
@@ -14,51 +13,42 @@ import math
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from enum import StrEnum
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pandas as pd
-import torch
 from scipy import optimize, stats
-from torch import nn
 
+from gpubench import discovery, files, folders, today
 from gpubench.arrays import Floats
-from gpubench.discovery import load_workload, workload_names
-from gpubench.files import table_json, write_file
-from gpubench.folders import data_path
-from gpubench.measure.plan import batch_of
-from gpubench.measure.request import RunRequest
-from gpubench.models import CardClass, Checkpointing, MemoryLine, StepMemory, TaskKind, WorkloadProfile
+from gpubench.models import CardClass, MemoryLine, StepMemory, WorkloadProfile
 from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, Member
-from gpubench.profile import load_profiles
+from gpubench.profile import cache, load_profiles, trace
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, CompiledLoss, Ran, class_of
-from gpubench.profile.cache import PROFILES_FILE
-from gpubench.profile.trace import profile_workload, traced_steps
 from gpubench.specs import load_specs
-from gpubench.today import today
 from gpubench.units import MIB
-from gpubench.workload import Task, Workload, forward
 from tools.published import published_rows
 
+# All layers are alike, so every figure is linear in their number: two numbers tell those of any other.
 FEW_LAYERS = (2, 4)
-"""All layers are alike, so every figure is linear in their number: two numbers tell those of any other."""
 
 
 def traced() -> Iterator[Member]:
     """Trace every member again by a few of its layers; a minute or two."""
-    workload_names()  # from here on their package is found in a checkout too
+    discovery.workload_names()  # from here on their package is found in a checkout too
     family = importlib.import_module("gpubench_workloads._family")
     for model, sizes in family.FAMILY.items():
         few = [dict(family.ways(replace(sizes, layers=layers))) for layers in FEW_LAYERS]
         for way in few[0]:
             print(model, way, flush=True)
-            low, high = (traced_steps(each[way]) for each in few)
+            low, high = (trace.traced_steps(each[way]) for each in few)
             share = (sizes.layers - FEW_LAYERS[0]) / (FEW_LAYERS[1] - FEW_LAYERS[0])
-            step = _between(_likely(low[1][0]), _likely(high[1][0]), share)
-            parameters = round(low[0] + share * (high[0] - low[0]))
-            yield Member(model=model, parameters=parameters, way=way, step=step)
+            yield Member(
+                model=model,
+                parameters=round(low[0] + share * (high[0] - low[0])),
+                way=way,
+                step=_between(_likely(low[1][0]), _likely(high[1][0]), share),
+            )
 
 
 def _likely(step: StepMemory) -> StepMemory:
@@ -103,151 +93,66 @@ def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
     The versions of torch that end the source of a profile are kept; tests/packaging/torch_versions.py finds
     where they differ.
     """
-    known = workload_names()
+    known = discovery.workload_names()
     kept = {name: profile for name, profile in load_profiles().items() if name in known}
-    traced = {name: profile_workload(load_workload(name)) for name in names or known}
+    traced = {name: trace.profile_workload(discovery.load_workload(name)) for name in names or known}
     for name, profile in traced.items():
         if name in kept and kept[name].source.startswith(f"{profile.source}; "):
             traced[name] = msgspec.structs.replace(profile, source=kept[name].source)
     return sorted((kept | traced).values(), key=lambda profile: profile.name)
 
 
-# --- the table of docs/workloads.md -------------------------------------------------------------------------
-
-PAGE = Path(__file__).parents[1] / "docs" / "workloads.md"
-HEAD = (
-    "| name | one sample | vocabulary | classes | parameters | trained by, rate | batches | on a CPU |\n"
-    "|---|---|---|---|---|---|---|---|\n"
-)
-
-
-def _row(name: str) -> str:
-    """The line of a workload in the table of the page."""
-    workload, profile = load_workload(name), load_profiles()[name]
-    sample, parameters, trained = profile.sample_shape, profile.parameters, profile.trainable_parameters
-    trains = TaskKind.TRAIN in workload.tasks
-    cells = [
-        f"`{name}`",
-        " x ".join(map(str, sample)) if len(sample) > 1 else f"{sample[0]} tokens",
-        *(_words_and_classes(workload) if trains else "--"),
-        (f"{parameters:,}" if parameters else "none")
-        + (f", {trained:,} trained" if trains and trained != parameters else ""),
-        "-" if workload.tiny is None or not trains else _rule(workload.tiny(1, 0)),
-        ", ".join(map(str, workload.batches)),
-        str(batch_of(RunRequest(workloads=(name,)), profile, on_cpu=True)),
-    ]
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _words_and_classes(workload: Workload) -> tuple[str, str]:
-    with torch.device("meta"):
-        task = workload.build(1, 0)
-        scores = forward(task.model, task.batches[0][0])
-    words = max((m.num_embeddings for m in task.model.modules() if isinstance(m, nn.Embedding)), default=None)
-    classes = scores.shape[-1] if scores.ndim else words  # a model that gives its loss scores every word
-    return "-" if words is None else f"{words:,}", f"{classes:,}"
-
-
-def _rule(task: Task) -> str:
-    made = task.optimizer([torch.zeros(1, requires_grad=True)])
-    momentum = f", momentum {made.defaults['momentum']}" if made.defaults.get("momentum") else ""
-    return f"{type(made).__name__} {made.defaults['lr']:g}{momentum}".replace("0.0001", "1e-4")
-
-
-def page() -> str:
-    """Return the page with its table made anew."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(HEAD)
-    after = rest[rest.index("\n\n") :]
-    return before + HEAD + "".join(map(_row, workload_names())).rstrip() + after
-
-
 # --- what a trace of memory cannot know --------------------------------------------------------------------
 
 READINGS_FILE = "memory_readings.csv"
+# Of a card: readings above are left out, for an allocator keeps what it can get.
 CENSORED_SHARE = 0.9
-"""Of a card: readings above are left out, for an allocator keeps what it can get."""
 LEVEL = 0.95
+# In the logarithm: readings farther off than this weigh less, such as one with a gap near a full card.
 _ROBUST_SCALE = 0.03
-"""In the logarithm: readings farther off than this weigh less, such as one with a gap near a full card."""
 _START = (1000 * MIB, 1.1)
 _DIGITS = 4
 
 
+# Of the models whose memory in use was read; on other vendors' cards the others are a class of their own.
 WITHOUT_CONVOLUTIONS = frozenset({"bert_mlm", "reformer", "t5_small"})
-"""Of the models whose memory in use was read; on other vendors' cards the others are a class of their own."""
 
 
-class ReadingKind(StrEnum):
-    """What was read: memory in use on the device, held by torch's allocator, or not stated.
+def load_readings() -> pd.DataFrame:
+    """Read the published readings of memory, with the peak that the trace of the same step counts.
 
-    ``RAN`` is a step of which only the speed was published: it ran, so it took no more than the card has.
-    """
-
-    DEVICE = "device"
-    RESERVED = "reserved"
-    UNSTATED = "unstated"
-    RAN = "ran"
-
-
-class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One published reading of memory, and what the trace of the same step counts.
-
-    Attributes:
+    Columns of the file, where None is what a source does not state:
+        kind: What was read: memory in use on the ``device``, ``reserved`` by torch's allocator, ``unstated``,
+            or ``ran``: only the speed was published, so the step took no more than the card has.
         model: As its own definition in the tests is called.
         checkpointing: Which activations were computed again; None is none, or not stated.
         gpu_count: GPUs that shared out weights, gradients and states (FSDP).
         compiled: What torch.compile had compiled, which the trace does not see; None as above.
-        traced_bytes: Peak that the trace counts as allocated, with what has a pool of its own [B].
+        traced_bytes: What the trace counts as allocated, with what has a pool of its own [B].
+    Columns that are added:
+        card_class: Class of the card.
+        convolves: Whether the model has convolutions.
+        is_censored: Whether the card was nearly full.
+        is_fitted: Whether it is of memory in use, and no card set an end to it.
+        compiles_loss: Whether no scores in float32 were ever held, which an eager step holds.
     """
-
-    source: str
-    date: str
-    gpu_key: str
-    kind: ReadingKind
-    model: str
-    precision: str
-    batch_size: int
-    seq_len: int | None = None
-    checkpointing: Checkpointing | None = None
-    gpu_count: int = 1
-    compiled: str | None = None
-    memory_bytes: float
-    traced_bytes: float
-
-    @property
-    def card_class(self) -> CardClass:
-        """Class of the card that it was read on."""
-        return class_of(load_specs()[self.gpu_key])
-
-    @property
-    def convolves(self) -> bool:
-        """Whether the model has convolutions."""
-        return self.model not in WITHOUT_CONVOLUTIONS
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether it is of memory in use, and no card set an end to it."""
-        return self.kind is ReadingKind.DEVICE and not self.is_censored
-
-    @property
-    def compiles_loss(self) -> bool:
-        """Whether no scores in float32 were ever held, which an eager step holds."""
-        return self.compiled is not None and "loss" in self.compiled
-
-    @property
-    def is_censored(self) -> bool:
-        """Whether the card was nearly full."""
-        listed = load_specs()[self.gpu_key].memory_bytes or math.inf
-        return self.kind is not ReadingKind.RAN and self.memory_bytes > CENSORED_SHARE * listed
+    text = pd.DataFrame(published_rows(READINGS_FILE), dtype=object).replace("", None)
+    rows = text.astype({"memory_bytes": float, "traced_bytes": float, "batch_size": int})
+    specs = [load_specs()[key] for key in rows.gpu_key]
+    listed = np.array([spec.memory_bytes or math.inf for spec in specs])
+    is_censored = (rows.kind != "ran") & (rows.memory_bytes > CENSORED_SHARE * listed)
+    return rows.assign(
+        seq_len=pd.Series([length and int(length) for length in rows.seq_len], dtype=object),
+        gpu_count=rows.gpu_count.fillna("1").astype(int),
+        card_class=[class_of(spec) for spec in specs],
+        convolves=~rows.model.isin(WITHOUT_CONVOLUTIONS),
+        is_censored=is_censored,
+        is_fitted=(rows.kind == "device") & ~is_censored,
+        compiles_loss=rows.compiled.str.contains("loss", na=False),
+    )
 
 
-def load_readings() -> tuple[MemoryReading, ...]:
-    """Read the shipped readings."""
-    told = [{name: text for name, text in row.items() if text} for row in published_rows(READINGS_FILE)]
-    return msgspec.convert(told, tuple[MemoryReading, ...], strict=False)
-
-
-def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str) -> Allowance:
+def fit_allowance(readings: pd.DataFrame, *, fitted: str) -> Allowance:
     """Fit overhead, factor and interval of each class of card. The same readings give the same fit.
 
     All share one factor, for their products of matrices take alike: but for models that convolve on other
@@ -258,29 +163,30 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str) -> Allowanc
             apart; what ran is kept as it is.
         fitted: Date to write into it.
     """
-    usable = [r for r in readings if r.is_fitted]
-    apart = [r for r in usable if r.card_class is CardClass.OTHER and r.convolves]
+    usable, ran = readings[readings.is_fitted], readings[readings.kind == "ran"]
+    apart = (usable.card_class == CardClass.OTHER) & usable.convolves
     return Allowance(
         fitted=fitted,
-        classes=_fit_classes([r for r in usable if r not in apart]),
-        convolving=_fit_classes(apart)[CardClass.OTHER] if apart else None,
+        classes=_fit_classes(usable[~apart]),
+        convolving=_fit_classes(usable[apart])[CardClass.OTHER] if apart.any() else None,
         ran=tuple(
-            Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in readings if r.kind is ReadingKind.RAN
+            Ran(gpu_key=card, traced_bytes=traced)
+            for card, traced in zip(ran.gpu_key, ran.traced_bytes, strict=True)
         ),
-        compiled_loss=fit_compiled_loss([r for r in readings if r.compiles_loss]),
+        compiled_loss=fit_compiled_loss(readings[readings.compiles_loss]),
     )
 
 
-def fit_compiled_loss(readings: Sequence[MemoryReading]) -> CompiledLoss | None:
+def fit_compiled_loss(readings: pd.DataFrame) -> CompiledLoss | None:
     """Fit the share of the trace that steps with a compiled loss hold. None of no readings.
 
     Within a card they differ by a hundredth, from card to card by 1.4 times: each card counts once, and the
     interval is for one never read.
     """
-    if not readings:
+    if readings.empty:
         return None
-    shares = pd.Series([math.log(r.memory_bytes / r.traced_bytes) for r in readings], dtype=float)
-    by_card = shares.groupby([r.gpu_key for r in readings]).mean()
+    shares = (readings.memory_bytes / readings.traced_bytes).map(math.log)
+    by_card = shares.groupby(readings.gpu_key).mean()
     return CompiledLoss(
         share=round(math.exp(by_card.mean()), _DIGITS),
         half_width=_half_width(by_card.std(), len(by_card)) if len(by_card) > 1 else None,
@@ -295,24 +201,22 @@ def _half_width(spread: float, count: int) -> float:
     return round(t * float(spread) * math.sqrt(1 + 1 / count), _DIGITS)
 
 
-def _fit_classes(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
-    rows = pd.DataFrame(
-        [(r.card_class, r.model, r.memory_bytes, r.traced_bytes) for r in readings],
-        columns=["kind", "model", "read", "traced"],
-    )
-    place, kinds = pd.factorize(rows.kind, sort=True)
+def _fit_classes(rows: pd.DataFrame) -> dict[CardClass, ClassAllowance]:
+    place, kinds = pd.factorize(rows.card_class, sort=True)
     # each model counts once, however many of its batches were read
     weight = (1 / rows.groupby("model").model.transform("size")).to_numpy()
 
     def errors(found: Floats) -> Floats:
-        return np.asarray(np.log((found[place] * MIB + found[-1] * rows.traced) / rows.read), dtype=float)
+        return np.asarray(
+            np.log((found[place] * MIB + found[-1] * rows.traced_bytes) / rows.memory_bytes), dtype=float
+        )
 
     def weighted(found: Floats) -> Floats:
         return np.asarray(errors(found) * np.sqrt(weight))
 
     start = np.array([_START[0] / MIB] * len(kinds) + [_START[1]])
     found = optimize.least_squares(weighted, start, loss="soft_l1", f_scale=_ROBUST_SCALE).x
-    left = pd.Series(errors(found))
+    left = pd.Series(errors(found), rows.index)
     spread = math.sqrt(np.average(left**2, weights=weight))
     within = (left - left.groupby(rows.model).transform("median")).abs().quantile(LEVEL)
     by_kind = rows.groupby(place).model.agg(["size", "nunique"])
@@ -331,15 +235,17 @@ def _fit_classes(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllo
 
 if __name__ == "__main__":
     parser = ArgumentParser(description="Make again what ships of memory and traces.")
-    parser.add_argument("table", choices=("allowance", "capacity", "profiles", "workloads"))
+    parser.add_argument("table", choices=("allowance", "capacity", "profiles"))
     parser.add_argument("names", nargs="*", help="workloads whose profiles are traced; all by default")
     asked = parser.parse_args()
-    if asked.table == "workloads":
-        PAGE.write_text(page(), encoding="utf-8")
-    elif asked.table == "profiles":
-        write_file(data_path(PROFILES_FILE), table_json(traced_again(asked.names)))
+    if asked.table == "profiles":
+        profiles = traced_again(asked.names)
+        files.write_file(folders.data_path(cache.PROFILES_FILE), files.table_json(profiles))
+        for profile in profiles:
+            if profile.name in asked.names and profile.memory_untraced:
+                print(f"{profile.name}: no memory was traced: {profile.memory_untraced}")
     elif asked.table == "capacity":
-        write_file(data_path(CAPACITY_FILE), table_json(tuple(traced())))
+        files.write_file(folders.data_path(CAPACITY_FILE), files.table_json(tuple(traced())))
     else:
-        allowance = fit_allowance(load_readings(), fitted=today().isoformat())
-        write_file(data_path(ALLOWANCE_FILE), table_json(allowance))
+        allowance = fit_allowance(load_readings(), fitted=today.today().isoformat())
+        files.write_file(folders.data_path(ALLOWANCE_FILE), files.table_json(allowance))

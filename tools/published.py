@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,33 +21,27 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from gpubench import errors, files, folders, precisions, units, user_model
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, read_bytes
-from gpubench.folders import data_path
 from gpubench.models import Precision, TaskKind, WeightType, WorkloadProfile
-from gpubench.precisions import AMP, BF16, FP16
+from gpubench.predict import question, roofline
 from gpubench.predict.chips import Chips, Mode, architecture_of, chip_of, chips_of
-from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
-from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, take, work_of
 from gpubench.profile import load_profiles, profile_of
 from gpubench.specs import find_spec, load_specs
-from gpubench.units import figure_in, listing, plain
-from gpubench.user_model import HUGGING_FACE
 
 DATA = Path(__file__).parent / "data"
+# Published measurements: training steps first, forward passes in both.
 MEASUREMENTS = ("published.csv", "published_inference.csv")
-"""Published measurements: training steps first, forward passes in both."""
+# What a training step, or a forward pass, of a published model computes and moves.
 PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
-"""What a training step, or a forward pass, of a published model computes and moves."""
+# Tables of this folder that the calibration is made from.
 PUBLISHED = (*MEASUREMENTS, *PROFILES.values(), "sources.csv")
-"""Tables of this folder that the calibration is made from."""
 
 
 def published_bytes(name: str) -> bytes:
     """Return what a published table holds."""
-    named = data_path(name)
-    return read_bytes(named if named.is_file() else DATA / name, TABLE_BYTES)
+    named = folders.data_path(name)
+    return files.read_bytes(named if named.is_file() else DATA / name, files.TABLE_BYTES)
 
 
 def published_rows(name: str) -> Iterable[dict[str, str]]:
@@ -67,9 +60,11 @@ MATH_MODES = {
 }
 _PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
 _CHAIN = ("gb_fp32_chain_per_sample", "gb_fp32_chain_fixed", "ops_chain")
-assert len(_PROFILE_KINDS) == len(KINDS)  # the columns of a profile are the kinds of the fit, in their order
+assert len(_PROFILE_KINDS) == len(
+    roofline.KINDS
+)  # the columns of a profile are the kinds of the fit, in their order
+# What the rows of a cell have in common.
 CELL = ["source", "model", "precision", "task"]
-"""What the rows of a cell have in common."""
 
 
 @lru_cache(maxsize=4096)
@@ -80,8 +75,8 @@ def facts_of(source: str) -> tuple[str, str]:
     harness. A stranger is a harness of its own, and taken to be PyTorch as it comes since 1.12: TF32 in
     convolutions only.
     """
-    rows = sorted(published_rows("sources.csv"), key=lambda row: -len(row["prefix"]))
-    row = next(row for row in rows if source.startswith(row["prefix"]))
+    rows = [row for row in published_rows("sources.csv") if source.startswith(row["prefix"])]
+    row = max(rows, key=lambda row: len(row["prefix"]))
     modes = {pair: name for name, pair in MATH_MODES.items() if pair[0] is not Mode.HALF}
     conv, matmul = (Mode[row[name].upper()] for name in ("fp32_conv", "fp32_matmul"))
     return row["harness"] if row["prefix"] else source, modes[conv, matmul]
@@ -116,7 +111,7 @@ def is_told_alike(profile: WorkloadProfile, task: TaskKind) -> bool:
 
 def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:
     """Return what a step of a workload computes and moves, in the columns of ``model_profiles``."""
-    one, two = (work_of(profile.operators_of(task), batch) for batch in (1, 2))
+    one, two = (roofline.work_of(profile.operators_of(task), batch) for batch in (1, 2))
     flops, moved = two.flops[0] - one.flops[0], two.bytes_[0] - one.bytes_[0]
     return {
         "ops_per_step": float(one.operators[0]),
@@ -153,7 +148,7 @@ def meant(source: str, model: str) -> str:
 
 
 def _is_a_file(model: str) -> bool:
-    return model.startswith(HUGGING_FACE) or model.endswith(".py")
+    return model.startswith(user_model.HUGGING_FACE) or model.endswith(".py")
 
 
 @cache
@@ -161,7 +156,7 @@ def own_profile(model: str) -> WorkloadProfile | str:
     """Return the profile of a model of the user's own, ``./net.py`` or ``hf:PATH``; else why it has none."""
     try:
         return profile_of(model, {"weight_type": WeightType.FLOAT32}, optional=("weight_type",))
-    except MisuseError as error:
+    except errors.MisuseError as error:
         return str(error)
 
 
@@ -185,7 +180,7 @@ def _unprofiled(model: str) -> str:
     found = own_profile(name) if _is_a_file(name) else None
     if isinstance(found, WorkloadProfile):
         found = "not all of its weights are trained in float32"
-    return repr(plain(model, 60)) + ("" if found is None else f" ({plain(found, 200)})")
+    return repr(units.plain(model, 60)) + ("" if found is None else f" ({units.plain(found, 200)})")
 
 
 def base_model(name: str) -> str:
@@ -230,18 +225,18 @@ class Table:
     doubt: NDArray[Any]
     batch_low: Floats
     batch_high: Floats
-    work: Work
-    work_low: Work
-    work_high: Work
+    work: roofline.Work
+    work_low: roofline.Work
+    work_high: roofline.Work
     chips: Chips
-    arithmetic: Arithmetic
+    arithmetic: roofline.Arithmetic
 
     def __len__(self) -> int:
         """Number of measurements."""
         return len(self.batch)
 
 
-def table_with(rows: pd.DataFrame, **arrays: Work | Arithmetic) -> Table:
+def table_with(rows: pd.DataFrame, **arrays: roofline.Work | roofline.Arithmetic) -> Table:
     """Turn rows into arrays, beside what their steps compute and how.
 
     Args:
@@ -271,7 +266,7 @@ def table_of(rows: pd.DataFrame) -> Table:
     profile = {name: column.to_numpy() for name, column in profiles_of(rows.task, rows.model).items()}
     chain = {name: np.nan_to_num(profile[name]) for name in _CHAIN}  # only our own profiles tell it
     conv, matmul = (rows.math_mode.map(lambda mode, i=i: int(MATH_MODES[mode][i])).to_numpy() for i in (0, 1))
-    arithmetic = Arithmetic(
+    arithmetic = roofline.Arithmetic(
         conv=conv,
         matmul=matmul,
         half=conv == Mode.HALF,
@@ -288,12 +283,12 @@ def table_of(rows: pd.DataFrame) -> Table:
     # autocast casts each weight, and in training its gradient back; in "half" the whole model is stored so
     casts = np.where(rows.math_mode == "half", 0, np.where(training, 2, 1))
 
-    def work(batch: Floats) -> Work:
-        return Work(
+    def work(batch: Floats) -> roofline.Work:
+        return roofline.Work(
             flops=flops * batch[:, None],
             bytes_=1e9 * (profile["gb_fp32_per_sample"] * batch + profile["gb_fp32_fixed"]),
             optimizer_bytes=updates * profile["params_m"] * 1e6,
-            cast_bytes=casts * CAST_BYTES * profile["params_m"] * 1e6,
+            cast_bytes=casts * roofline.CAST_BYTES * profile["params_m"] * 1e6,
             operators=profile["ops_per_step"],
             wide_flops=np.zeros(len(rows)),
             chain_bytes=1e9 * (chain["gb_fp32_chain_per_sample"] * batch + chain["gb_fp32_chain_fixed"]),
@@ -312,26 +307,28 @@ _OPTIONAL = (
     "gpu_key", "math_mode", "memory_layout", "execution", "torch", "data_input", "optimizer_in_step",
     "batch_low", "batch_high", "doubt",
 )  # fmt: skip
+# What a missing column says; the metric then follows from the unit.
 _USUAL = {"mode": "train", "batch_size": "0", "metric": ""}
-"""What a missing column says; the metric then follows from the unit."""
 _TASKS = {"train": TaskKind.TRAIN, "inference": TaskKind.INFER}
+# How the steps of a row were issued; ``fused`` is eager with kernels that join operators.
 EXECUTIONS = ("eager", "compile", "graph", "fused")
-"""How the steps of a row were issued; ``fused`` is eager with kernels that join operators."""
+# Where the batches of a row came from: made on the GPU, copied from the host, or loaded and decoded.
 INPUTS_OF_DATA = ("synthetic", "host", "loader")
-"""Where the batches of a row came from: made on the GPU, copied from the host, or loaded and decoded."""
-_ANSWERS = ("yes", "no")
+# Plausible batches of a row that states neither its batch nor a range: most published harnesses' own.
 _UNSTATED_BATCH = (16, 1024)
-"""Plausible batches of a row that states neither its batch nor a range: most published harnesses' own."""
 MOST_BATCH = 1_000_000_000
 MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
 _MOST_NAMED = 5  # broken lines of one kind that are named by their number
-_WHOLE_LABELS = frozenset({FP16.name, BF16.name})
-_HALF_LABELS = {AMP, "mixed", *_WHOLE_LABELS} | {p for p in Precision if p.facts.predicted_as == "half"}
+_WHOLE_LABELS = frozenset({precisions.FP16.name, precisions.BF16.name})
+_HALF_LABELS = {precisions.AMP, "mixed", *_WHOLE_LABELS} | {
+    p for p in Precision if p.facts.predicted_as == "half"
+}
+# What publishers write: names of precisions, of formats where the whole model is cast, and of any AMP.
 _PRECISIONS = {p for p in Precision if p.facts.predicted_as} | _HALF_LABELS
-"""What publishers write: names of precisions, of formats where the whole model is cast, and of any AMP."""
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
 _NO_TOKENS = "tokens/s of a model whose tokens per sample are not known"
+# What would mend a row that is left out, by what its reason holds.
 MENDS = {
     "unknown GPU": "name it as its driver does, or add gpu_key (gpubench list --gpus has the keys)",
     "judged apart": "none: a score is of the vendor that the model is fitted on",
@@ -346,7 +343,6 @@ MENDS = {
     "not closed on its line": "close the quote on the line that opens it",
     "beyond the first": "score the rest as a file of its own",
 }
-"""What would mend a row that is left out, by what its reason holds."""
 
 
 def mend_of(reason: str) -> str | None:
@@ -354,11 +350,11 @@ def mend_of(reason: str) -> str | None:
     return next((mend for part, mend in MENDS.items() if part in reason), None)
 
 
+# Of rows alike in all else, so that no answer depends on the order of a file.
 _ORDER = [
     "seconds_per_sample", "math_mode", "layout", "level_known", "execution", "torch", "data_input",
     "with_optimizer", "doubt", "batch_low", "batch_high",
 ]  # fmt: skip
-"""Of rows alike in all else, so that no answer depends on the order of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,21 +376,21 @@ class Reading:
 
 
 @cache
-def shipped(vendors: tuple[str, ...] = (FITTED_VENDOR,)) -> Reading:
+def shipped(vendors: tuple[str, ...] = (question.FITTED_VENDOR,)) -> Reading:
     """The published measurements that the package ships, of GPUs of these vendors."""
     lines = (line for name in MEASUREMENTS for line in published_rows(name))
     return _read(lines, "the shipped measurements", vendors)
 
 
 @cache
-def fitted_on(task: TaskKind, vendors: tuple[str, ...] = (FITTED_VENDOR,)) -> Table:
+def fitted_on(task: TaskKind, vendors: tuple[str, ...] = (question.FITTED_VENDOR,)) -> Table:
     """The shipped rows that predictions of a task are fitted on.
 
     A forward pass is predicted from rows of both tasks: one chip does both, and few harnesses publish
     inference. Training is predicted from its own rows alone.
     """
     table = shipped(vendors).table
-    return table if task is TaskKind.INFER else take(table, ~table.inference)
+    return table if task is TaskKind.INFER else roofline.take(table, ~table.inference)
 
 
 def read_csv(path: Path) -> Reading:
@@ -406,8 +402,8 @@ def read_csv(path: Path) -> Reading:
     Raises:
         MisuseError: If the file cannot be read or no row is usable.
     """
-    header, lines = csv_lines(read_bytes(path, TABLE_BYTES, follow_links=True))
-    names = [plain(name.strip().casefold(), 60) for name in header]
+    header, lines = csv_lines(files.read_bytes(path, files.TABLE_BYTES, follow_links=True))
+    names = [units.plain(name.strip().casefold(), 60) for name in header]
     missing = {name: said for name, said in ({"source": path.stem} | _USUAL).items() if name not in names}
     rows: list[Mapping[str, str]] = []
     broken: dict[str, list[int]] = {}
@@ -419,9 +415,9 @@ def read_csv(path: Path) -> Reading:
             rows.append(row | {"model": meant(row.get("source", ""), row.get("model", "").strip())})
     needed = [name for name in COLUMNS if name not in {"source", *_USUAL}]
     lacking = ", ".join(name for name in needed if name not in names)
-    lacks = f" (no column {lacking}; needed: {', '.join(needed)})" if lacking else ""
+    what = f"{path} (no column {lacking}; needed: {', '.join(needed)})" if lacking else str(path)
     return replace(
-        _read(rows, f"{path}{lacks}", (FITTED_VENDOR,), broken),
+        _read(rows, what, (question.FITTED_VENDOR,), broken),
         assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
         unread=tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL)),
     )
@@ -442,13 +438,13 @@ def _read(
     rows.loc[usable.index[number >= MOST_ROWS], "kind"] = f"beyond the first {MOST_ROWS:,} different rows"
     reasons = list(rows.loc[rows.kind != "", ["kind", "detail"]].itertuples(index=False, name=None))
     for why, places in broken.items():
-        named = listing(map(str, places), _MOST_NAMED)
+        named = units.listing(map(str, places), _MOST_NAMED)
         reasons += [(why, f"(line{'s' if len(places) > 1 else ''} {named})")] * len(places)
     skipped = Counter(" ".join(filter(None, reason)) for reason in reasons).most_common()
     count = len(rows) + sum(map(len, broken.values()))
     if usable.empty:
-        said = "; ".join(f"{n} x {plain(reason)}" for reason, n in skipped[:3])
-        raise MisuseError(f"{what}: none of {count} rows is usable ({said or 'the file is empty'})")
+        said = "; ".join(f"{n} x {units.plain(reason)}" for reason, n in skipped[:3])
+        raise errors.MisuseError(f"{what}: none of {count} rows is usable ({said or 'the file is empty'})")
     usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
     merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]
     return Reading(
@@ -465,10 +461,11 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
     key, vendor = (pd.Series([getattr(s, n, "") for s in specs], dtype=object) for n in ("key", "vendor"))
     precision, task = text.precision.str.casefold(), text["mode"].map(_TASKS)
     asked = (Precision.AMP_FP16 if label in _HALF_LABELS else Precision.FP32 for label in precision)
-    gaps = [spec and domain_gap(spec, each) for spec, each in zip(specs, asked, strict=True)]
+    gaps = [spec and question.domain_gap(spec, each) for spec, each in zip(specs, asked, strict=True)]
     gap = pd.Series(gaps, dtype=object).fillna("")
     profile = profiles_of(task, text.model)
-    value, batch, low, high = (_figures(text[n]) for n in ("value", "batch_size", "batch_low", "batch_high"))
+    numbers = text[["value", "batch_size", "batch_low", "batch_high"]].map(units.figure_in).astype(float)
+    value, batch, low, high = (numbers[name] for name in numbers)
     figures = (value > 0) & (batch >= 0) & (batch == batch.round()) & (batch <= MOST_BATCH)
     unit, told = text.unit, text.metric
     is_rate = unit.isin(_PER_SECOND)
@@ -507,18 +504,16 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
     )
 
 
-def _figures(text: pd.Series[Any]) -> pd.Series[Any]:
-    return pd.Series([figure_in(each) for each in text], dtype=float)
-
-
 def _quoted(text: pd.Series[Any], most: int) -> pd.Series[Any]:
-    return text.map(lambda each: repr(plain(each, most)))
+    return text.map(lambda each: repr(units.plain(each, most)))
 
 
 def usual_math_mode(rows: pd.DataFrame) -> pd.Series[Any]:
     """Return the mode in which each row was most likely computed: by precision, GPU and harness."""
     labels, specs = rows.precision, [load_specs()[key] for key in rows.gpu_key]
-    has_tf32 = pd.Series([Precision.TF32.within(capability_of(spec)) for spec in specs], rows.index, bool)
+    has_tf32 = pd.Series(
+        [Precision.TF32.within(question.capability_of(spec)) for spec in specs], rows.index, bool
+    )
     of_source = pd.Series([facts_of(source)[1] for source in rows.source], rows.index, object)
     single = of_source.mask(labels == "tf32", "tf32").where(has_tf32, "fp32")
     return single.mask(labels.isin(_HALF_LABELS), "amp").mask(labels.isin(_WHOLE_LABELS), "half")
@@ -537,9 +532,10 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
         batch_high=ends.batch_high,
         batch=rows.batch.where(rows.batch > 0, np.sqrt(ends.batch_low * ends.batch_high).round()).astype(int),
         execution=rows.execution.where(rows.execution.isin(EXECUTIONS), execution),
-        with_optimizer=rows.optimizer_in_step.where(rows.optimizer_in_step.isin(_ANSWERS), optimizer) != "no",
-        torch=rows.torch.map(lambda each: plain(each, 20)),
-        doubt=rows.doubt.map(lambda each: plain(each, 120)),
+        with_optimizer=rows.optimizer_in_step.where(rows.optimizer_in_step.isin(("yes", "no")), optimizer)
+        != "no",
+        torch=rows.torch.map(lambda each: units.plain(each, 20)),
+        doubt=rows.doubt.map(lambda each: units.plain(each, 120)),
         data_input=rows.data_input.where(rows.data_input.isin(INPUTS_OF_DATA), ""),
         math_mode=rows.math_mode.where(rows.math_mode.isin(MATH_MODES), usual_math_mode(rows)),
         layout=rows.memory_layout,
@@ -563,9 +559,6 @@ _spec = lru_cache(maxsize=4096)(find_spec)
 
 # --- the lines of a file -----------------------------------------------------------------------------------
 
-_SEPARATORS = (",", ";", "\t")
-_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-
 
 def csv_lines(data: bytes) -> tuple[Sequence[str], Iterator[tuple[int, Sequence[str] | str]]]:
     """Take a CSV apart: UTF-16 where its byte order mark says so, else UTF-8, separated as its header is.
@@ -577,18 +570,16 @@ def csv_lines(data: bytes) -> tuple[Sequence[str], Iterator[tuple[int, Sequence[
         Cells of the first line, in which what is no text is replaced, so that the other columns stay; and of
         each further line that is not empty its number, from 1, and its cells, or why there are none.
     """
-    is_utf_16 = data.startswith(_UTF_16_MARKS)
-    encoding, mark = ("UTF-16", "\ufffd") if is_utf_16 else ("UTF-8", "[\udc80-\udcff]")
-    no_text = re.compile(mark)
-    # UTF-16 has no bytes to set aside; U+FFFD stands in a file only where text was lost before.
-    text = data.decode("utf-16", "replace") if is_utf_16 else data.decode("utf-8-sig", "surrogateescape")
+    encoding = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "UTF-8"
+    # U+FFFD stands for what is no text; in a file it stands only where text was lost before
+    text = data.decode(encoding.replace("UTF-8", "utf-8-sig"), "replace")
     lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
-    head = no_text.sub("\ufffd", next(lines, ""))
-    separator = max(_SEPARATORS, key=head.count)
+    head = next(lines, "")
+    separator = max((",", ";", "\t"), key=head.count)
     header = _cells(head, separator)
     if isinstance(header, str):  # without it all would be lost: no name of a column needs a quote
         header = head.replace('"', "").split(separator)
-    cells = (f"not {encoding} text" if no_text.search(line) else _cells(line, separator) for line in lines)
+    cells = (f"not {encoding} text" if "\ufffd" in line else _cells(line, separator) for line in lines)
     return header, ((number, found) for number, found in enumerate(cells, start=2) if found)
 
 

@@ -16,10 +16,7 @@ import click
 
 from gpubench import __version__
 from gpubench.blocks.terminal import heed_columns
-from gpubench.cli.last_words import fail, fail_unexpectedly
-from gpubench.cli.options import command_of
-from gpubench.cli.output import leave_quietly, make_safe
-from gpubench.cli.table import VERBS
+from gpubench.cli import last_words, options, output, table
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
 from gpubench.units import listing
@@ -40,21 +37,21 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name them in the order of the table."""
         del ctx
-        return [name.rpartition(" ")[2] for name in VERBS if name.rpartition(" ")[0] == self.path]
+        return [name.rpartition(" ")[2] for name in table.VERBS if name.rpartition(" ")[0] == self.path]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return one by name."""
         del ctx
         path = f"{self.path} {name}".strip()
-        if path not in VERBS or VERBS[path].asked:
-            return command_of(path) if path in VERBS else None
-        actions = Verbs(name, help=VERBS[path].help, no_args_is_help=False)
+        if path not in table.VERBS or table.VERBS[path].asked:
+            return options.command_of(path) if path in table.VERBS else None
+        actions = Verbs(name, help=table.VERBS[path].help, no_args_is_help=False)
         actions.path = path
         return actions
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Take a model that is named first for a question of ``rank``: ``gpubench resnet50 --spot``."""
-        if not self.path and args[0] not in VERBS and _is_a_model(args[0]):
+        if not self.path and args[0] not in table.VERBS and _is_a_model(args[0]):
             args = ["rank", *args]
         return super().resolve_command(ctx, args)
 
@@ -108,7 +105,7 @@ def app(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command line; a failure is one line on stderr and its documented exit code."""
-    make_safe()
+    output.make_safe()
     gc.freeze()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C; a run that measures has its own
@@ -118,23 +115,23 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(status)
     except BrokenPipeError:
-        leave_quietly(sys.stdout, sys.stderr)
+        output.leave_quietly(sys.stdout, sys.stderr)
         sys.exit(ExitCode.NO)
     except GpuBenchError as error:
-        fail(str(error), error.exit_code)
+        last_words.fail(str(error), error.exit_code)
     except click.UsageError as error:
-        fail(_misuse(error), error.exit_code)
+        last_words.fail(_misuse(error), error.exit_code)
     except OSError as error:
         if error.filename is not None:
-            fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
+            last_words.fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
         if error.errno not in _NO_ROOM:
-            fail_unexpectedly(error)
-        leave_quietly(sys.stdout)  # files of ours are named, a stream has no name
-        fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
+            last_words.fail_unexpectedly(error)
+        output.leave_quietly(sys.stdout)  # files of ours are named, a stream has no name
+        last_words.fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
         if isinstance(error, click.Abort) or is_interrupt(error):
-            fail("interrupted", ExitCode.INTERRUPTED)
-        fail_unexpectedly(error)
+            last_words.fail("interrupted", ExitCode.INTERRUPTED)
+        last_words.fail_unexpectedly(error)
 
 
 def _misuse(error: click.UsageError) -> str:
@@ -143,7 +140,7 @@ def _misuse(error: click.UsageError) -> str:
     path = (
         error.ctx.command_path
         if error.ctx
-        else " ".join(["gpubench", *(n for n in sys.argv[1:2] if n in VERBS)])
+        else " ".join(["gpubench", *(n for n in sys.argv[1:2] if n in table.VERBS)])
     )
     verb = path.removeprefix("gpubench").strip()
     option, word = getattr(error, "option_name", None), getattr(error, "command_name", None)
@@ -154,13 +151,13 @@ def _misuse(error: click.UsageError) -> str:
             return f"{path} {word} is no more: {gone['instead']}"
     words, also = error.format_message(), []
     if words == "Missing command.":
-        words = (
-            f"add one of {listing(name.rpartition(' ')[2] for name in VERBS if name.startswith(f'{verb} '))}"
+        words = "add one of " + listing(
+            name.rpartition(" ")[2] for name in table.VERBS if name.startswith(f"{verb} ")
         )
     elif word and not verb and "Did you mean" not in words:
         from gpubench.discovery import models_like
 
-        also = [name for name, each in VERBS.items() if word.lower() in each.also_called]
+        also = [name for name, each in table.VERBS.items() if word.lower() in each.also_called]
         also = also or list(models_like(word.lower()))  # a model may be named first
     meant = f" Did you mean '{also[0]}'?" if also else ""
     return f"{words}{meant} (see {path} --help)"

@@ -255,9 +255,9 @@ def _providers() -> Iterable[str]:
     return sorted({offer.provider for offer in load_offers().offers})
 
 
+# What finds the names that an option takes.
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "workload": _workloads,
     "gpu": _gpus,
     "provider": _providers,
 }
-"""What finds the names that an option takes."""

@@ -13,13 +13,10 @@ from typing import Any
 
 import msgspec
 
-from gpubench.children import die_with_parent
+from gpubench import children, foreign_code, stats, workload
 from gpubench.errors import GpuBenchError
-from gpubench.foreign_code import one_line
 from gpubench.interval import Interval
-from gpubench.stats import rate_interval, relative_half_width
 from gpubench.units import Seconds
-from gpubench.workload import need_torch
 
 TIME_LIMIT_S = 60.0
 """A worker that has not given its next batch by then is taken for hung."""
@@ -76,7 +73,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
         MisuseError: If kornia is missing.
         GpuBenchError: If a worker failed, or gave nothing for ``TIME_LIMIT_S``.
     """
-    need_torch("the input pipeline", beside=["kornia"])
+    workload.need_torch("the input pipeline", beside=["kornia"])
     from torch.utils.data import DataLoader
 
     from gpubench.discovery import load_workload
@@ -102,11 +99,14 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
                 next(batches)
             times_s.append(time.perf_counter() - began_s)
     except (RuntimeError, OSError) as error:  # of a worker, as torch words it
-        raise GpuBenchError(f"the input pipeline could not be timed: {one_line(error)}") from error
+        raise GpuBenchError(
+            f"the input pipeline could not be timed: {foreign_code.one_line(error)}"
+        ) from error
     per_image_s = [each_s / (workers * samples * frames) for each_s in times_s[1:]]  # the first one warms up
-    rate = rate_interval(1 / fmean(per_image_s), relative_half_width(per_image_s))
+    images_per_s = 1 / fmean(per_image_s)
+    rate = stats.rate_interval(images_per_s, stats.relative_half_width(per_image_s))
     return PreparationRate(
-        images_per_s=1 / fmean(per_image_s),
+        images_per_s=images_per_s,
         low=rate.low,
         high=rate.high,
         workers=workers,
@@ -116,8 +116,8 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
 
 
 def _end_with(parent_pid: int, _worker: int) -> None:
-    """Bind a worker to its parent: torch's own look at it begins too late for one that ends meanwhile."""
-    die_with_parent(parent_pid)
+    # Bind a worker to its parent: torch's own look at it begins too late for one that ends meanwhile.
+    children.die_with_parent(parent_pid)
 
 
 def _prepared(pipeline: Any, drawn: Sequence[Any]) -> Any:

@@ -26,27 +26,9 @@ import keras
 import msgspec
 import numpy as np
 
-from gpubench.children import ParentChannel
-from gpubench.discovery import keras_models
+from gpubench import children, discovery, folders, foreign_code, precisions, user_model, workload
 from gpubench.errors import MisuseError
-from gpubench.folders import traceback_of
-from gpubench.foreign_code import import_foreign, one_line
-from gpubench.measure import messages
-from gpubench.measure.budget import CURVE_SHARE, REFERENCE_SAMPLES
-from gpubench.measure.capability import KERAS, NotHereError, versions
-from gpubench.measure.launch import (
-    Bench,
-    Job,
-    LaunchRecorder,
-    conduct,
-    in_time,
-    largest_difference,
-    relative_difference,
-    time_job,
-    worse,
-)
-from gpubench.measure.loop import Clock, Loop
-from gpubench.measure.messages import CaseDone, MeasureCase
+from gpubench.measure import budget, capability, launch, loop, messages
 from gpubench.models import (
     Case,
     Execution,
@@ -56,18 +38,15 @@ from gpubench.models import (
     Switches,
     WorkloadProfile,
 )
-from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
 from gpubench.probe.probe import open_telemetry
 from gpubench.profile.cache import Answer
 from gpubench.units import Seconds
-from gpubench.user_model import DEFAULT_BATCHES, import_own, is_own, own_name, takes_seed, version_of
-from gpubench.workload import BATCH_COUNT, KerasTask
 
 # --- what is built ---------------------------------------------------------------------------------------
 
 PROFILED_BATCH = 2
 
-Build = Callable[[int, int], KerasTask]
+Build = Callable[[int, int], workload.KerasTask]
 
 
 def check_backend(framework: Framework) -> None:
@@ -76,7 +55,7 @@ def check_backend(framework: Framework) -> None:
     Raises:
         MisuseError: Naming both.
     """
-    wanted = KERAS[framework].backend
+    wanted = capability.KERAS[framework].backend
     backends = keras.backend.backend(), os.environ.get("KERAS_BACKEND", wanted)
     other = next((name for name in backends if name != wanted), None)
     if other is not None:
@@ -93,25 +72,27 @@ def build_of(reference: str, framework: Framework) -> Build:
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
-    if not is_own(reference):
-        standard: Build = keras_models().MODELS[reference]
+    if not user_model.is_own(reference):
+        standard: Build = discovery.keras_models().MODELS[reference]
         return standard
-    found, _ = import_own(reference)
+    found, _ = user_model.import_own(reference)
     check_backend(framework)
-    name = own_name(reference)
+    name = user_model.own_name(reference)
     if not callable(found):
         raise MisuseError(f"{name}: is a {type(found).__name__}; for Keras it must be build(batch_size)")
-    with_seed = takes_seed(name, found)
+    with_seed = user_model.takes_seed(name, found)
 
-    def build(batch_size: int, seed: int) -> KerasTask:
-        made = import_foreign(name, lambda: found(batch_size, seed) if with_seed else found(batch_size))
+    def build(batch_size: int, seed: int) -> workload.KerasTask:
+        made = foreign_code.import_foreign(
+            name, lambda: found(batch_size, seed) if with_seed else found(batch_size)
+        )
         check_backend(framework)
         return _task(name, made, batch_size, seed)
 
     return build
 
 
-def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
+def _task(name: str, made: Any, batch_size: int, seed: int) -> workload.KerasTask:
     if isinstance(made, keras.Model):
         return _compiled(name, made, batch_size, seed)
     if not isinstance(made, tuple | list) or len(made) not in {4, 5} or not isinstance(made[0], keras.Model):
@@ -125,7 +106,7 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
             f"{name}: build({batch_size}) gave inputs of shape {inputs.shape}; the first dimension must be "
             "the batch"
         )
-    return KerasTask(
+    return workload.KerasTask(
         model=made[0],
         batches=((inputs, targets),),
         loss=made[3],
@@ -133,7 +114,7 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
     )
 
 
-def _compiled(name: str, model: Any, batch_size: int, seed: int) -> KerasTask:
+def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.KerasTask:
     """Draw batches for a compiled model, by the shapes that it tells: labels, or one of them in each row."""
     specs: Any = model.inputs or ()
     outputs: Any = model.outputs or ()
@@ -158,9 +139,9 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> KerasTask:
         labels = draw.integers(min(LABELS, classes), size=(batch_size, *places), dtype=np.int32)
         return inputs, labels if is_sparse else np.eye(classes, dtype=np.float32)[labels]
 
-    return KerasTask(
+    return workload.KerasTask(
         model=model,
-        batches=tuple(batch() for _ in range(BATCH_COUNT)),
+        batches=tuple(batch() for _ in range(workload.BATCH_COUNT)),
         loss=model.loss,
         optimizer=type(model.optimizer).from_config(model.optimizer.get_config()),
     )
@@ -178,12 +159,12 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
         MisuseError: Where it is no such model, or Keras cannot compute its loss.
     """
     task = build_of(reference, framework)(PROFILED_BATCH, 0)
-    import_foreign(own_name(reference), lambda: first_loss(task))
+    foreign_code.import_foreign(user_model.own_name(reference), lambda: first_loss(task))
     return_home()
     shape = tuple(int(n) for n in task.batches[0][0].shape[1:])
     is_image = len(shape) == 3
     profile = WorkloadProfile(
-        name=own_name(reference),
+        name=user_model.own_name(reference),
         version=1,
         sample_unit="image" if is_image else "sample",
         sample_shape=shape,
@@ -192,7 +173,7 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
         optimizer=type(task.optimizer).__name__,
         parameters=int(task.model.count_params()),
         trainable_parameters=sum(int(np.prod(v.shape)) for v in task.model.trainable_variables),
-        batches=DEFAULT_BATCHES,
+        batches=user_model.DEFAULT_BATCHES,
         forward_flops_per_sample=0.0,
         train_flops_per_sample=0.0,
         saved_bytes_per_sample=0.0,
@@ -201,7 +182,7 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
         infer=(),
         memory_untraced="a Keras model is not traced",
     )
-    return msgspec.structs.replace(profile, version=version_of(reference, profile))
+    return msgspec.structs.replace(profile, version=user_model.version_of(reference, profile))
 
 
 LABELS = 4
@@ -273,11 +254,18 @@ def product_errors() -> dict[str, float | None]:
     The proof of TF32 off, of the backend as it stands.
     """
     draw = np.random.default_rng(0)
-    a, b = (draw.standard_normal((PROOF_SIZE, PROOF_SIZE)).astype(np.float32) for _ in range(2))
-    image = draw.standard_normal((1, PROOF_IMAGE, PROOF_IMAGE, PROOF_CHANNELS)).astype(np.float32)
-    kernel = draw.standard_normal((3, 3, PROOF_CHANNELS, PROOF_CHANNELS)).astype(np.float32)
+    a, b = (
+        draw.standard_normal((precisions.PROOF_SIZE, precisions.PROOF_SIZE)).astype(np.float32)
+        for _ in range(2)
+    )
+    image = draw.standard_normal(
+        (1, precisions.PROOF_IMAGE, precisions.PROOF_IMAGE, precisions.PROOF_CHANNELS)
+    ).astype(np.float32)
+    kernel = draw.standard_normal((3, 3, precisions.PROOF_CHANNELS, precisions.PROOF_CHANNELS)).astype(
+        np.float32
+    )
     wide, weights = image.astype(np.float64), kernel.astype(np.float64)
-    side, places = PROOF_IMAGE - 2, product(range(3), repeat=2)
+    side, places = precisions.PROOF_IMAGE - 2, product(range(3), repeat=2)
     exact = sum(wide[:, y : y + side, x : x + side] @ weights[y, x] for y, x in places)
     ops = keras.ops
     multiplied = _host(ops.matmul(ops.convert_to_tensor(a), ops.convert_to_tensor(b)))
@@ -305,35 +293,39 @@ class Steps:
     left the weights.
     """
 
-    def __init__(self, name: str, task: KerasTask, framework: Framework) -> None:
+    def __init__(self, name: str, task: workload.KerasTask, framework: Framework) -> None:
         self.framework = framework
         self.model = task.model
         self.batches = [tuple(map(keras.ops.convert_to_tensor, batch)) for batch in task.batches]
         self._state: tuple[list[Any], ...] = ()
         self._loss: Any = 0.0
-        import_foreign(name, lambda: self._compile(task))
+        foreign_code.import_foreign(name, lambda: self._compile(task))
 
-    def _compile(self, task: KerasTask) -> None:
+    def _compile(self, task: workload.KerasTask) -> None:
         """Compile and build all that a step creates when it is first taken."""
         self.model.compile(optimizer=task.optimizer, loss=task.loss, jit_compile=False)
         self.model._symbolic_build(data_batch=self.batches[0])  # noqa: SLF001 - what fit does before its first step
         if not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
 
-    def clock(self) -> Clock:
+    def clock(self) -> loop.Clock:
         """Return the clock that waits until the backend has done all that was issued."""
         match self.framework:
             case Framework.KERAS_TORCH:
                 import torch
 
-                return Clock(synchronize=torch.cuda.synchronize) if torch.cuda.is_available() else Clock()
+                return (
+                    loop.Clock(synchronize=torch.cuda.synchronize)
+                    if torch.cuda.is_available()
+                    else loop.Clock()
+                )
             case Framework.KERAS_JAX:
                 import jax
 
                 wait: Callable[[object], None] = jax.block_until_ready
-                return Clock(synchronize=lambda: wait(self._state))
+                return loop.Clock(synchronize=lambda: wait(self._state))
             case _:
-                return Clock(synchronize=lambda: _host(self._loss))  # behind all kernels of its stream
+                return loop.Clock(synchronize=lambda: _host(self._loss))  # behind all kernels of its stream
 
     def _groups(self) -> tuple[Sequence[Any], ...]:
         model = self.model
@@ -356,7 +348,7 @@ class Steps:
         for layer in layers:
             if not layer.supports_jit:
                 kind = type(layer).__name__
-                raise NotHereError(f"Keras does not compile its layer {layer.name} ({kind}) here")
+                raise capability.NotHereError(f"Keras does not compile its layer {layer.name} ({kind}) here")
         match self.framework:
             case Framework.KERAS_JAX:
                 if execution is not Execution.EAGER:
@@ -411,9 +403,11 @@ class Steps:
         return [_copy(keras.ops.reshape(v.value, (-1,))[:1024]) for v in self.model.trainable_variables]
 
 
-def first_loss(task: KerasTask) -> float:
+def first_loss(task: workload.KerasTask) -> float:
     """Return the loss of the first samples with dropout off, before any step."""
-    inputs, targets = (keras.ops.convert_to_tensor(part[:REFERENCE_SAMPLES]) for part in task.batches[0])
+    inputs, targets = (
+        keras.ops.convert_to_tensor(part[: budget.REFERENCE_SAMPLES]) for part in task.batches[0]
+    )
     losses = keras.losses.get(task.loss)(targets, task.model(inputs, training=False))
     return float(_host(keras.ops.mean(losses)))
 
@@ -440,7 +434,7 @@ def on_device(framework: Framework, *, is_cpu: bool) -> Any:
     if is_cpu:
         # torch calls it "cpu": Keras would copy each variable from there to "cpu:0", without its gradient
         return keras.device("cpu" if framework is Framework.KERAS_TORCH else "cpu:0")
-    facts, why = KERAS[framework], ""
+    facts, why = capability.KERAS[framework], ""
     try:
         if framework is Framework.KERAS_TORCH:
             import torch
@@ -449,20 +443,20 @@ def on_device(framework: Framework, *, is_cpu: bool) -> Any:
         else:
             has_gpu = bool(keras.distribution.list_devices("gpu"))
     except RuntimeError as error:  # of jax, where the driver is absent or too old
-        has_gpu, why = False, f" ({one_line(error)})"
+        has_gpu, why = False, f" ({foreign_code.one_line(error)})"
     if not has_gpu:
-        raise NotHereError(f"this build of {facts.backend} sees no GPU: {facts.on_cuda}{why}")
+        raise capability.NotHereError(f"this build of {facts.backend} sees no GPU: {facts.on_cuda}{why}")
     return keras.device("gpu:0")
 
 
 @dataclass(kw_only=True)
-class KerasBench(Bench):
+class KerasBench(launch.Bench):
     """What the child of a Keras backend keeps from case to case."""
 
     framework: Framework
-    steps_clock: Clock = field(default_factory=Clock)
+    steps_clock: loop.Clock = field(default_factory=loop.Clock)
 
-    def clock(self) -> Clock:
+    def clock(self) -> loop.Clock:
         """Return the clock of the rounds, as the backend of the case at hand waits."""
         return self.steps_clock
 
@@ -476,9 +470,9 @@ class KerasBench(Bench):
         return super().is_spent(status)
 
 
-def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
+def measure_case(order: messages.MeasureCase, bench: KerasBench) -> messages.CaseDone:
     """Measure one case in Keras; see ``launch.conduct`` for how it may end."""
-    seen = LaunchRecorder(index=order.launch)
+    seen = launch.LaunchRecorder(index=order.launch)
     case, framework = order.case, bench.framework
 
     def measure(deadline_s: Seconds) -> None:
@@ -487,12 +481,14 @@ def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
             policy_of(case.precision),
             switches_of(framework, case.precision) as seen.switches,
         ):
-            time_job(bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
+            launch.time_job(bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
 
-    return conduct(order, bench, seen, measure)
+    return launch.conduct(order, bench, seen, measure)
 
 
-def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s: Seconds) -> Job:
+def _job(
+    order: messages.MeasureCase, bench: KerasBench, seen: launch.LaunchRecorder, deadline_s: Seconds
+) -> launch.Job:
     case, build = order.case, build_of(order.reference, bench.framework)
     bench.phase("build")
     with seen.timing("build"):
@@ -501,7 +497,7 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
         steps = Steps(case.workload, task, bench.framework)
         seen.batch_count = len(steps.batches)
         bench.steps_clock = steps.clock()
-    in_time(deadline_s)
+    launch.in_time(deadline_s)
     bench.phase("check")
     seen.precision_errors = product_errors()
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
@@ -509,12 +505,12 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
     before = steps.fingerprint()
 
     def prove_again() -> None:  # code of the model's own may have set a switch meanwhile
-        seen.precision_errors = worse(seen.precision_errors, product_errors())
+        seen.precision_errors = launch.worse(seen.precision_errors, product_errors())
 
-    in_time(deadline_s)
-    return Job(
+    launch.in_time(deadline_s)
+    return launch.Job(
         loop=partial(
-            Loop,
+            loop.Loop,
             advance=_first_steps(case, bench, seen, steps, deadline_s),
             edge_loss=steps.edge_loss,
             batches=len(steps.batches),
@@ -525,7 +521,7 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
 
 
 def _first_steps(
-    case: Case, bench: KerasBench, seen: LaunchRecorder, steps: Steps, deadline_s: Seconds
+    case: Case, bench: KerasBench, seen: launch.LaunchRecorder, steps: Steps, deadline_s: Seconds
 ) -> Callable[[int], object]:
     """Prepare the execution, hold it against eager steps, and keep the losses of its first steps.
 
@@ -541,22 +537,24 @@ def _first_steps(
             _losses(steps, advance, 1)  # a backend compiles in its first step
         except ValueError as error:
             if steps.framework is Framework.KERAS_JAX and "Unknown output type" in str(error):
-                raise NotHereError(f"jax has cuDNN's recurrent layers in float32 alone ({error})") from error
+                raise capability.NotHereError(
+                    f"jax has cuDNN's recurrent layers in float32 alone ({error})"
+                ) from error
             raise
     steps.restore(start)
     if execution is not Execution.EAGER:
         bench.phase("check")
-        in_time(deadline_s)
+        launch.in_time(deadline_s)
         prepared = _losses(steps, advance, CHECKED_STEPS)
         steps.restore(start)
         eager = _losses(steps, steps.advance(Execution.EAGER), CHECKED_STEPS)
         steps.restore(start)
-        seen.graph_error = largest_difference(prepared, eager)
+        seen.graph_error = launch.largest_difference(prepared, eager)
     bench.phase("first steps")
     began_s = time.perf_counter()
     for index in range(max(bench.budget.curve_steps, 1)):
-        in_time(deadline_s)
-        if time.perf_counter() - began_s > CURVE_SHARE * bench.budget.warmup_most_s:
+        launch.in_time(deadline_s)
+        if time.perf_counter() - began_s > budget.CURVE_SHARE * bench.budget.warmup_most_s:
             break
         seen.loss_curve.append(steps.edge_loss(advance(index), index))
     return advance
@@ -566,7 +564,9 @@ def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[
     return [steps.edge_loss(advance(index), index) for index in range(count)]
 
 
-def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, task: KerasTask) -> float | None:
+def _reference_error(
+    order: messages.MeasureCase, bench: KerasBench, build: Build, task: workload.KerasTask
+) -> float | None:
     """Hold the first loss against the same model in float32 on the CPU, from the same weights."""
     found = first_loss(task)
     weights = task.model.get_weights()
@@ -578,10 +578,10 @@ def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, task: 
         seed_all(bench.seed)
         again = build(order.case.batch_size, bench.seed)
         again.model.set_weights(weights)
-        return relative_difference(found, first_loss(again))
+        return launch.relative_difference(found, first_loss(again))
 
 
-def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> KerasBench:
+def open_bench(setup: messages.Setup, line: children.ParentChannel, began_s: float) -> KerasBench:
     """Say what this process computes with, and return what it measures on.
 
     The import of the framework began at ``began_s`` on ``time.perf_counter`` [s].
@@ -591,7 +591,7 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
     line.send(
         messages.Ready(
             cold_s={"import": time.perf_counter() - began_s},
-            packages=versions(setup.framework),
+            packages=capability.versions(setup.framework),
         )
     )
     return KerasBench.serving(setup, line, telemetry, framework=setup.framework)
@@ -599,14 +599,14 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
 
 def main() -> None:
     """Read a model of the user's own and answer; this process has one backend."""
-    parent = ParentChannel()
+    parent = children.ParentChannel()
     reference, framework = parent.arguments
     try:
         profile = profile_of_own(reference, Framework(framework), parent.return_home)
         sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
         answer = Answer(profile=sound)
     except MisuseError as error:
-        answer = Answer(error=str(error), traceback=traceback_of(error) if error.__cause__ else None)
+        answer = Answer(error=str(error), traceback=folders.traceback_of(error) if error.__cause__ else None)
     parent.send(answer)
 
 

@@ -23,19 +23,19 @@ CHAIN_STEPS = 4096
 """Enough that the launch is some thousandths of the time."""
 ITEMS_PER_UNIT = 1 << 14
 """Work-items for each compute unit: several for every lane that it has."""
+# How a device refuses a buffer; some find out only when it is first used.
 _TOO_LARGE = (
     cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
     cl.status_code.INVALID_BUFFER_SIZE,
     cl.status_code.OUT_OF_RESOURCES,
     cl.status_code.OUT_OF_HOST_MEMORY,
 )
-"""How a device refuses a buffer; some find out only when it is first used."""
+# Formats: their name in OpenCL C, that of numpy, and the extension that a device needs.
 _FORMATS = {
     "fp32": ("float", np.float32, ""),
     "fp64": ("double", np.float64, "cl_khr_fp64"),
     "fp16": ("half", np.float16, "cl_khr_fp16"),
 }
-"""Formats: their name in OpenCL C, that of numpy, and the extension that a device needs."""
 _SOURCE = """
 #pragma OPENCL FP_CONTRACT ON
 #ifdef cl_khr_fp64
@@ -73,16 +73,13 @@ def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
         if device is None or plain(device.name.strip(), 120) != profile.name:
             raise NoDeviceError(f"opencl:{profile.index} is no longer {profile.name}; see gpubench probe")
         queue = cl.CommandQueue(cl.Context([device]))
-    except cl.Error as error:
-        raise NoDeviceError(f"OpenCL cannot open {profile.name}: {error}") from error
-    try:
         cl.Program(queue.context, _ANY_SOURCE).build()
     except cl.Error as error:
         lines = str(error).splitlines()
         seen = next((line for line in lines if "error" in line), lines[0])
         raise NoDeviceError(
-            f"the OpenCL driver of {profile.name} cannot compile for it ({plain(seen, 200)}); install a "
-            "newer one (for a CPU: a PoCL whose LLVM knows this processor)"
+            f"the OpenCL driver of {profile.name} cannot open it, or cannot compile for it "
+            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL whose LLVM knows this processor)"
         ) from error
     return queue
 

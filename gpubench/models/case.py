@@ -21,6 +21,11 @@ from gpubench.recipes import (
     WeightType,
 )
 
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+"""Limits of what is stored, held wherever a record is read. A count beyond them is no machine's."""
+
 
 class MemoryFormat(StrEnum):
     """Layout of image tensors."""
@@ -32,10 +37,6 @@ class MemoryFormat(StrEnum):
 def _one() -> int:
     # Make a default that is written all the same: a stored case has always named its GPU count
     return 1
-
-
-AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,9 +117,9 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     precision: Precision
     execution: Execution
     memory_format: MemoryFormat | None
-    batch_size: int
+    batch_size: AtLeastOne
     sample_unit: str
-    gpu_count: int = msgspec.field(default_factory=_one)
+    gpu_count: AtLeastOne = msgspec.field(default_factory=_one)
     framework: Framework = Framework.TORCH
     weight_type: WeightType = WeightType.FLOAT32
     checkpointing: Checkpointing = Checkpointing.NONE

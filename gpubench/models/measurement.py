@@ -8,12 +8,14 @@ from enum import StrEnum
 from functools import cached_property
 from math import ceil, hypot, sqrt
 from statistics import fmean, linear_regression, median
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from gpubench import heat
 from gpubench.findings import Finding, FindingKind
 from gpubench.interval import MOST_DIGITS, Interval
-from gpubench.models.case import Case
+from gpubench.models.case import AtLeastOne, Case, Positive
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
 from gpubench.spread import CARD, HOST, PARTS, USUAL_PROCESS, USUAL_PROCESS_HOST_BOUND, Component
@@ -119,8 +121,8 @@ class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
         mark: What is suspect about it, whether it counts or not: ``clock_gap``.
     """
 
-    steps: int
-    wall_s: float
+    steps: AtLeastOne
+    wall_s: Positive
     loss: float | None = None
     left_out: str | None = None
     mark: str | None = None
@@ -193,12 +195,12 @@ class Launch(Record, frozen=True, kw_only=True):
     fused: bool | None = None
     telemetry: tuple[TelemetrySample, ...] = ()
     telemetry_source: str | None = None
-    energy_j: float | None = None
+    energy_j: Positive | None = None
     energy_source: str | None = None
     energy_edges_j: tuple[float | None, ...] = ()
     energy_region_s: float | None = None
     held_clocks_s: dict[str, float | None] = {}
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: Annotated[int, Meta(ge=0)] | None = None
     peak_reserved_bytes: int | None = None
     gpu_busy: float | None = None
     skipped_steps: int | None = None
@@ -292,13 +294,13 @@ class Measurement(Record, frozen=True, kw_only=True):
     cause: Cause | None = None
     batch_choice: BatchChoice | None = None
     launches: tuple[Launch, ...] = ()
-    flops_per_sample: float | None = None
-    hardware_flops_per_sample: float | None = None
-    tokens_per_sample: int | None = None
+    flops_per_sample: Positive | None = None
+    hardware_flops_per_sample: Positive | None = None
+    tokens_per_sample: AtLeastOne | None = None
     parameter_count: int | None = None
     loss_trace: tuple[float | None, ...] = ()
-    peak_flops_per_s: float | None = None
-    gemm_flops_per_s: float | None = None
+    peak_flops_per_s: Positive | None = None
+    gemm_flops_per_s: Positive | None = None
     cpu_threads: int | None = None
     convolves: bool | None = None
     target: float | None = None
@@ -559,11 +561,11 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self.tokens_per_sample * self.samples_per_s
 
     def _known(self, field: str) -> list[Any]:
-        """A field of every launch in which it is known."""
+        # A field of every launch in which it is known.
         return [value for launch in self.launches if (value := getattr(launch, field)) is not None]
 
     def _times(self, field: str) -> list[float]:
-        """The numbers in a field of several, of all launches."""
+        # The numbers in a field of several, of all launches.
         return [value for values in self._known(field) for value in values if value is not None]
 
     @property

@@ -285,16 +285,6 @@ def fits_text(*, sharded: bool) -> str:
 _NOT_TRACED = "; not traced"
 
 
-def without_reason(text: str) -> str:
-    """Cut from what ``MemoryFit.text`` says why the step was not traced, and keep that it was not.
-
-    >>> without_reason("fits (needs 0.6 to 2.6 of 24 GiB; not traced: a loop by values (net.py line 3))")
-    'fits (needs 0.6 to 2.6 of 24 GiB; not traced)'
-    """
-    verdict, reason, _ = text.partition(f"{_NOT_TRACED}: ")
-    return f"{verdict}{_NOT_TRACED})" if reason else verdict
-
-
 def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
     """Format a need beside what there is, in one unit: ``17.2 to 18.9 of 24 GiB``.
 

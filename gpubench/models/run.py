@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from gpubench import stats
 from gpubench.findings import Finding
 from gpubench.interval import Interval
-from gpubench.models.case import Case
+from gpubench.models.case import AtLeastOne, Case, Positive
 from gpubench.models.measurement import BatchChoice, Measurement, Status, beside_each_other
 from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, views
-from gpubench.units import Joules, Seconds, count
+from gpubench.units import count
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -182,7 +182,7 @@ class MicroResult(Record, frozen=True, kw_only=True):
     name: str
     precision: str | None
     size: str
-    value: float
+    value: Positive
     low: float | None
     high: float | None
     unit: str
@@ -190,7 +190,7 @@ class MicroResult(Record, frozen=True, kw_only=True):
     left_out: int = 0
     work: float | None = None
     repeats: int = 1
-    times_s: tuple[float, ...] = ()
+    times_s: tuple[Positive, ...] = ()
     mean_power_w: float | None = None
     sm_clock_min_hz: float | None = None
     clock_event_reasons: tuple[str, ...] | None = None
@@ -218,10 +218,10 @@ class SeedRun(Record, frozen=True, kw_only=True):
 
     seed: int
     reached: bool
-    steps: int
-    train_s: Seconds
+    steps: AtLeastOne
+    train_s: Positive
     quality: float | None
-    energy_j: Joules | None = None
+    energy_j: Positive | None = None
 
 
 class TimeToQuality(Record, frozen=True, kw_only=True):
@@ -280,6 +280,9 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 # --- the run ---------------------------------------------------------------------------------------------
 
 
+_ROWS = msgspec.Meta(max_length=10_000)
+
+
 class Run(Record, frozen=True, kw_only=True):
     """One file: one device, one environment, and every case measured in one go.
 
@@ -306,8 +309,8 @@ class Run(Record, frozen=True, kw_only=True):
     start: StartState | None = None
     environment: Environment
     micro: tuple[MicroResult, ...] = ()
-    measurements: tuple[Measurement, ...] = ()
-    quality: tuple[TimeToQuality, ...] = ()
+    measurements: Annotated[tuple[Measurement, ...], _ROWS] = ()
+    quality: Annotated[tuple[TimeToQuality, ...], _ROWS] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -75,8 +75,8 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     saved_bytes: float
 
 
+# By how much an exponent may fall from one pair of points to the next and still count as not falling.
 _STEEPER = 0.01
-"""By how much an exponent may fall from one pair of points to the next and still count as not falling."""
 
 
 class StepMemory(Record, frozen=True, kw_only=True):

@@ -62,6 +62,14 @@ def column_of(cells: Iterable[T]) -> Column[T]:
     return Column(np.array(codes, dtype=np.int64), tuple(place))
 
 
+def stacked_columns(columns: Sequence[Column[T]]) -> Column[T]:
+    """Return the columns of several tables one below the other, values in the order of their first cells."""
+    place: dict[T, int] = {}
+    places = [[place.setdefault(cell, len(place)) for cell in column.values] for column in columns]
+    codes = [np.array(of, int)[column.codes] for of, column in zip(places, columns, strict=True)]
+    return Column(np.concatenate(codes), tuple(place))
+
+
 def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     """Return several columns as one, values in the order of their first rows."""
     codes = columns[0].codes
@@ -73,6 +81,11 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     return Column(np.argsort(in_order)[kinds], tuple(values))
 
 
+def _alphabetical(column: Column[Any]) -> Indices:
+    """Return the place of each cell among the values in their order; none comes first."""
+    return np.argsort(np.argsort([str(value or "") for value in column.values]))[column.codes]
+
+
 BY_USER = "the user"
 """Where the offers come from that were given for this one question: they are taken as they are."""
 UNTOLD = ""
@@ -80,21 +93,37 @@ UNTOLD = ""
 
 
 class _Table:
-    """Offers, where each comes from, and the columns that were asked for."""
+    """Offers, where each comes from, and the columns that were asked for, which those of its parts have."""
 
-    def __init__(self, offers: Sequence[Offer], origins: Column[str]) -> None:
-        self.offers, self.origins = offers, origins
+    def __init__(self, offers: Sequence[Offer], origins: Column[str], parts: Sequence[Offers] = ()) -> None:
+        self.offers, self.origins, self.parts = offers, origins, parts
         self._columns: dict[str, Column[Any]] = {}
         self.made: dict[Callable[[Offers], Any], Any] = {}
 
     def column(self, name: str) -> Column[Any]:
         if name not in self._columns:
-            self._columns[name] = column_of(map(attrgetter(name), self.offers))
+            of_parts = [part.column(name) for part in self.parts]
+            own = stacked_columns(of_parts) if of_parts else column_of(map(attrgetter(name), self.offers))
+            self._columns[name] = own
         return self._columns[name]
 
     @cached_property
+    def by_name(self) -> Indices:
+        names = ("gpu_key", "pricing", "region", "instance", "provider")
+        order = np.lexsort(tuple(_alphabetical(self.column(name)) for name in names))
+        return np.argsort(order)
+
+    @cached_property
     def price(self) -> Floats:
+        if self.parts:
+            return np.concatenate([part.price for part in self.parts])
         return np.array([float(offer.price_usd_per_hour) for offer in self.offers], dtype=float)
+
+    @cached_property
+    def usd_per_gpu_hour(self) -> Floats:
+        if self.parts:
+            return np.concatenate([part.usd_per_gpu_hour for part in self.parts])
+        return np.array([offer.usd_per_gpu_hour for offer in self.offers], dtype=float)
 
 
 class Offers(Sequence[Offer]):
@@ -133,10 +162,11 @@ class Offers(Sequence[Offer]):
     def joined(cls, *parts: Offers) -> Offers:
         """Return the offers of several tables as those of one, in their order."""
         some = [part for part in parts if len(part)]
-        if len(some) == 1:
-            return some[0]
-        origins = [origin for part in some for origin in part.origin.cells()]
-        return cls.of([offer for part in some for offer in part], origins)
+        if len(some) < 2:
+            return some[0] if some else cls.of(())
+        every = tuple(offer for part in some for offer in part)
+        origins = stacked_columns([part.origin for part in some])
+        return cls(_Table(every, origins, some), np.arange(len(every)))
 
     def __len__(self) -> int:
         """Return the number of offers."""
@@ -197,10 +227,15 @@ class Offers(Sequence[Offer]):
         """Of each as listed [USD/h of the instance]."""
         return self._table.price[self._rows]
 
+    @property
+    def by_name(self) -> Indices:
+        """The place of each by its name: provider, then instance, region, way of paying and GPU."""
+        return self._table.by_name[self._rows]
+
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """Of each as listed, for one of its GPUs."""
-        return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
+        return self._table.usd_per_gpu_hour[self._rows]
 
     @property
     def origin(self) -> Column[str]:

@@ -16,8 +16,11 @@ from functools import lru_cache
 from statistics import fmean, median
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from gpubench.models import Asks, Offer, Pricing
 from gpubench.models.catalog import Seller
+from gpubench.offers.columns import Offers, kinds_of
 from gpubench.stats import Z90
 from gpubench.units import count
 
@@ -164,11 +167,6 @@ how far a price of long ago says nothing of today's. It gets there by halves, as
 AskKey: TypeAlias = tuple[str, Pricing]
 
 
-def is_of_asks(offer: Offer) -> bool:
-    """Whether an offer tells what hosts of a marketplace ask: one of them, or the median of several."""
-    return offer.kind == "marketplace" or (offer.kind == "index" and offer.ask_count is not None)
-
-
 def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """Return what the hosts of marketplaces ask for each GPU, by GPU and way of paying.
 
@@ -178,15 +176,20 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     Args:
         offers: Asks, and the list prices of clouds, where there are any.
     """
+    every = Offers.of(offers)
+    sold, is_index = every.usd_per_gpu_hour > 0, every.kind.equals("index")
+    of_asks = every.kind.equals("marketplace") | (is_index & ~every.column("ask_count").equals(None))
     found: dict[AskKey, list[Offer]] = {}
-    clouds: dict[AskKey, dict[str, list[float]]] = {}
-    for offer in (each for each in offers if each.usd_per_gpu_hour > 0):
-        key = offer.gpu_key, offer.pricing
-        if is_of_asks(offer):
-            found.setdefault(key, []).append(offer)
-        elif offer.seller == "cloud" and offer.kind != "index":
-            clouds.setdefault(key, {}).setdefault(offer.provider, []).append(offer.usd_per_gpu_hour)
-    listed = {key: median(map(median, by_provider.values())) for key, by_provider in clouds.items()}
+    for offer in every.where(sold & of_asks):
+        found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
+    clouds = every.where(sold & ~of_asks & ~is_index & every.column("seller").equals("cloud"))
+    kinds = kinds_of(clouds.gpu_key, clouds.pricing, clouds.provider)
+    usd = clouds.usd_per_gpu_hour[np.argsort(kinds.codes, kind="stable")]
+    of_kinds = np.split(usd, np.cumsum(np.bincount(kinds.codes))[:-1])
+    by_provider: dict[AskKey, list[float]] = {}
+    for (gpu_key, pricing, _), prices in zip(kinds.values, of_kinds, strict=False):  # none where none is
+        by_provider.setdefault((gpu_key, pricing), []).append(float(np.median(prices)))
+    listed = {key: median(each) for key, each in by_provider.items()}
     return {key: _asks(each, listed.get(key)) for key, each in found.items()}
 
 

@@ -121,14 +121,17 @@ class AskedPrices:
         in_order = np.argsort(codes, kind="stable")
         ends = np.searchsorted(codes[in_order], np.arange(len(every.gpu_key.values) + 1))
         self._rows = {key: in_order[ends[at] : ends[at + 1]] for at, key in enumerate(every.gpu_key.values)}
-        origins = zip(every, every.origin.cells(), strict=True)
-        self._origins = {offer_key(each): self._tables[told] for each, told in origins if told != UNTOLD}
         index = (every[at] for at in np.flatnonzero(every.kind.equals("index")).tolist())
         self._hosts = {
             (offer.provider, offer.gpu_key, offer.pricing): _of_hosts(offer.ask_count, offer.usd_per_gpu_hour)
             for offer in index
             if offer.ask_count is not None
         }
+
+    @cached_property
+    def _origins(self) -> dict[Any, int]:
+        origins = zip(self._every, self._every.origin.cells(), strict=True)
+        return {offer_key(each): self._tables[told] for each, told in origins if told != UNTOLD}
 
     @cached_property
     def _columns(self) -> _Asks:

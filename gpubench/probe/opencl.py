@@ -14,36 +14,35 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench.children import ParentChannel, run_child
+from gpubench import children, installing, specs
 from gpubench.errors import NoDeviceError
-from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
-from gpubench.probe import plausible
-from gpubench.probe.backend import Backend, BackendReport, Problem
-from gpubench.specs import find_spec
+from gpubench.probe import backend, plausible
 from gpubench.units import plain
 
 NAME = "opencl"
 _PROGRAM: tuple[str, ...] = ("-m", __name__)
+# A driver that has not answered by then is taken for hung.
 _LIMIT_S = 20.0
-"""A driver that has not answered by then is taken for hung."""
+# Through which Linux gives a process its GPUs: all kinds, AMD, NVIDIA, Windows' below it, Arm, Qualcomm.
 _GPU_FILES = ("dri/*", "kfd", "nvidia[0-9]*", "dxg", "mali*", "kgsl-*")
-"""Through which Linux gives a process its GPUs: all kinds, AMD, NVIDIA, Windows' below it, Arm, Qualcomm."""
 _CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
-def ask_listing() -> BackendReport:
+def ask_listing() -> backend.BackendReport:
     """List every device, CPUs too, in a child process; one that fails or hangs becomes a problem."""
     # numpy, which pyopencl brings, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    asked = run_child(_PROGRAM, (), BackendReport, time_limit_s=_LIMIT_S, environment=environment)
+    asked = children.run_child(
+        _PROGRAM, (), backend.BackendReport, time_limit_s=_LIMIT_S, environment=environment
+    )
     return asked.answer or report([], [f"the process that lists OpenCL devices {asked.how}"])
 
 
-def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> BackendReport:
+def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> backend.BackendReport:
     """Return what was found, with a problem for each platform that cannot be used."""
     problems = tuple(
-        Problem(
+        backend.Problem(
             what="an OpenCL platform cannot be used",
             value=plain(each, 200),
             fix="install or remove the driver of its maker; the other devices are not affected",
@@ -52,10 +51,10 @@ def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> BackendRepo
         )
         for each in seen
     )
-    return BackendReport(devices=tuple(devices), states=(None,) * len(devices), problems=problems)
+    return backend.BackendReport(devices=tuple(devices), states=(None,) * len(devices), problems=problems)
 
 
-def listing() -> BackendReport:
+def listing() -> backend.BackendReport:
     """Ask each platform for its devices; one that has none, or fails, is left out with its reason."""
     import pyopencl
 
@@ -86,7 +85,7 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
 
     name = plain(device.name.strip(), 120)
     is_cpu = bool(device.type & 2)  # CL_DEVICE_TYPE_CPU
-    spec = None if is_cpu else find_spec(name)
+    spec = None if is_cpu else specs.find_spec(name)
     units = gated("sm_count", device.max_compute_units, plausible.SMS)
     return DeviceProfile(
         backend=NAME,
@@ -110,18 +109,18 @@ def may_have_gpus(dev: Path = Path("/dev")) -> bool:
     return sys.platform != "linux" or any(True for name in _GPU_FILES for _ in dev.glob(name))
 
 
-class OpenClBackend(Backend):
+class OpenClBackend(backend.Backend):
     """Whatever OpenCL reaches, GPUs and CPUs alike; it runs micro-benchmarks and no training step."""
 
     name = NAME
 
-    def devices(self) -> BackendReport:
+    def devices(self) -> backend.BackendReport:
         """List the devices that are no CPU; nothing where pyopencl is not installed.
 
         Where no GPU can be reached nobody is asked: the child would take as long as all else of a probe.
         """
         if not (installed() and may_have_gpus()):
-            return BackendReport()
+            return backend.BackendReport()
         found = ask_listing()
         gpus = tuple(device for device in found.devices if device.core_count is None)
         return replace(found, devices=gpus, states=(None,) * len(gpus))
@@ -133,7 +132,7 @@ class OpenClBackend(Backend):
             NoDeviceError: If pyopencl is missing, or there is no such device.
         """
         if not installed():
-            line = pip_install("pyopencl")
+            line = installing.pip_install("pyopencl")
             raise NoDeviceError(f"OpenCL is reached through pyopencl, which is not installed: {line}")
         found = ask_listing()
         if place < len(found.devices):
@@ -143,7 +142,7 @@ class OpenClBackend(Backend):
         raise NoDeviceError(
             f"--device opencl:{place}: here are {', '.join(here) or 'none'}{f' ({why})' if why else ''}; a "
             "device needs the OpenCL driver of its maker (a CPU: PoCL, "
-            f"{pip_install('pocl-binary-distribution')})"
+            f"{installing.pip_install('pocl-binary-distribution')})"
         )
 
 
@@ -156,4 +155,4 @@ def installed() -> bool:
 
 
 if __name__ == "__main__":
-    ParentChannel().send(listing())
+    children.ParentChannel().send(listing())

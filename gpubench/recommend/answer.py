@@ -31,7 +31,7 @@ from gpubench.profile import known_profile, load_profiles
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL, costs_over
 from gpubench.recommend.choice import cheapest_to_rent, named_gpus
-from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
+from gpubench.recommend.economics import HOST_HOURS_BETWEEN, SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, meant_by
@@ -111,6 +111,11 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
             yield tell("startup", minutes=minutes)
         else:
             yield tell("startup_data", minutes=minutes, gb=f"{request.dataset_gb:g}")
+    is_assumed = request.host_lost is None and request.host_lost_share > 0
+    on_hosts = any(each.choice.offer.seller == "community" for each in ranking.answers.values())
+    if pool.work is not None and is_assumed and on_hosts:
+        hours, share = f"{HOST_HOURS_BETWEEN:g}", format_percent(request.host_lost_share)
+        yield tell("host_risk", hours=hours, share=share)
 
 
 # --- the answers -----------------------------------------------------------------------------------------
@@ -370,7 +375,7 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 def _of_what_one_has(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield what became of each machine that the buyer named, and what rent costs beside it."""
-    ranked = set(found.offers)
+    ranked = {found.offers[place] for place in np.flatnonzero(found.is_owned).tolist()}
     for offer, machine in found.filtered.owned.items():
         if machine.condition is PriceCondition.QUOTED and offer not in ranked:
             for each in (each for each in found.excluded if each.offer == offer):

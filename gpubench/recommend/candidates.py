@@ -16,7 +16,7 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.draws import normals, uniforms
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
-from gpubench.models import Job, Pricing, TaskKind, WorkloadProfile
+from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
@@ -157,14 +157,15 @@ class Candidates:
     A rate is the lesser of what the GPUs do and ``vcpu_limit``, what the vCPUs feed: infinite where nobody
     knows. They must keep up with the GPUs while these work, so that of lost work both lose the same share.
 
-    ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances where
-    work is lost, and part of every rate. ``pace`` is what each GPU of an instance does over one alone: the
-    scaling efficiency, times what the recipe of a job of so many gains. ``spread`` is the standard deviation
-    of the log of the efficiency. ``certain`` is what is left of the log width of a GPU's rate where an offer
-    is the very machine that was measured, else 1. ``price`` is what is expected to be paid for the instance
-    [USD/h], which ``prices`` is the distribution of. ``machine`` is the row of each in ``scalings``: a GPU
-    and how many. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
-    reference GPU counts: what both err by together is not in them. ``work`` is the job, if there is one.
+    ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances and on
+    private hosts, where work is lost, and part of every rate. ``pace`` is what each GPU of an instance does
+    over one alone: the scaling efficiency, times what the recipe of a job of so many gains. ``spread`` is the
+    standard deviation of the log of the efficiency. ``certain`` is what is left of the log width of a GPU's
+    rate where an offer is the very machine that was measured, else 1. ``price`` is what is expected to be
+    paid for the instance [USD/h], which ``prices`` is the distribution of. ``machine`` is the row of each in
+    ``scalings``: a GPU and how many. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its
+    ratio to the reference GPU counts: what both err by together is not in them. ``work`` is the job, if there
+    is one.
     """
 
     offers: Offers
@@ -197,7 +198,8 @@ class Candidates:
     def kind(self) -> Indices:
         """What each is but for its price: offers of one kind are as fast, and as long in starting."""
         spreads, links = np.unique(self.spread, return_inverse=True)
-        alike = 8 * self.machine + 4 * (self.certain < 1) + 2 * (self.delivered < 1) + self.is_owned
+        kept, losses = np.unique(self.delivered, return_inverse=True)
+        alike = 4 * (len(kept) * self.machine + losses) + 2 * (self.certain < 1) + self.is_owned
         kinds: Indices = len(spreads) * alike + links
         if np.isinf(self.vcpu_limit).all():
             return kinds
@@ -290,9 +292,16 @@ def candidates_of(
     )
 
 
+def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | None) -> float:
+    """Return the share of the work that is lost to how a machine is paid and to who lets it."""
+    by_spot = request.spot_lost_share if pricing is Pricing.SPOT else 0.0
+    return by_spot + (request.host_lost_share if seller == "community" else 0.0)
+
+
 def delivered_by(request: RankRequest, offers: Offers) -> Floats:
-    """Return the share of its throughput that each offer keeps: less than 1 where spot loses work."""
-    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost_share, 0.0)
+    """Return the share of its throughput that each offer keeps: less than 1 on spot and on private hosts."""
+    by_pricing = offers.pricing.figures(lambda pricing: lost_share(request, pricing, None))
+    lost = by_pricing + offers.column("seller").figures(lambda seller: lost_share(request, None, seller))
     return np.asarray(economics.delivered_share(lost))
 
 

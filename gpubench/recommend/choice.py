@@ -19,7 +19,7 @@ from gpubench.models import (
 )
 from gpubench.names import counted
 from gpubench.recommend import objective
-from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
+from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates, lost_share
 from gpubench.recommend.chances import CHANCES, chances_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
@@ -88,10 +88,10 @@ def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
 
 
 def _photographs_per_s(found: Eligible, row: Row) -> float | None:
-    """Return how many its GPUs take at work, of spot before any work is lost; None of other data."""
+    """Return how many its GPUs take at work, before any work is lost; None of other data."""
     if not found.finder.photograph_share:
         return None
-    lost = found.request.spot_lost_share if row.offer.pricing is Pricing.SPOT else 0.0
+    lost = lost_share(found.request, row.offer.pricing, row.offer.seller)
     return row.gpus_samples_per_s / delivered_share(lost) * found.finder.photograph_share
 
 
@@ -118,15 +118,11 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
     None where the cheapest of all is of a cloud, or no cloud sells any.
     """
     by_cost = msgspec.structs.replace(found.request, sort="cost")
-    order = objective.order(by_cost, found.pool)
-    of_cloud = np.array(
-        [seller == "cloud" for seller in found.pool.offers.column("seller").cells()], dtype=bool
-    )
-    of_cloud &= ~found.pool.is_owned
-    if of_cloud[order[0]] or found.pool.is_owned[order[0]] or not of_cloud.any():
+    first = objective.first(by_cost, found.pool)
+    of_cloud = found.pool.offers.column("seller").equals("cloud") & ~found.pool.is_owned
+    if of_cloud[first] or found.pool.is_owned[first] or not of_cloud.any():
         return None
-    first = order[int(np.argmax(of_cloud[order]))]
-    return int(np.flatnonzero(found.order == first)[0])
+    return int(np.flatnonzero(found.order == objective.first(by_cost, found.pool, of_cloud))[0])
 
 
 def places_of_answers(found: Eligible) -> set[int]:
@@ -171,7 +167,7 @@ def best_to_own(found: Eligible) -> Choice | None:
     pool = found.finder.within_limits(found.finder.runnable(found.filtered.for_sale)[0])[0]
     if not len(pool):
         return None
-    alone = _in_order(found, pool, objective.order(found.request, pool)[:1])
+    alone = _in_order(found, pool, np.array([objective.first(found.request, pool)]))
     return choice_of(found, _first_row(alone), found)
 
 

@@ -54,6 +54,10 @@ CHECKPOINT_HOURS, RESTART_HOURS = 1 / 60, 5 / 60
 """To write a checkpoint, and from an interruption to the same step on another machine, assumed."""
 
 
+HOST_HOURS_BETWEEN = 168.0
+"""Between two failures of a private host, assumed: a week; no source states a rate [h]."""
+
+
 def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
     """Return the time between checkpoints that loses least: sqrt(2 x write / rate).
 
@@ -63,13 +67,13 @@ def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
     return math.sqrt(2 * CHECKPOINT_HOURS / interruptions_per_hour)
 
 
-def lost_to_interruptions(interruptions_per_hour: float) -> float:
+def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = RESTART_HOURS) -> float:
     """Return the share of work that interruptions cost: written, done again, and waited for.
 
     1/60 / 0.894 written, and (0.894 / 2 + 5/60) / 24 done again and waited for: 0.0186 + 0.0221 = 0.0407.
     """
     interval = checkpoint_interval_hours(interruptions_per_hour)
-    return CHECKPOINT_HOURS / interval + interruptions_per_hour * (interval / 2 + RESTART_HOURS)
+    return CHECKPOINT_HOURS / interval + interruptions_per_hour * (interval / 2 + restart_hours)
 
 
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:

@@ -288,7 +288,7 @@ class Eligible:
         place_of[self.order] = np.arange(len(self))
         sorts = {"cheapest": "cost", "sensible": "value", "fastest": "time"}
         asked = {name: msgspec.structs.replace(self.request, sort=sort) for name, sort in sorts.items()}
-        return {name: int(place_of[objective.order(each, self.pool)[0]]) for name, each in asked.items()}
+        return {name: int(place_of[objective.first(each, self.pool)]) for name, each in asked.items()}
 
     @cached_property
     def time_and_cost(self) -> tuple[Floats, Floats]:

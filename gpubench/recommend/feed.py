@@ -9,10 +9,8 @@ from pathlib import Path
 import msgspec
 
 from gpubench.measure.feeding import CLIP_FRAMES, ImageRate, PreparationRate, measure_preparation
-from gpubench.predict.estimate import estimate
-from gpubench.predict.question import Question, Refusal
-from gpubench.probe.host import usable_threads
-from gpubench.probe.select import select_device
+from gpubench.predict import estimate, question
+from gpubench.probe import host, select
 from gpubench.profile import profile_of
 from gpubench.recommend.request import FeedRequest
 from gpubench.record.store import own_runs, reference_runs
@@ -60,19 +58,18 @@ class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
 
 
-def feed(request: FeedRequest | None = None) -> FeedReport:
+def feed(request: FeedRequest) -> FeedReport:
     """Time the input pipeline here and compare it with what GPUs consume, measured or predicted.
 
     Raises:
         MisuseError: If a GPU is unknown or kornia is missing.
         NoDeviceError: If a device was named that is not there.
     """
-    request = request or FeedRequest()
-    device, remark = select_device("auto")
+    device, remark = select.select_device("auto")
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
     keys = tuple(require_spec(name).key for name in request.gpus) or here
     consumptions, refused = consumed_by(keys, request.results)
-    prepared = measure_preparation(usable_threads() or 1, frames=CLIP_FRAMES if request.clips else 1)
+    prepared = measure_preparation(host.usable_threads() or 1, frames=CLIP_FRAMES if request.clips else 1)
     feedings = tuple(feeding(consumption, prepared) for consumption in consumptions)
     return FeedReport(remark=remark, prepared=prepared, feedings=feedings, refused=refused)
 
@@ -110,24 +107,28 @@ def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
     """Images per second of each consumer on each GPU at its best AMP, and a line for each refusal."""
-    own, reference = own_runs(results), reference_runs()
-    specs = [require_spec(key) for key in gpu_keys]
-    found, refused = [], []
-    for name in CONSUMERS:
-        question = Question(profile=profile_of(name))
-        for key, answer in estimate(question, specs, own=own, reference=reference).items():
-            if isinstance(answer, Refusal):
-                refused.append(f"{name} on {key}: {answer.reason}")
-                continue
-            found.append(
-                Consumption(
-                    workload=name,
-                    gpu=key,
-                    case=answer.case.label,
-                    basis=answer.basis,
-                    images_per_s=answer.samples_per_s,
-                    low=answer.low,
-                    high=answer.high,
-                )
-            )
-    return tuple(found), tuple(refused)
+    specs, runs = [require_spec(key) for key in gpu_keys], (own_runs(results), reference_runs())
+    answers = [
+        (name, key, answer)
+        for name in CONSUMERS
+        for key, answer in estimate.estimate(
+            question.Question(profile=profile_of(name)), specs, own=runs[0], reference=runs[1]
+        ).items()
+    ]
+    found = tuple(
+        Consumption(
+            workload=name,
+            gpu=key,
+            case=answer.case.label,
+            basis=answer.basis,
+            images_per_s=answer.samples_per_s,
+            low=answer.low,
+            high=answer.high,
+        )
+        for name, key, answer in answers
+        if not isinstance(answer, question.Refusal)
+    )
+    refused = (
+        f"{name} on {key}: {it.reason}" for name, key, it in answers if isinstance(it, question.Refusal)
+    )
+    return found, tuple(refused)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import SortedBy
-from gpubench.offers.columns import Column
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates, startup_factors
 from gpubench.recommend.prices import DrawnPrices
@@ -192,22 +192,28 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
     Where a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
     by price, then by name, so that the order of the input is nothing.
     """
-    names = ("gpu_key", "pricing", "region", "instance", "provider")
-    every, offers = slice(None), pool.offers
-    return np.lexsort(
-        (
-            *(_alphabetical(offers.column(name)) for name in names),
-            pool.price,
-            _tie_break(request, pool, pool.rate, every, pool.price),
-            -merit(request, pool, pool.rate, every),
-            is_a_guess(pool),
-        )
+    return np.lexsort(_sort_keys(request, pool))
+
+
+def first(request: RankRequest, pool: Candidates, among: Flags | slice = slice(None)) -> int:
+    """Return the first row of ``order`` among some or all, without the order of the others."""
+    rows = np.arange(len(pool))[among]
+    for key in reversed(_sort_keys(request, pool)):
+        of_rows = key[rows]
+        rows = rows[of_rows == of_rows.min()]
+    return int(rows[0])
+
+
+def _sort_keys(request: RankRequest, pool: Candidates) -> tuple[NDArray[Any], ...]:
+    """Return what rows are ordered by, the last the most."""
+    every = slice(None)
+    return (
+        pool.offers.by_name,
+        pool.price,
+        _tie_break(request, pool, pool.rate, every, pool.price),
+        -merit(request, pool, pool.rate, every),
+        is_a_guess(pool),
     )
-
-
-def _alphabetical(column: Column[Any]) -> Indices:
-    """Return the place of each cell among the values in their order; none comes first."""
-    return np.argsort(np.argsort([str(value or "") for value in column.values]))[column.codes]
 
 
 def is_a_guess(pool: Candidates) -> Flags:

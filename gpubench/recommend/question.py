@@ -30,6 +30,7 @@ def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, A
         "jobs": "ddp" if request.one_job_over_all_gpus else "independent",
         "samples": request.job_samples,
         "spot_lost": request.spot_lost_share,
+        "host_lost": request.host_lost_share,
         "startup_minutes": request.rented_startup_minutes,
         "billing_minutes": request.billing_unit_minutes,
         "sort": sorted_by(request),

@@ -227,6 +227,15 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             way="setting",
         ),
     ] = None
+    host_lost: Annotated[
+        Annotated[float, msgspec.Meta(ge=0, lt=10)] | None,
+        Option(
+            "Share of training work repeated after failures of a private host, for example 0.05.",
+            JOB,
+            default="that of one failure in a week",
+            way="setting",
+        ),
+    ] = None
     storage_usd_per_month: Annotated[
         NotNegative, Option("Storage while the job runs.", JOB, way="setting")
     ] = 0.0
@@ -468,6 +477,18 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 
         return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost
+
+    @property
+    def host_lost_share(self) -> float:
+        """Share of the work that failures of a private host cost: done again, and all data sent anew.
+
+        What was given, else of one failure in a week; answering questions loses none.
+        """
+        from gpubench.recommend.economics import HOST_HOURS_BETWEEN, MINUTES_PER_HOUR, lost_to_interruptions
+
+        if self.host_lost is not None or self.task == "infer":
+            return self.host_lost or 0.0
+        return lost_to_interruptions(1 / HOST_HOURS_BETWEEN, self.rented_startup_minutes / MINUTES_PER_HOUR)
 
     @property
     def workload_names(self) -> tuple[str, ...]:

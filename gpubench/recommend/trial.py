@@ -21,34 +21,50 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gpubench import (
+    discovery,
+    folders,
+    foreign_code,
+    installing,
+    labels,
+    options,
+    specs,
+    torch_builds,
+    user_model,
+)
 from gpubench.decoders import Decoder, find_decoder
-from gpubench.discovery import checkout
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, read_bytes, write_file
-from gpubench.folders import data_rows, package_text
-from gpubench.foreign_code import MOST_SOURCE_BYTES
-from gpubench.installing import DISTRIBUTION
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus
 from gpubench.measure.request import RunRequest
 from gpubench.models import RANKING_SCHEMA, Checkpointing, ParallelMode, Pricing
-from gpubench.options import JOB_MODES, asked_recipe, request_from, words_of
 from gpubench.profile import profile_of
-from gpubench.recommend.economics import billed_hours
-from gpubench.recommend.filters import meant_by
+from gpubench.recommend import economics, filters
 from gpubench.recommend.request import RankRequest
-from gpubench.specs import load_specs
-from gpubench.torch_builds import other_build_for
 from gpubench.units import GIB, format_usd, plain
-from gpubench.user_model import HUGGING_FACE, is_own, own_name
 
 SETUP_MINUTES, IDLE_MINUTES, GRACE_MINUTES = 15, 5, 5
 """Machine start and installation of torch; until an idle machine ends; from a time limit to the cut-off."""
 PRICE_SLACK = 1.25
 """A machine that costs more than the ranked price by more than this is not rented."""
 DISK_GB = 64
-TOOLS = {"sky": "SkyPilot", "dstack": "dstack"}
-FILES = {"sky": "task.yaml", "dstack": "try.dstack.yml"}
+TOOLS: Mapping[str, Mapping[str, str]] = {
+    "sky": {
+        "name": "SkyPilot",
+        "file": "task.yaml",
+        "launch": "sky launch --yes --cluster {name} task.yaml",
+        "fetch": 'rsync -rt --no-links {name}:sky_workdir/results/ "$fetched/"',
+        "down": "sky down --yes {name}",
+    },
+    "dstack": {
+        "name": "dstack",
+        "file": "try.dstack.yml",
+        "launch": "dstack apply --yes --file try.dstack.yml",
+        "fetch": 'dstack logs {name} | grep schema_version | tail -n 1 > "$fetched/run.json"',
+        "down": "dstack stop --yes {name}",
+    },
+}
+"""What each tool is called, the file of its task, and its commands."""
 
 _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
 _SOURCE = ("gpubench", "workloads", "results/shared", "pyproject.toml", "README.md", "LICENSE")
@@ -74,21 +90,14 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """GPUs and place, for people: "2x L4 at aws g6.12xlarge"."""
-        words = [self.provider, "" if self.instance == gpu_name(self.gpu_key) else self.instance]
+        words = [self.provider, "" if self.instance == labels.gpu_name(self.gpu_key) else self.instance]
         words += ["(spot)"] if self.pricing is Pricing.SPOT else []
-        return f"{gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
+        return f"{labels.gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
 
     @property
     def most_usd_per_hour(self) -> float:
         """The price above which no machine is rented."""
         return round(self.price_usd_per_hour * PRICE_SLACK, 2)
-
-
-class _Version(msgspec.Struct, frozen=True):
-    """What an answer says of its own shape; before the third it was a number."""
-
-    schema: str | None = None
-    schema_version: int | None = None
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -112,11 +121,10 @@ def read_answer(path: Path) -> Answer:
     """
     what, hint = "an answer", "gpubench rank --json writes one"
     data = read_bytes(path, TABLE_BYTES, follow_links=True)
-    stated = decode_json(data, _Version, path, what=what, hint=hint)
-    found = stated.schema or ("" if stated.schema_version is None else f"version {stated.schema_version}")
-    if found != RANKING_SCHEMA:
-        name, seen = plain(path.name, 300), plain(found, 80) or "no schema"
-        raise MisuseError(f"{name} has {seen}, and this gpubench reads {RANKING_SCHEMA} alone: {hint}")
+    stated = decode_json(data, dict[str, Any], path, what=what, hint=hint).get("schema", "no schema")
+    if stated != RANKING_SCHEMA:
+        said = f"{plain(path.name, 300)} has {plain(str(stated), 80)}"
+        raise MisuseError(f"{said}, and this gpubench reads {RANKING_SCHEMA} alone: {hint}")
     return decode_json(data, Answer, path, what=what, hint=hint)
 
 
@@ -131,14 +139,19 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What was written: for which machine, and what was not, with the reasons."""
+    """What was written.
 
+    Attributes:
+        script: What rents the machine, measures there and takes it down.
+        machine: Which, with what it likely costs, and at most.
+        passed_over: Better rows that neither tool launches, with the reasons.
+        without_task: By tool, why there is no task of its own.
+    """
+
+    script: Path
     machine: str
-    """With what it likely costs, and at most."""
-    passed_over: tuple[str, ...]
-    """Better rows that neither tool launches."""
+    passed_over: Sequence[str]
     without_task: Mapping[str, str]
-    """By tool, why there is no task of its own."""
 
 
 def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> Trial:
@@ -156,7 +169,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
         StorageError: If the folder cannot be written.
     """
     known = read_answer(answer)
-    request = request_from(RankRequest, known.question.asked, "gpubench.rank")
+    request = options.request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
     work = work_of(row, request, minutes)
     if folder.exists() and any(folder.iterdir()):
@@ -165,67 +178,58 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
     most = usd_of(request, row.most_usd_per_hour, usual_minutes + GRACE_MINUTES)
     about = f"{row.name}: about {format_usd(usual)}, at most {format_usd(most)}"
-    tasks = tasks_of(row, work, minutes)
+    tasks, reasons = tasks_of(row, work, minutes), {tool: why_not(row, tool) for tool in TOOLS}
     written = {f"work/{name}": data for name, data in work.files.items()}
     for tool, task in tasks.items():
         head = f"# {about}, by the price of {plain(row.price_date, 10)}.\n"
-        written[FILES[tool]] = f"{head}{json.dumps(task, indent=2)}\n".encode()
-    script = _script(next(iter(tasks)), is_run=work.is_run).format(
-        about=about,
-        name=name_of(row),
-        limit_s=round(60 * (usual_minutes + GRACE_MINUTES)),
-        asked_in=shlex.quote(str(Path.cwd())),
-        results=shlex.join(words_of(RankRequest(results=request.results))),
-        question=shlex.join(words_of(request)),
+        written[TOOLS[tool]["file"]] = f"{head}{json.dumps(task, indent=2)}\n".encode()
+    commands = {word: text.format(name=name_of(row)) for word, text in TOOLS[next(iter(tasks))].items()}
+    back = _BACK if work.is_run else "{down}\n"
+    written["try.sh"] = (
+        (_SCRIPT + back)
+        .format(
+            **commands,
+            about=about,
+            limit_s=round(60 * (usual_minutes + GRACE_MINUTES)),
+            asked_in=shlex.quote(str(Path.cwd())),
+            results=shlex.join(options.words_of(RankRequest(results=request.results))),
+            question=shlex.join(options.words_of(request)),
+        )
+        .encode()
     )
-    written["try.sh"] = script.encode()
     for name, data in written.items():
         write_file(folder / name, data, hint="name another --output")
-    reasons = {name: why_not(row, tool) for tool, name in TOOLS.items()}
     return Trial(
+        script=(folder.resolve() if folder.is_symlink() else folder) / "try.sh",
         machine=about,
-        passed_over=tuple(passed_over),
-        without_task={name: reason for name, reason in reasons.items() if reason is not None},
+        passed_over=passed_over,
+        without_task={TOOLS[tool]["name"]: reason for tool, reason in reasons.items() if reason is not None},
     )
 
 
-_HEAD = """#!/bin/sh
+_SCRIPT = """#!/bin/sh
 # {about}.
 # Rents the machine, measures there, and takes the machine down, done or not.
 cd "$(dirname "$0")" || exit 1
 fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1
+trap '{down}; exit 130' INT TERM
+timeout --foreground {limit_s} {launch}
 """
-_LAUNCH = {
-    "sky": """trap 'sky down --yes {name}; exit 130' INT TERM
-timeout --foreground {limit_s} sky launch --yes --cluster {name} task.yaml
-""",
-    "dstack": """trap 'dstack stop --yes {name}; exit 130' INT TERM
-timeout --foreground {limit_s} dstack apply --yes --file try.dstack.yml
-""",
-}
-_FETCH = {
-    "sky": 'rsync -rt --no-links {name}:sky_workdir/results/ "$fetched/"\n',
-    "dstack": 'dstack logs {name} | grep schema_version | tail -n 1 > "$fetched/run.json"\n',
-}
-_DOWN = {"sky": "sky down --yes {name}\n", "dstack": "dstack stop --yes {name}\n"}
-_AGAIN = """trap - INT TERM
+# The run comes back, and the question is asked again with it.
+_BACK = """{fetch}
+{down}
+trap - INT TERM
 cd {asked_in} || exit 1
 gpubench results add "$fetched" {results} || exit
 gpubench rank {question}
 """
+# dstack brings no files back: what it shows of the task is kept.
 _PRINT = "cat results/runs/*/*.json"
-"""dstack brings no files back: what it shows of the task is kept."""
-
-
-def _script(tool: str, *, is_run: bool) -> str:
-    """Return the script as a format; the run comes back, and the question is asked again with it."""
-    fetch, again = (_FETCH[tool], _AGAIN) if is_run else ("", "")
-    return _HEAD + _LAUNCH[tool] + fetch + _DOWN[tool] + again
 
 
 def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
     """Return what so many minutes of a machine cost [USD], in whole billing increments and with tax."""
-    billed = billed_hours(np.array(minutes / 60), np.array(request.billing_unit_minutes / 60))
+    billed = economics.billed_hours(np.array(minutes / 60), np.array(request.billing_unit_minutes / 60))
     return float(billed) * usd_per_hour * (1 + request.tax)
 
 
@@ -235,16 +239,15 @@ def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
 @cache
 def clouds() -> Mapping[str, Mapping[str, str]]:
     """Return what the tools can do at each of our providers that one of them rents from."""
-    return {row["provider"]: row for row in data_rows("rented_clouds.csv")}
+    return {row["provider"]: row for row in folders.data_rows("rented_clouds.csv")}
 
 
 @cache
 def accelerator(provider: str, gpu_key: str, tool: str = "sky") -> str:
     """Return a tool's name of a GPU at a provider, else what most call it; empty where it has none."""
-    names = {(row["provider"], row["gpu_key"]): row[tool] for row in data_rows("rented_gpus.csv")}
-    if tool == "dstack":
-        provider = ""  # it has names of its own, whoever sells the GPU
-    return names.get((provider, gpu_key), names.get(("", gpu_key), ""))
+    names = {(row["provider"], row["gpu_key"]): row[tool] for row in folders.data_rows("rented_gpus.csv")}
+    seller = "" if tool == "dstack" else provider  # dstack has names of its own, whoever sells the GPU
+    return names.get((seller, gpu_key), names.get(("", gpu_key), ""))
 
 
 def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
@@ -254,7 +257,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
         MisuseError: If there is none, or a GPU is named that nobody knows.
     """
     keys = {row.gpu_key for row in rows}
-    meant = keys if gpu is None else meant_by(gpu, keys)
+    meant = keys if gpu is None else filters.meant_by(gpu, keys)
     passed_over: dict[str, None] = {}
     for row in (row for row in rows if row.gpu_key in meant):
         reasons = dict.fromkeys(why_not(row, tool) for tool in TOOLS)
@@ -268,85 +271,80 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
 def why_not(row: Row, tool: str) -> str | None:
     """Return why a tool does not try a row; None to try it."""
     cloud = clouds().get(row.provider, {})
-    is_sky, is_spot = tool == "sky", row.pricing is Pricing.SPOT
+    is_sky_spot, called = tool == "sky" and row.pricing is Pricing.SPOT, TOOLS[tool]["name"]
     reasons = (
         (row.basis == "measured", "it is measured already"),
         (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not for rent by the hour"),
-        (not cloud.get(tool), f"{TOOLS[tool]} does not rent from it"),
-        (is_sky and is_spot and cloud.get("spot") == "no", "SkyPilot rents no spot machine there"),
-        (not accelerator(row.provider, row.gpu_key, tool), f"{TOOLS[tool]} has no name for this GPU there"),
+        (not cloud.get(tool), f"{called} does not rent from it"),
+        (is_sky_spot and cloud.get("spot") == "no", "SkyPilot rents no spot machine there"),
+        (
+            not accelerator(row.provider, row.gpu_key, tool),
+            f"{called} has no name for this GPU there",
+        ),
     )
     return next((words for holds, words in reasons if holds), None)
 
 
 def name_of(row: Row) -> str:
     """Return what the machine is called, by a tool that takes small letters, digits and dashes."""
-    gpu = accelerator(row.provider, row.gpu_key) or accelerator(row.provider, row.gpu_key, "dstack")
-    words = re.sub(r"[^a-z0-9]+", "-", f"gpubench {row.provider} {row.gpu_count}x {gpu}".lower())
-    return words[:35].rstrip("-")
+    words = f"gpubench {row.provider} {labels.gpus(row.gpu_key, row.gpu_count)}".lower()
+    return re.sub(r"[^a-z0-9]+", "-", words)[:35].rstrip("-")
 
 
 def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
-    """Return the task of each tool that can launch the row, as data."""
-    made = {"sky": sky_task, "dstack": dstack_task}
-    return {tool: make(row, work, minutes) for tool, make in made.items() if why_not(row, tool) is None}
+    """Return the task of each tool that can launch the row, as data.
 
-
-def sky_task(row: Row, work: Work, minutes: float) -> dict[str, Any]:
-    """Return the SkyPilot task: resources, working folder, set-up and the measurement."""
-    cloud = clouds()[row.provider]
+    Resources, working folder, set-up and the measurement, with all that holds what it costs.
+    """
+    cloud, memory_bytes = clouds()[row.provider], specs.load_specs()[row.gpu_key].memory_bytes
     machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
     if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
         machine = {"instance_type": row.instance}
     # a region that the cloud knows, and not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
     stops = {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
-    return {
-        "name": name_of(row),
-        "workdir": "work",
-        "resources": {
-            "infra": f"{cloud['sky']}/{row.region}" if is_known else cloud["sky"],
-            **machine,
-            "use_spot": row.pricing is Pricing.SPOT,
-            "max_hourly_cost": row.most_usd_per_hour,
-            "disk_size": work.disk_gb,
-            **stops,
+    # of cards of one name the larger one
+    memory = {} if memory_bytes is None else {"memory": f"{round(0.9 * memory_bytes / GIB)}GB.."}
+    dstack_gpu = accelerator(row.provider, row.gpu_key, "dstack")
+    made: dict[str, dict[str, Any]] = {
+        "sky": {
+            "name": name_of(row),
+            "workdir": "work",
+            "resources": {
+                "infra": f"{cloud['sky']}/{row.region}" if is_known else cloud["sky"],
+                **machine,
+                "use_spot": row.pricing is Pricing.SPOT,
+                "max_hourly_cost": row.most_usd_per_hour,
+                "disk_size": work.disk_gb,
+                **stops,
+            },
+            "setup": "\n".join(("set -e", *work.setup, "")),
+            "run": f"set -e\n{work.command}\n",
         },
-        "setup": "\n".join(("set -e", *work.setup, "")),
-        "run": f"set -e\ntimeout {_limit_s(minutes)} {work.command}\n",
+        "dstack": {
+            "type": "task",
+            "name": name_of(row),
+            "python": "3.12",
+            "files": ["work:/work"],
+            "working_dir": "/work",
+            "commands": ["set -e", *work.setup, work.command, *([_PRINT] if work.is_run else [])],
+            "resources": {
+                "gpu": {"name": dstack_gpu, "count": row.gpu_count, **memory},
+                "disk": f"{work.disk_gb}GB..",
+            },
+            "backends": [cloud["dstack"]],
+            "spot_policy": "spot" if row.pricing is Pricing.SPOT else "on-demand",
+            "max_price": row.most_usd_per_hour,
+            "max_duration": f"{round(minutes + SETUP_MINUTES + GRACE_MINUTES)}m",
+            "idle_duration": f"{IDLE_MINUTES}m",
+        },
     }
-
-
-def dstack_task(row: Row, work: Work, minutes: float) -> dict[str, Any]:
-    """Return the same as a dstack task."""
-    cloud, spec = clouds()[row.provider], load_specs()[row.gpu_key]
-    gpu: dict[str, Any] = {"name": accelerator("", row.gpu_key, "dstack"), "count": row.gpu_count}
-    if spec.memory_bytes is not None:
-        gpu["memory"] = f"{round(0.9 * spec.memory_bytes / GIB)}GB.."  # of cards of one name the larger one
-    shown = (_PRINT,) if work.is_run else ()
-    return {
-        "type": "task",
-        "name": name_of(row),
-        "python": "3.12",
-        "files": ["work:/work"],
-        "working_dir": "/work",
-        "commands": ["set -e", *work.setup, f"timeout {_limit_s(minutes)} {work.command}", *shown],
-        "resources": {"gpu": gpu, "disk": f"{work.disk_gb}GB.."},
-        "backends": [cloud["dstack"]],
-        "spot_policy": "spot" if row.pricing is Pricing.SPOT else "on-demand",
-        "max_price": row.most_usd_per_hour,
-        "max_duration": f"{round(minutes + SETUP_MINUTES + GRACE_MINUTES)}m",
-        "idle_duration": f"{IDLE_MINUTES}m",
-    }
-
-
-def _limit_s(minutes: float) -> int:
-    return round(60 * (minutes + GRACE_MINUTES))
+    return {tool: task for tool, task in made.items() if why_not(row, tool) is None}
 
 
 # --- what it does -----------------------------------------------------------------------------------------
 
-_PYTHON = "~/gpubench-venv/bin/python"
+_BIN = "~/gpubench-venv/bin"
 _VENV = (
     "command -v uv >/dev/null || python3 -m pip install --quiet --user uv",
     'export PATH="$HOME/.local/bin:$PATH"',
@@ -361,25 +359,26 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
     Raises:
         MisuseError: If a published model is asked for together with others, or what travels is not there.
     """
-    spec = load_specs().get(row.gpu_key)
-    build = None if spec is None else other_build_for(spec.compute_capability)
+    limit = f"timeout {round(60 * (minutes + GRACE_MINUTES))} {_BIN}"
+    spec = specs.load_specs().get(row.gpu_key)
+    build = None if spec is None else torch_builds.other_build_for(spec.compute_capability)
     torch = "" if build is None else f" --torch-backend {build.name} 'torch=={build.release}.*'"
-    install = f"uv pip install --quiet --python {_PYTHON}{torch} "
+    install = f"uv pip install --quiet --python {_BIN}/python{torch} "
     decoders = [decoder for name in request.workload_names if (decoder := find_decoder(name))]
     if decoders and len(request.workload_names) > 1:
         raise MisuseError("a published language model is tried alone: rank one workload")
     if decoders:
         script = training_script(row, request, decoders[0]).encode()
-        launch = f"~/gpubench-venv/bin/torchrun --nproc-per-node {row.gpu_count} train.py"
+        launch = f"{limit}/torchrun --nproc-per-node {row.gpu_count} train.py"
         setup = (*_VENV, install + _TRAINS_WITH)
         disk_gb = DISK_GB + round(2 * decoders[0].counted_parameters / 1e9)  # its weights in 16 bits
         return Work(setup=setup, command=launch, files={"train.py": script}, is_run=False, disk_gb=disk_gb)
     package, files = package_to_install()
     references = {name: carried(name, files) for name in request.workload_names}
-    measure = shlex.join(words_of(run_of(row, request, references, minutes)))
+    measure = shlex.join(options.words_of(run_of(row, request, references, minutes)))
     return Work(
         setup=(*_VENV, install + shlex.quote(package)),
-        command=f"~/gpubench-venv/bin/gpubench run {measure}",
+        command=f"{limit}/gpubench run {measure}",
         files=files,
         is_run=True,
     )
@@ -388,9 +387,9 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
 def training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
     """Return a script that trains a published model by the stack that its forecast assumed: PEFT with TRL."""
     (name,) = request.workload_names
-    profile = profile_of(name, asked_recipe(request), gpu_count=row.gpu_count)
+    profile = profile_of(name, options.asked_recipe(request), gpu_count=row.gpu_count)
     told = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
-    return Template(package_text("data/train_template.txt")).substitute(
+    return Template(folders.package_text("data/train_template.txt")).substitute(
         model=decoder.hub_name,
         model_literal=repr(decoder.hub_name),
         gpu_count=row.gpu_count,
@@ -415,11 +414,11 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     if is_limited and len(references) > 1:
         raise MisuseError("a limit of latency gives each workload a batch of its own: rank one workload")
     mode = mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
-    is_one_job = mode in JOB_MODES
+    is_one_job = mode in options.JOB_MODES
     return RunRequest(
         workloads=tuple(references.values()),
         precisions=() if request.precision is None else (request.precision,),
-        **asked_recipe(request),
+        **options.asked_recipe(request),
         executions=(request.execution,),
         task=request.task,
         batch_size=row.batch_size if is_limited else request.batch_size,
@@ -455,13 +454,13 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
     Raises:
         MisuseError: If that source is not there any more.
     """
-    root, origin = checkout(), {}
+    root, origin = discovery.checkout(), {}
     if root is None:
-        installed = importlib.metadata.distributions(name=DISTRIBUTION)
+        installed = importlib.metadata.distributions(name=installing.DISTRIBUTION)
         told = next((each.read_text("direct_url.json") for each in installed), None)  # of PEP 610
         origin = json.loads(told or "{}")
         if vcs := origin.get("vcs_info"):
-            return f"{DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
+            return f"{installing.DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
         root = Path(origin.get("url", "/").removeprefix("file://").replace("%20", " "))
     if not (root / "pyproject.toml").is_file():
         where = plain(origin.get("url", "not known"))
@@ -490,11 +489,11 @@ def carried(reference: str, files: dict[str, bytes]) -> str:
     Raises:
         MisuseError: If its files cannot be told, or cannot travel.
     """
-    if not is_own(reference):
+    if not user_model.is_own(reference):
         return reference
     from gpubench.profile.cache import files_of
 
-    name = own_name(reference)
+    name = user_model.own_name(reference)
     folder, paths = files_of(reference)
     sources = {path.relative_to(folder).as_posix(): path for path in paths}
     file, is_file, _ = name.partition(".py")
@@ -502,7 +501,7 @@ def carried(reference: str, files: dict[str, bytes]) -> str:
         kind = "a link" if sources else "part of an installed package"
         raise MisuseError(f"{plain(reference)} is {kind}, which no task can carry: name the file itself")
     for there, path in sources.items():
-        files[there] = read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)
-    if name.startswith(HUGGING_FACE):
-        return f"{HUGGING_FACE}{next(iter(sources))}"
+        files[there] = read_bytes(path, foreign_code.MOST_SOURCE_BYTES, follow_links=True)
+    if name.startswith(user_model.HUGGING_FACE):
+        return f"{user_model.HUGGING_FACE}{next(iter(sources))}"
     return f"./{name}" if is_file else name

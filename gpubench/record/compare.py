@@ -178,31 +178,43 @@ def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
             remarks.append(f"{name} was interrupted: gpubench run --resume {plain(run.run_id)} goes on")
         if kinds := doubts(run.findings):
             remarks.append(f"{name} as a whole carries {', '.join(kinds)}; see gpubench check")
-    for name in ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads"):
-        first, second = getattr(a.environment, name), getattr(b.environment, name)
-        if first != second:
-            remarks.append(f"{name} differs: A {plain(str(first))}, B {plain(str(second))}")
-    if a.budget != b.budget:
-        remarks.append(f"budget differs: A {plain(a.budget)}, B {plain(b.budget)}")
-    for name, run in (("A", a), ("B", b)):
-        alone = [plain(m.label) for m in run.measurements if m.case not in common]
-        if alone:
-            remarks.append(f"not compared, without a figure in both: {', '.join(alone)} (in {name})")
+    names = ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads")
+    around = {name: (getattr(a.environment, name), getattr(b.environment, name)) for name in names}
+    around["budget"] = a.budget, b.budget
+    remarks += [
+        f"{name} differs: A {plain(str(first))}, B {plain(str(second))}"
+        for name, (first, second) in around.items()
+        if first != second
+    ]
+    alone = {
+        name: ", ".join(plain(m.label) for m in run.measurements if m.case not in common)
+        for name, run in (("A", a), ("B", b))
+    }
+    remarks += [
+        f"not compared, without a figure in both: {labels} (in {name})"
+        for name, labels in alone.items()
+        if labels
+    ]
     return remarks
 
 
 def _first_difference(a: Run, b: Run) -> str:
     """Say by which field the nearest pair of cases differs."""
-    nearest: list[str] | None = None
-    for first in a.measurements:
-        for second in b.measurements:
-            fields = [
+    pairs = [(first, second) for first in a.measurements for second in b.measurements]
+    differences: list[list[str]] = [
+        [
+            *(
                 f"{name} {getattr(first.case, name)} against {getattr(second.case, name)}"
                 for name in Case.__struct_fields__
                 if getattr(first.case, name) != getattr(second.case, name)
-            ]
-            if first.status is not Status.OK or second.status is not Status.OK:
-                fields.append(f"status {first.status} against {second.status}")
-            if nearest is None or len(fields) < len(nearest):
-                nearest = fields
+            ),
+            *(
+                [f"status {first.status} against {second.status}"]
+                if {first.status, second.status} != {Status.OK}
+                else []
+            ),
+        ]
+        for first, second in pairs
+    ]
+    nearest = min(differences, key=len, default=None)
     return "; ".join(nearest) if nearest else "one of them has no case"

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubench import stats
-from gpubench.executions import Execution
-from gpubench.folders import results_root
+from gpubench import executions, folders, options, stats
 from gpubench.models import Case, Measurement, Run
-from gpubench.options import ResultsRequest, takes_options_of
 from gpubench.record.store import read_runs, say_problems
 
 if TYPE_CHECKING:
@@ -41,7 +38,7 @@ COLD_COSTS = (
     "context",
     "build",
     "first_step",
-    *(execution.facts.preparation for execution in Execution if execution.facts.preparation),
+    *(execution.facts.preparation for execution in executions.Execution if execution.facts.preparation),
 )
 """In the order in which they are paid."""
 
@@ -175,10 +172,10 @@ _COLUMNS = [
 ]
 
 
-@takes_options_of(ResultsRequest)
-def load_runs(request: ResultsRequest) -> pd.DataFrame:
+@options.takes_options_of(options.ResultsRequest)
+def load_runs(request: options.ResultsRequest) -> pd.DataFrame:
     """Return every stored measurement as one row; unknown is missing, never 0."""
-    stored = read_runs(results_root(request.results))
+    stored = read_runs(folders.results_root(request.results))
     say_problems(stored.problems)
     return frame(stored.runs)
 

@@ -6,7 +6,6 @@ on one: they are counted beside the figures.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +15,11 @@ from typing import Any
 
 import msgspec
 
-from gpubench.discovery import checkout
+from gpubench import discovery, folders, profile
 from gpubench.errors import MisuseError
-from gpubench.folders import FOLDER_VARIABLE, data_path
 from gpubench.measure.privacy import private_part
 from gpubench.models import Case, Run, Status
-from gpubench.profile import load_profiles
-from gpubench.record.run_check import check_run
-from gpubench.record.run_file import beyond_belief, is_safe_name, read_run
+from gpubench.record import run_check, run_file
 from gpubench.units import UNKNOWN, count, plain
 
 SHARED = Path("results/shared")
@@ -38,8 +34,8 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
 def shared_folder() -> Path:
     """Return the folder of the shared runs: the wheel's, or the checkout's."""
-    packed, root = data_path("shared"), checkout()
-    return packed if root is None or os.environ.get(FOLDER_VARIABLE) else root / SHARED
+    packed, root = folders.data_path("shared"), discovery.checkout()
+    return packed if root is None or os.environ.get(folders.FOLDER_VARIABLE) else root / SHARED
 
 
 def shared_files() -> Sequence[Path]:
@@ -50,7 +46,7 @@ def shared_files() -> Sequence[Path]:
 @cache
 def shared_runs() -> tuple[Shared, ...]:
     """Return every shared run."""
-    return tuple(Shared(by=path.parent.name, run=read_run(path)) for path in shared_files())
+    return tuple(Shared(by=path.parent.name, run=run_file.read_run(path)) for path in shared_files())
 
 
 def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None) -> str | None:
@@ -76,8 +72,8 @@ def _alike(case: Case) -> tuple[Any, ...]:
 
 FACTOR = 1.5
 """Beyond this, either way, of what others read of a case on the same GPU, a reading is doubted."""
+# Fields that tell one card, or one machine, from others of its kind.
 _OF_THE_DEVICE = ("uuid", "device_id", "pci_bus_id", "index")
-"""Fields that tell one card, or one machine, from others of its kind."""
 
 
 def place_of(run: Run, by: str) -> Path:
@@ -86,7 +82,7 @@ def place_of(run: Run, by: str) -> Path:
     Raises:
         MisuseError: If the name is not a plain file name.
     """
-    if not is_safe_name(by):
+    if not run_file.is_safe_name(by):
         raise MisuseError(f"--by {plain(by, 80)!r}: give small letters, digits, dots and dashes")
     return SHARED / by / f"{run.run_id.casefold()}.json"
 
@@ -96,8 +92,10 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
 
     It tells of no card in particular. Left out are models of the user's own, and rows that are doubted.
     """
-    known = load_profiles()
-    doubted = {issue.case: issue.kind for issue in check_run(run).issues if issue.weight == "problem"}
+    known = profile.load_profiles()
+    doubted = {
+        issue.case: issue.kind for issue in run_check.check_run(run).issues if issue.weight == "problem"
+    }
 
     def why_not(case: Case) -> str | None:
         return doubted.get(case, None if case.workload in known else "a model of your own")
@@ -150,23 +148,23 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
         run: As it is to be shared.
         others: Runs that are there already; those of the same GPU are what its figures are held against.
     """
-    yield from (f"it holds {field} of the device" for field in _OF_THE_DEVICE if _held(run, field))
+    yield from (
+        f"it holds {field} of the device"
+        for field in _OF_THE_DEVICE
+        if getattr(run.device, field) is not None
+    )
     yield from _private(msgspec.to_builtins(run), "")
     if run.device.gpu_key is None:
         yield "its device is no GPU of the table"
     if not run.measured_count:
         yield "it holds no figure of a workload that others have"
-    if broken := beyond_belief(run):
+    if broken := run_file.beyond_belief(run):
         yield f"it cannot be true: {broken}"
-    for issue in check_run(run).issues:
+    for issue in run_check.check_run(run).issues:
         if issue.weight == "problem":
             where = "" if issue.case is None else f"{issue.case.label}: "
             yield f"{where}{issue.text}"
     yield from _unlike(run, others)
-
-
-def _held(run: Run, field: str) -> bool:
-    return getattr(run.device, field) is not None
 
 
 def _private(value: Any, where: str) -> Iterator[str]:
@@ -182,22 +180,16 @@ def _private(value: Any, where: str) -> Iterator[str]:
 
 
 def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
-    theirs = [other for other in others if other.run_id != run.run_id]
+    read = [
+        (other.case, other.samples_per_s)
+        for each in others
+        if each.run_id != run.run_id and each.device.gpu_key == run.device.gpu_key
+        for other in each.measurements
+        if other.status is Status.OK and other.samples_per_s
+    ]
     for measurement in run.measurements:
         rate = measurement.samples_per_s or math.nan
-        far = (
-            known
-            for known in _rates(theirs, run.device.gpu_key, measurement.case)
-            if not 1 / FACTOR <= rate / known <= FACTOR
-        )
-        for known in itertools.islice(far, 1):
-            yield f"{measurement.case.label}: {rate:.4g} a second; others read {known:.4g} on this GPU"
-
-
-def _rates(runs: Iterable[Run], gpu_key: str | None, case: Case) -> Iterator[float]:
-    """What runs of this GPU read of a case."""
-    for run in runs:
-        if run.device.gpu_key == gpu_key:
-            for other in run.measurements:
-                if other.case == case and other.status is Status.OK and other.samples_per_s:
-                    yield other.samples_per_s
+        theirs = [known for case, known in read if case == measurement.case]
+        far = [known for known in theirs if not 1 / FACTOR <= rate / known <= FACTOR]
+        if far:
+            yield f"{measurement.case.label}: {rate:.4g} a second; others read {far[0]:.4g} on this GPU"

@@ -210,10 +210,6 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
         raise StorageError(str(error)) from error
 
 
-def _top(root: Path) -> Path:
-    return root / "runs" if _has_runs(root) else root
-
-
 def _has_runs(root: Path) -> bool:
     """Whether there is a folder ``runs``; where that cannot be seen, listing ``root`` says why."""
     try:
@@ -478,7 +474,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
         if not isinstance(error, FileNotFoundError):
             on_problem(f"cannot list {error.filename}: {cause_of(error)}")
 
-    top = _top(root)
+    top = root / "runs" if _has_runs(root) else root
     for folder, names, paths in os.walk(top, onerror=report, followlinks=False):
         below = [] if Path(folder) != top else names  # a run lies in its device's folder, or beside those
         names[:] = sorted(name for name in below if not _has_runs(Path(folder, name)))

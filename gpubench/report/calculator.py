@@ -53,6 +53,8 @@ MOST_ALIKE = 3
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
+KEPT_DIGITS = 9
+"""Of the share of its throughput that an offer keeps, as it trains and as it answers."""
 DIGITS = 6
 """Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand."""
 
@@ -299,12 +301,14 @@ def _offers(
         sorted(range(len(names)), key=names.__getitem__)
     )  # what is equal stands by name
     today = filtered.market.today
-    prices, delivered = prices_of(kept, filtered.market), candidates.delivered_by(market, kept)
+    prices = prices_of(kept, filtered.market)
+    train, infer = (msgspec.structs.replace(market, task=task) for task in ("train", "infer"))
+    delivered = np.column_stack([candidates.delivered_by(each, kept) for each in (train, infer)])
     of_rows = zip(
         prices.expected.tolist(),
         prices.sigma.tolist(),
         prices.group.tolist(),
-        delivered.tolist(),
+        delivered.round(KEPT_DIGITS).tolist(),
         strict=True,
     )
     barred: list[list[int]] = [[] for _ in range(len(kept))]  # by its host, though its GPUs would do
@@ -324,7 +328,7 @@ def _offers(
             "usd": _short(usd),
             "sigma": _short(sigma),
             "group": "\0".join(prices.names(group)) if sigma else None,
-            "delivered": _short(share),
+            "delivered": share,
             "pricing": offer.pricing.value,
             "seller": offer.seller,
             "is_own": offer.pricing is Pricing.OWNED and offer.provider == "own",

@@ -6,8 +6,8 @@ import math
 from functools import cache
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
-import msgspec
 import pytest
 from memory_cases import Held, own_readings
 from memory_scores import (
@@ -26,7 +26,10 @@ from gpubench.predict.decode import decode_fit
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.profile.memory_figures import FIXED_BYTES
 from gpubench.units import GIB, MIB
-from tools.make import MemoryReading, ReadingKind, load_readings
+from tools.make import load_readings
+
+TABLE = load_readings()
+READINGS = [*TABLE.itertuples(index=False)]
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -34,7 +37,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def off_by(model: str) -> float:
     """Largest relative error over the rows of a model of which no reading was fitted."""
     classes = load_allowance().classes
-    rows = [reading for reading in load_readings() if reading.model == model]
+    rows = [reading for reading in READINGS if reading.model == model]
     assert len(rows) == 6
     return max(abs(device_bytes(classes[r.card_class], r.traced_bytes) / r.memory_bytes - 1) for r in rows)
 
@@ -48,7 +51,7 @@ def class_row(words: str, card_class: CardClass) -> str:
 def sharded_gib() -> float:
     (eager,) = (
         reading
-        for reading in load_readings()
+        for reading in READINGS
         if (reading.gpu_count, reading.compiled, reading.seq_len) == (8, None, 8192)
     )
     return load_allowance().classes[CardClass.HBM].factor * eager.traced_bytes / GIB
@@ -64,15 +67,15 @@ def left_out_row(words: str, group: str, digits: int = 1) -> str:
     return f"| {words} ({score.readings}) | {error} | {above} | {score.bound_over_reading:.2f} |"
 
 
-def told_bytes(reading: MemoryReading) -> float:
+def told_bytes(reading: Any) -> float:
     """Likely figure of what was read: in use, or held by torch's allocator."""
     allowance = load_allowance().classes[CardClass.HBM]
-    if reading.kind is ReadingKind.RESERVED:
+    if reading.kind == "reserved":
         return allowance.factor * reading.traced_bytes
     return device_bytes(allowance, reading.traced_bytes)
 
 
-def error_of(rows: list[MemoryReading]) -> float:
+def error_of(rows: list[Any]) -> float:
     return fmean(abs(told_bytes(r) / r.memory_bytes - 1) for r in rows)
 
 
@@ -81,8 +84,8 @@ def source_row(words: str, read: str, count: int, error: float) -> str:
     return f"| {words} | {read} | {count} | {100 * error:.1f} % |"
 
 
-def published_row(words: str, read: str, kind: ReadingKind) -> str:
-    rows = [r for r in load_readings() if r.kind is kind and not r.compiles_loss]
+def published_row(words: str, read: str, kind: str) -> str:
+    rows = [r for r in READINGS if r.kind == kind and not r.compiles_loss]
     return source_row(words, read, len(rows), error_of(rows))
 
 
@@ -171,17 +174,17 @@ def likely_in_use() -> str:
 
 
 def compiled_loss() -> str:
-    return f"Predicted as eager steps they are off by {100 * error_of([r for r in load_readings() if r.compiles_loss]):.0f} %"
+    return f"Predicted as eager steps they are off by {100 * error_of([r for r in READINGS if r.compiles_loss]):.0f} %"
 
 
 def compiled_ratio() -> str:
-    shares = [r.memory_bytes for r in load_readings() if r.compiles_loss and r.source == "torchao-2025"]
+    shares = [r.memory_bytes for r in READINGS if r.compiles_loss and r.source == "torchao-2025"]
     return f"differ by {max(shares) / min(shares):.2f} times"
 
 
 def compiled_row(words: str, source: str) -> str:
     """Row of a source with a compiled loss, by the share that is fitted without it."""
-    score = score_compiled_loss(load_readings())[source]
+    score = score_compiled_loss(TABLE)[source]
     return source_row(words, "reserved", score.readings, score.mean_error)
 
 
@@ -193,17 +196,15 @@ def compiled_share() -> str:
 
 
 def a_card_by_the_others() -> str:
-    worst = max(score.mean_error for score in score_compiled_loss(load_readings(), "gpu_key").values())
+    worst = max(score.mean_error for score in score_compiled_loss(TABLE, "gpu_key").values())
     return f"off by up to {100 * worst:.0f} %"
 
 
 def without_scores() -> str:
     """The same with two matrices of scores in float32 taken from the trace first."""
-    rows = [
-        msgspec.structs.replace(r, traced_bytes=r.traced_bytes - 2 * 4 * r.batch_size * r.seq_len * 128_256)
-        for r in load_readings()
-        if r.compiles_loss and r.seq_len is not None
-    ]
+    known = TABLE[TABLE.compiles_loss & TABLE.seq_len.notna()]
+    scores = 2 * 4 * known.batch_size * known.seq_len.astype(int) * 128_256
+    rows = known.assign(traced_bytes=known.traced_bytes - scores)
     return f"torchao's twelve are off by {100 * score_compiled_loss(rows)['torchao-2025'].mean_error:.0f} %"
 
 
@@ -223,7 +224,7 @@ def upper_end(workload: str, precision: Precision) -> str:
 
 @cache
 def scores() -> dict[str, Score]:
-    return score_left_out(load_readings())
+    return score_left_out(TABLE)
 
 
 FIGURES = {
@@ -239,8 +240,8 @@ FIGURES = {
     "memory in use, GDDR": lambda: ("memory-evidence.md", left_out_row("of which GDDR", "milabench-sizer-2025 gddr")),
     "memory in use, products": lambda: ("memory-evidence.md", left_out_row("others, without convolutions", "others not convolving")),
     "memory in use, MIOpen": lambda: ("memory-evidence.md", left_out_row("others, with convolutions", "others convolving", 0)),
-    "LoRA, by source": lambda: ("memory-evidence.md", published_row("Qwen's authors, LoRA", "not stated", ReadingKind.UNSTATED)),
-    "torchtitan, by source": lambda: ("memory-evidence.md", published_row("torchtitan, December 2024", "reserved", ReadingKind.RESERVED)),
+    "LoRA, by source": lambda: ("memory-evidence.md", published_row("Qwen's authors, LoRA", "not stated", "unstated")),
+    "torchtitan, by source": lambda: ("memory-evidence.md", published_row("torchtitan, December 2024", "reserved", "reserved")),
     "tensors": lambda: ("memory-evidence.md", own_row("gpubench on an H100", 0)),
     "tensors, nothing set by them": lambda: ("memory-evidence.md", rows_that_set_nothing("of which set no figure")),
     "tensors of large steps": lambda: ("memory-evidence.md", own_row("of which above 1 GiB", GIB)),

@@ -263,7 +263,7 @@ def no_driver(*_, **__):
 jax.devices = no_driver
 try:
     keras_case.on_device(Framework.KERAS_JAX, is_cpu=False)
-except keras_case.NotHereError as error:
+except keras_case.capability.NotHereError as error:
     assert "no driver" in str(error)
 else:
     raise AssertionError("a GPU that does not open was taken")

@@ -163,7 +163,7 @@ def test_what_a_training_to_a_quality_has_not_is_refused(given: dict[str, object
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"steps": 2000}, "2000 steps"), ({"train_s": -1.0}, "train_s -1.0"), ({"quality": None}, "is unknown")],
+    [({"steps": 2000}, "2000 steps"), ({"train_s": -1.0}, "train_s"), ({"quality": None}, "is unknown")],
 )
 def test_a_training_that_cannot_be_true_is_no_record(wrong: dict[str, object], said: str) -> None:
     sound = _row(100, 120)

@@ -15,7 +15,7 @@ import pytest
 from gpubench.folders import data_rows, data_table
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import BY_USER, Offers
-from gpubench.offers.dates import ASK_TO_LIST, MARKET_ASKS, USUAL_ASK_SPREAD, asks_of, is_of_asks
+from gpubench.offers.dates import ASK_TO_LIST, MARKET_ASKS, USUAL_ASK_SPREAD, asks_of
 from gpubench.offers.listing import outdated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import embedded_offers, load_offers
@@ -88,7 +88,7 @@ def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
     h100 = next(o for o in medians if o.gpu_key == "nvidia-h100-sxm-80gb")
     assert (h100.ask_count, h100.price_usd_per_hour) == (7, Decimal("4.0002"))
     key = (h100.gpu_key, Pricing.ON_DEMAND)
-    asks = [o for o in embedded_offers().offers if is_of_asks(o) and o.gpu_key == h100.gpu_key]
+    asks = [o for o in embedded_offers().offers if o.gpu_key == h100.gpu_key]
     with_it, without = asks_of(asks)[key], asks_of(o for o in asks if o is not h100)[key]
     assert with_it.ask_count == without.ask_count + 7
     assert with_it.median_usd_per_hour > without.median_usd_per_hour

@@ -100,8 +100,8 @@ def rank_of(
 ) -> Ranking:
     """Rank offers of one workload whose throughput by GPU is given; needs no file at all.
 
-    Without a job it is relative, nothing is paid before the first step, and an hour is worth nothing, unless the
-    options say otherwise.
+    Without a job it is relative, nothing is paid before the first step, no private host fails, and an hour is worth
+    nothing, unless the options say otherwise.
     """
     answers = {
         key: estimate(key, value, width) if isinstance(value, float | int) else value
@@ -111,6 +111,7 @@ def rank_of(
         "workloads": ("vgg16",),
         "draws": 400,
         "startup_minutes": 0,
+        "host_lost": 0,
         "hour_worth_usd": 0,
         "relative": not options.keys() & JOB,
     }

@@ -29,6 +29,13 @@ def test_lost_work_is_throughput_lost():
     assert eco.delivered_share(0.0) == 1
 
 
+def test_a_private_host_fails_once_in_a_week():
+    """A checkpoint every sqrt(2 / 60 x 168) = 2.366 h; 1/60 / 2.366 + (2.366 / 2 + 10/60) / 168 = 0.01508 is lost."""
+    week = 1 / eco.HOST_HOURS_BETWEEN
+    assert eco.checkpoint_interval_hours(week) == pytest.approx(2.3664, abs=1e-4)
+    assert eco.lost_to_interruptions(week, 10 / 60) == pytest.approx(0.01508, abs=1e-5)
+
+
 def test_billed_hours():
     """12.25 h by the hour are 13, by the quarter 12.25; 2 h stay 2 h."""
     wall = np.array([12.25])

@@ -79,7 +79,9 @@ def ask(**options: Any) -> Ranking:
 
 def ask_both(**options: Any) -> Ranking:
     """Rank it by two workloads."""
-    request = check(RankRequest(**{"draws": 50, "relative": True, "startup_minutes": 0} | options))
+    request = check(
+        RankRequest(**{"draws": 50, "relative": True, "startup_minutes": 0, "host_lost": 0} | options)
+    )
     names = request.workload_names
     answers = {
         name: {k: estimate(k, r) for k, r in rates.items()}

@@ -11,6 +11,8 @@ from gpubench.profile import profile_of
 from gpubench.recommend.hosts import NOTHING_ASKED, need_of
 from gpubench.units import GIB
 
+from .builders import H100, offer, rank_of, said
+
 TABLE = {
     "provider": "acme",
     "gpu_key": "nvidia-l4-24gb",
@@ -110,3 +112,36 @@ def test_what_a_host_does_not_say_is_told_with_what_the_job_takes(asked):
 
 def test_where_nobody_asked_about_a_host_nothing_falls():
     assert NOTHING_ASKED.disk_bytes == NOTHING_ASKED.weights_bytes == 0
+
+
+def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
+    """At one speed the host takes 1.5 % longer for the work: a failure in a week, stated where it is an answer."""
+    job = {"samples": 3000 * 3600 * 100, "startup_minutes": 10, "host_lost": None}
+    offers = [offer(H100, "1.00"), offer(H100, "2.00", provider="vast", kind="marketplace")]
+    ranking = rank_of(offers, {H100: 3000.0}, draws=1, **job)
+    cloud, host = sorted(ranking.rows, key=lambda row: row.offer.seller)
+    start = 10 / 60
+    assert cloud.hours.value == pytest.approx(start + 100)
+    assert host.hours.value == pytest.approx(start + 100 * 1.0150780, abs=1e-5)
+    assert host.cost_usd.value == pytest.approx(host.hours.value * host.usd_per_hour.value, rel=1e-5)
+    assert "fail once in 168 hours: 1.5 % of the work" not in said(ranking), "the answers are of the cloud"
+    alone = rank_of(offers[1:], {H100: 3000.0}, draws=1, **job)
+    assert "fail once in 168 hours: 1.5 % of the work" in said(alone)
+
+
+def test_what_a_failure_of_a_host_costs_grows_with_the_data_and_is_ones_own_to_say():
+    """100 GB at 100 Mbit/s are 2.22 h more until the next step: 2.22 / 168 = 1.3 % of the work."""
+    host = [offer(H100, "2.00", provider="vast", kind="marketplace")]
+    job = {"samples": 3000 * 3600 * 100, "startup_minutes": 0}
+
+    def hours(**more):
+        ranking = rank_of(host, {H100: 3000.0}, draws=1, **job | more)
+        assert "fail once" in said(ranking) or "host_lost" in {name for name, value in more.items() if value}
+        return ranking.rows[0].hours.value
+
+    sent = 100 * 8000 / 100 / 3600
+    without = hours(host_lost=None)
+    assert hours(host_lost=None, dataset_gb=100) == pytest.approx(without + sent + 100 * sent / 168)
+    assert hours(host_lost=0.5) == pytest.approx(150)
+    answering = rank_of(host, {H100: 3000.0}, draws=1, **job | {"task": "infer", "host_lost": None})
+    assert answering.rows[0].hours.value == pytest.approx(100), "no answer is done again"

@@ -19,6 +19,9 @@ from gpubench.errors import MisuseError
 from gpubench.labels import gpus, gpus_of
 from gpubench.recommend.lines import lines
 
+LOST_ON_HOSTS = 0.015077967737538767
+"""Of the work on a private host: see test_economics.py."""
+
 
 class Done(NamedTuple):
     returncode: int
@@ -101,7 +104,8 @@ def test_the_default_is_the_geometric_mean_of_three_at_amp():
         product = 1.0
         for part in row.parts:
             product *= part.samples_per_s * row.offer.gpu_count
-        assert row.samples_per_s.value == pytest.approx(product ** (1 / 3))
+        lost = LOST_ON_HOSTS if row.offer.seller == "community" else 0
+        assert row.samples_per_s.value == pytest.approx(product ** (1 / 3) / (1 + lost))
 
 
 @pytest.mark.parametrize("columns", ["60", "100", "400"])

@@ -149,7 +149,10 @@ def test_ten_million_tokens():
 def test_no_row_is_faster_than_its_vcpus_prepare_photographs():
     """At 150 a second each; where nobody knows how many vCPUs there are, and of tokens, the GPUs set the speed."""
     rows = ask("resnet50")["rows"][: len(answer("resnet50").rows)]
-    fed = [150 * row["vcpus"] if row["vcpus"] else math.inf for row in rows]
+    kept = [
+        1 / 1.015077967737538767 if row["seller"] == "community" else 1 for row in rows
+    ]  # hosts fail: see test_economics.py
+    fed = [150 * row["vcpus"] * k if row["vcpus"] else math.inf for row, k in zip(rows, kept, strict=True)]
     gpus = [row.gpus_samples_per_s for row in answer("resnet50").rows]
     told = [min(each) for each in zip(gpus, fed, strict=True)]
     assert [row["samples_per_s"] for row in rows] == pytest.approx(told)

@@ -17,6 +17,7 @@ import pytest
 
 from gpubench.cli.table import TryRequest
 from gpubench.errors import MisuseError, StorageError
+from gpubench.folders import data_rows
 from gpubench.models import RANKING_SCHEMA, Pricing
 from gpubench.options import options_of, request_from, words_of
 from gpubench.recommend import trial
@@ -28,10 +29,8 @@ from gpubench.recommend.trial import (
     carried,
     choose,
     clouds,
-    dstack_task,
     package_to_install,
     run_of,
-    sky_task,
     tasks_of,
     usd_of,
     why_not,
@@ -72,7 +71,7 @@ def row_of(given, **asked) -> Row:
 
 def task(given, request=VGG16, minutes=5):
     row = row_of(given)
-    return sky_task(row, work_of(row, request, minutes), minutes)
+    return tasks_of(row, work_of(row, request, minutes), minutes)["sky"]
 
 
 def ranking():
@@ -171,7 +170,7 @@ def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
     pcie = "nvidia-tesla-v100-pcie-16gb"
     row = row_of(offer(pcie, 0.2, provider="runpod"))
     assert why_not(row, "sky") == "SkyPilot has no name for this GPU there"
-    gpu = dstack_task(row, work_of(row, VGG16, 5), 5)["resources"]["gpu"]
+    gpu = tasks_of(row, work_of(row, VGG16, 5), 5)["dstack"]["resources"]["gpu"]
     assert gpu == {"name": "V100", "count": 1, "memory": "14GB.."}
 
 
@@ -200,7 +199,7 @@ def test_a_card_whose_form_factor_is_not_stated_is_named_as_any_that_it_can_be()
 
 
 def test_our_names_are_known_gpus():
-    named = list(trial.data_rows("rented_gpus.csv"))
+    named = list(data_rows("rented_gpus.csv"))
     assert {row["gpu_key"] for row in named} <= set(load_specs())
     assert {row["provider"] for row in named} <= {"", *clouds()}
     assert len({(row["provider"], row["gpu_key"]) for row in named}) == len(named) > 40
@@ -240,8 +239,9 @@ def test_a_spot_machine_is_asked_for_as_one():
     )
     row = row_of(spot, spot=True)
     work = work_of(row, VGG16, 5)
-    task = sky_task(row, work, 5)
-    assert dstack_task(row, work, 5)["spot_policy"] == "spot"
+    tasks = tasks_of(row, work, 5)
+    task = tasks["sky"]
+    assert tasks["dstack"]["spot_policy"] == "spot"
     assert task["resources"]["use_spot"] is True
     assert task["resources"]["infra"] == "azure/eastus"
     assert task["resources"]["instance_type"] == "Standard_NC4as_T4_v3"
@@ -312,7 +312,7 @@ def test_each_tool_accepts_its_task_by_its_own_schema(given, name):
 def test_a_task_of_another_shape_is_no_task():
     row = row_of(GIVEN[0])
     schema = json.loads((SCHEMAS / "dstack.json").read_text())["schema"]
-    task = dstack_task(row, work_of(row, VGG16, 5), 5)
+    task = tasks_of(row, work_of(row, VGG16, 5), 5)["dstack"]
     for field, value in (("max_hourly_cost", 3.0), ("max_price", "dear"), ("backends", ["amazon"])):
         assert faults(task | {field: value}, schema), field
 
@@ -322,7 +322,7 @@ def test_skypilot_and_dstack_accept_the_tasks_themselves():
     """Opt-in: needs them (pip install skypilot dstack), which are no dependencies of ours."""
     configurations = pytest.importorskip("dstack._internal.core.models.configurations")
     row = row_of(GIVEN[0])
-    configurations.TaskConfiguration.model_validate(dstack_task(row, work_of(row, VGG16, 5), 5))
+    configurations.TaskConfiguration.model_validate(tasks_of(row, work_of(row, VGG16, 5), 5)["dstack"])
     jsonschema = pytest.importorskip("jsonschema")
     schemas = pytest.importorskip("sky.utils.schemas")
     jsonschema.validate(task(GIVEN[0]), schemas.get_task_schema())
@@ -579,7 +579,7 @@ def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_
             assert name == "direct_url.json"
             return text
 
-    monkeypatch.setattr(trial, "checkout", lambda: None)
+    monkeypatch.setattr("gpubench.discovery.checkout", lambda: None)
     monkeypatch.setattr(trial.importlib.metadata, "distributions", lambda name: [Installed()])
     if package is None:
         with pytest.raises(MisuseError, match="install it again"):
@@ -635,7 +635,7 @@ def test_what_is_no_answer_is_refused_in_a_line(tmp_path):
     [
         ({"schema": "gpubench.ranking/2"}, "gpubench.ranking/2"),
         ({"schema": "gpubench.ranking/99"}, "gpubench.ranking/99"),
-        ({"schema_version": 2}, "version 2"),
+        ({"schema_version": 2}, "no schema"),
         ({}, "no schema"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from gpubench.models import TaskKind
 from gpubench.units import format_number
-from tools.fit import fit_table, times_of
+from tools.calibrate import fit_table, times_of
 from tools.published import Table, fitted_on
 
 PAGE = Path(__file__).parents[2] / "docs" / "prediction-evidence.md"

@@ -1,6 +1,6 @@
 """The published figures of a card that stand beside what is told of it: made anew from the published rows.
 
-``python tests/tools/test_card_readings.py`` writes the table that ships.
+``PYTHONPATH=tests python tests/tools/test_card_readings.py`` writes the table that ships.
 """
 
 from __future__ import annotations

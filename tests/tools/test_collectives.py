@@ -11,7 +11,7 @@ import pytest
 
 from gpubench.predict.scaling import link_of
 from gpubench.specs import load_specs
-from tools.fit import SHARE_PRIORS
+from tools.calibrate import SHARE_PRIORS
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 NVLINK = {

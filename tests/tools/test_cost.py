@@ -31,6 +31,6 @@ def test_a_refit_takes_under_fifteen_seconds_of_cpu(tmp_path):
 @pytest.mark.timing
 def test_every_evaluation_of_the_page_takes_under_five_minutes_of_cpu(tmp_path):
     shutil.copy(DOCS / "prediction-evidence.md", tmp_path)
-    program = f"from pathlib import Path; from tools.make_pages import write_prediction as write; write(Path({str(tmp_path)!r}))"
+    program = f"from pathlib import Path; from tools.evaluate import write_prediction as write; write(Path({str(tmp_path)!r}))"
     assert cpu_s_of("-c", program) < 300
     assert (tmp_path / "prediction_figures.csv").exists()

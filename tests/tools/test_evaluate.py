@@ -15,9 +15,8 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
-from tools import make_pages as page
-from tools.evaluate import evaluate, report, scored_table, weighted_quantile
-from tools.fit import (
+from tools import evaluate as page
+from tools.calibrate import (
     HOLD_OUTS,
     factor_of,
     fit_scale,
@@ -31,6 +30,7 @@ from tools.fit import (
     usual_errors,
     without_each,
 )
+from tools.evaluate import evaluate, report, scored_table, weighted_quantile
 from tools.published import base_model, fitted_on
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -264,7 +264,7 @@ def test_refitting_without_each_group_gives_the_same_figures(outcomes):
     """One step out of the whole fit stands for a fit that never saw the group: 12.7 against 13.0 % in the mean."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
-    error = np.full(len(pairs), np.nan)
+    error = np.full(len(pairs.y), np.nan)
     for targets, dropped in held_out(table, "harness"):
         mine = targets[pairs.y]
         if mine.any():
@@ -284,7 +284,7 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
-    width = np.full(len(pairs), np.nan)
+    width = np.full(len(pairs.y), np.nan)
     for h, a in sorted(set(zip(harness, architecture, strict=True))):
         keep = (table.harness != h) & (table.architecture != a)
         inner = pairs_of(table, keep)

@@ -16,11 +16,11 @@ from gpubench.predict.calibration import Calibration, Scale, load_calibration, p
 from gpubench.predict.chips import chips_of, predecessor
 from gpubench.predict.roofline import deviations_of, take
 from gpubench.specs import load_specs
-from tools.calibrate import encode
-from tools.fit import (
+from tools.calibrate import (
     NAMES,
     RATIO,
     coefficients_of,
+    encode,
     factor_of,
     fit_scale,
     fit_table,
@@ -72,16 +72,16 @@ def test_no_row_of_a_held_out_gpu_reaches_the_fit(table, without_4090):
 def test_shuffling_the_specifications_at_least_doubles_the_error(table):
     """If the score survived it, it would come from somewhere else than the hardware's figures."""
     pairs = pairs_of(table)
-    true = mape(table, pairs, times_of(fit_table(table, everything(table))), everything(pairs))
+    true = mape(table, pairs, times_of(fit_table(table, everything(table))), everything(pairs.y))
     keys = sorted(set(table.gpu_key))
     shuffled = dict(zip(keys, np.random.default_rng(7).permutation(keys), strict=True))
     specs: list[GpuSpec] = [load_specs()[shuffled[key]] for key in table.gpu_key]
     wrong = replace(table, chips=chips_of(specs))
     # Deviations would soak up what the figures no longer say: take them out, as for a GPU never seen.
     fit = fit_table(wrong, everything(wrong))
-    host = np.array([fit.host_s_per_operator[source] for source in wrong.source])
+    host = np.exp(fit.z[fit.places[:, 0]])
     blind = predict_rows(wrong, coefficients_of(fit.z), host, np.zeros((len(wrong), 3)))
-    assert mape(wrong, pairs, blind, everything(pairs)) > 2 * true
+    assert mape(wrong, pairs, blind, everything(pairs.y)) > 2 * true
 
 
 def test_one_step_without_a_gpu_agrees_with_a_fit_that_never_saw_it(table, without_4090):
@@ -201,7 +201,7 @@ def test_the_scale_is_found_again_from_errors_that_follow_it(table):
     own, target, mode = sides(table, pairs)
     true = Scale(base=0.1, gap=0.05, crossing=0.2)
     error = pair_scale(true, own.chips, target.chips, mode)
-    found = fit_scale(table, pairs, error, np.ones(len(pairs), dtype=bool))
+    found = fit_scale(table, pairs, error, np.ones(len(pairs.y), dtype=bool))
     assert (found.base, found.gap, found.crossing) == pytest.approx((0.1, 0.05, 0.2))
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tools.make_pages import (
+from tools.evaluate import (
     BEGIN,
     DOCS,
     END,
@@ -45,7 +45,9 @@ def three() -> Settings:
 
 @pytest.fixture(autouse=True)
 def one_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.make_pages.leading_mode", lambda work, arithmetic: np.zeros(3, dtype=int))
+    monkeypatch.setattr(
+        "gpubench.predict.roofline.leading_mode", lambda work, arithmetic: np.zeros(3, dtype=int)
+    )
 
 
 def test_regret_is_what_the_named_gpu_costs_above_the_best(three: Settings) -> None:

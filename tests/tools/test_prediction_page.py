@@ -29,8 +29,16 @@ from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
 from gpubench.specs import load_specs
-from tools.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_quantile
-from tools.fit import batch_spread, level_weights, scaling_figures
+from tools.calibrate import batch_spread, level_weights
+from tools.evaluate import (
+    Outcome,
+    evaluate,
+    figures,
+    report,
+    scaling_figures,
+    scored_table,
+    weighted_quantile,
+)
 from tools.published import DATA, Table, fitted_on, published_rows, shipped
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.roofline import HOST_S_PER_OPERATOR
 from gpubench.profile import load_profiles
 from gpubench.specs import find_spec, load_specs
+from tools.calibrate import batch_spread, fit_table, host_prior_s, pairs_of
 from tools.evaluate import outcome_of
-from tools.fit import batch_spread, fit_table, host_prior_s, pairs_of
 from tools.published import (
     COLUMNS,
     DATA,

@@ -9,7 +9,8 @@ from scipy.stats import binomtest
 
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.scaling import SHARES
-from tools.fit import SHARE_PRIORS, fit_scaling, jobs, scaling_figures
+from tools.calibrate import SHARE_PRIORS, fit_scaling, jobs
+from tools.evaluate import scaling_figures
 
 
 def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():

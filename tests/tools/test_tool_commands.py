@@ -13,7 +13,7 @@ from command import gpubench
 
 from gpubench.predict.calibration import read_calibration
 from tools.calibrate import encode, write_calibration
-from tools.make_pages import WHOLE, read_figures
+from tools.evaluate import WHOLE, read_figures
 
 ROOT = Path(__file__).parents[2]
 

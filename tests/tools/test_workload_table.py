@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
+from workload_table import PAGE as PATH
+from workload_table import page
 
 from gpubench.discovery import workload_names
 from gpubench.measure.plan import CPU_STEP_FLOPS
 from gpubench.profile import load_profiles
-from tools.make import page
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "workloads.md").read_text(encoding="utf-8")
+PAGE = PATH.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +23,7 @@ def made() -> str:
 
 @pytest.mark.slow
 def test_the_table_is_as_the_workloads_make_it_today(made: str) -> None:
-    """Renew with ``python -m tools.make workloads``."""
+    """Renew with ``python tests/tools/workload_table.py``."""
     assert made == PAGE
 
 

@@ -1,8 +1,7 @@
 from typing import Any
 
 from gpubench import discovery, profile, readings, specs
-from gpubench.cli.output import answer, say
-from gpubench.cli.table import ListRequest
+from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.offers.hardware import card_prices
@@ -10,12 +9,12 @@ from gpubench.probe.probe import UNMEASURED
 from gpubench.sections import lists
 
 
-def verb(request: ListRequest, *, as_json: bool) -> None:
+def verb(request: table.ListRequest, *, as_json: bool) -> None:
     if request.gpus and request.mlperf:
         raise MisuseError("--gpus and --mlperf are two lists: give one of them")
     if request.gpus:
         gpus = tuple(specs.load_specs().values())
-        answer(
+        output.answer(
             as_json,
             lambda: {"gpus": gpus, "card_prices": card_prices(), "unmeasured": UNMEASURED},
             lambda: [lists.specifications(gpus), lists.unmeasured(UNMEASURED)],
@@ -25,17 +24,17 @@ def verb(request: ListRequest, *, as_json: bool) -> None:
         from gpubench.sections import mlperf  # loads numpy
 
         runs, offers = readings.load_mlperf(), load_offers(None).offers
-        answer(
+        output.answer(
             as_json,
             lambda: {"mlperf": mlperf.priced(runs, offers)},
             lambda: [mlperf.runs_table(mlperf.priced(readings.newest_and_fastest(runs), offers))],
         )
         if not as_json:
-            say(f"{mlperf.what()} Every run: --json.")
+            output.say(f"{mlperf.what()} Every run: --json.")
     else:
         shipped = profile.load_profiles()
         found = {name: shipped.get(name) for name in discovery.workload_names()}
-        answer(
+        output.answer(
             as_json,
             lambda: {"workloads": [_workload_row(*each) for each in found.items()]},
             lambda: [lists.workloads(found)],

@@ -2,29 +2,27 @@ from typing import Any
 
 import msgspec
 
-from gpubench.cli.output import answer, say_meanings
-from gpubench.cli.table import TableRequest
+from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.models import MEMORY_VERSION
-from gpubench.predict.capacity import capacity_of
-from gpubench.predict.memory_answer import memory
+from gpubench.predict import capacity, memory_answer
 from gpubench.predict.request import MemoryRequest
 from gpubench.sections.memory import answered, room
 from gpubench.specs import usual_spec
 
 
-def verb(request: MemoryRequest, shown: TableRequest, *, as_json: bool) -> None:
-    say_meanings(request.gpus)
+def verb(request: MemoryRequest, shown: table.TableRequest, *, as_json: bool) -> None:
+    output.say_meanings(request.gpus)
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json, shown.brief)
         return
-    answers, alone = memory(request), len(request.workloads) == 1
+    answers, alone = memory_answer.memory(request), len(request.workloads) == 1
 
     def document(*, brief: bool = False) -> dict[str, Any]:
         documents = [each.brief(with_cards=alone) if brief else each.flat() for each in answers]
         return documents[0] if alone else {"schema_version": MEMORY_VERSION, "workloads": documents}
 
-    answer(
+    output.answer(
         as_json,
         document,
         lambda: answered(
@@ -41,10 +39,10 @@ def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> Non
         raise MisuseError(
             "without a workload --gpu says what the card has room for, and takes no other option: name one"
         )
-    found = [capacity_of(usual_spec(name)) for name in request.gpus]
+    found = [capacity.capacity_of(usual_spec(name)) for name in request.gpus]
     if in_brief:
         raise MisuseError("what a card has room for is short as it is: leave --brief out")
-    answer(
+    output.answer(
         as_json,
         lambda: {"schema_version": MEMORY_VERSION, "gpus": [each.flat() for each in found]},
         lambda: (part for each in found for part in room(each)),

@@ -2,14 +2,12 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from gpubench.cli.output import print_json, say
-from gpubench.cli.table import NewWorkloadRequest
+from gpubench import files, folders
+from gpubench.cli import output, table
 from gpubench.errors import MisuseError, StorageError
-from gpubench.files import create_file
-from gpubench.folders import package_text
 
 
-def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
+def verb(request: table.NewWorkloadRequest, *, as_json: bool) -> None:
     stem = request.name.removesuffix(".py")
     if not stem.isidentifier():
         raise MisuseError(
@@ -22,10 +20,10 @@ def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
             f"{stem} is the name of a module that Python or an installed package brings, and {path} could be "
             f"taken for it; choose another, as in my_{stem}"
         )
-    text = package_text("data/own_model_template.txt")
+    text = folders.package_text("data/own_model_template.txt")
     text = text.replace("NAME: describe", f"{stem}: describe", 1).replace("./FILE", f"./{stem}.py")
     try:
-        create_file(path, text.encode())
+        files.create_file(path, text.encode())
     except FileExistsError as error:
         raise MisuseError(f"{path} is there already; choose another name or move it away") from error
     except OSError as error:
@@ -33,5 +31,7 @@ def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
             f"cannot write {path}: {error.strerror}; change to a folder you may write in"
         ) from error
     if as_json:
-        print_json({"path": str(path)})
-    say(f"wrote {path}; next: gpubench rank --workload ./{path}, or gpubench run --workload ./{path} --quick")
+        output.print_json({"path": str(path)})
+    output.say(
+        f"wrote {path}; next: gpubench rank --workload ./{path}, or gpubench run --workload ./{path} --quick"
+    )

@@ -2,18 +2,16 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from gpubench import files, folders
 from gpubench.blocks.parts import Paragraph
-from gpubench.cli.output import answer, print_json, print_path, say, say_meanings
-from gpubench.cli.table import TableRequest
+from gpubench.cli import output, table
 from gpubench.errors import MisuseError
-from gpubench.files import table_json, write_file
-from gpubench.folders import package_path
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
 
 # What is imported inside loads numpy, before which `tools` says how many threads it may start.
 
 
-def show_(request: PredictRequest, shown: TableRequest, *, as_json: bool) -> None:
+def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) -> None:
     from gpubench.predict.answers import as_brief_records, as_records
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
@@ -21,11 +19,11 @@ def show_(request: PredictRequest, shown: TableRequest, *, as_json: bool) -> Non
 
     stale = load_calibration().stale
     if stale:
-        say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
-    say_meanings(request.gpus)
+        output.say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
+    output.say_meanings(request.gpus)
     answers = predict(request)
     brief = (lambda: as_brief_records(answers)) if shown.brief else None
-    answer(as_json, lambda: as_records(answers), lambda: answered(answers, whole=shown.table), brief)
+    output.answer(as_json, lambda: as_records(answers), lambda: answered(answers, whole=shown.table), brief)
 
 
 def score_(request: ScoreRequest, *, as_json: bool) -> None:
@@ -34,10 +32,10 @@ def score_(request: ScoreRequest, *, as_json: bool) -> None:
 
     if request.sealed is not None:
         held = score_sealed(request.sealed, request.file)
-        answer(as_json, lambda: held, lambda: scored_seal(held))
+        output.answer(as_json, lambda: held, lambda: scored_seal(held))
     else:
         document = _tool("evaluate").score(request.file)
-        answer(as_json, lambda: document, lambda: scored(document))
+        output.answer(as_json, lambda: document, lambda: scored(document))
 
 
 def seal_(request: SealRequest, *, as_json: bool) -> None:
@@ -45,11 +43,11 @@ def seal_(request: SealRequest, *, as_json: bool) -> None:
 
     made = seal(request.cases)
     if request.output is not None:
-        write_file(request.output, table_json(made, order="sorted"))
+        files.write_file(request.output, files.table_json(made, order="sorted"))
     if as_json or request.output is None:
-        print_json(made)
+        output.print_json(made)
     else:
-        print_path(request.output)
+        output.print_path(request.output)
 
 
 def calibrate_(request: CalibrateRequest, *, as_json: bool) -> None:
@@ -59,7 +57,7 @@ def calibrate_(request: CalibrateRequest, *, as_json: bool) -> None:
         f"{done['path']}: {done['rows']} rows of {done['gpus']} GPUs from {done['sources']} sources, "
         f"{done['inference_rows']} more of inference"
     )
-    answer(as_json, lambda: done, lambda: [Paragraph(text=told)])
+    output.answer(as_json, lambda: done, lambda: [Paragraph(text=told)])
 
 
 def _tool(name: str) -> Any:
@@ -68,7 +66,7 @@ def _tool(name: str) -> Any:
     Raises:
         MisuseError: If the package was installed without it.
     """
-    checkout = package_path("").parent
+    checkout = folders.package_path("").parent
     wanted = checkout / "tools" / "data" / "published.csv"
     if not wanted.is_file():
         raise MisuseError(

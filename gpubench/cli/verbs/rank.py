@@ -3,16 +3,13 @@ import sys
 import msgspec
 
 from gpubench.blocks.parts import Part
-from gpubench.cli.output import answer, say
-from gpubench.cli.table import PricesRequest, ShownRequest
+from gpubench.cli import output, table
 from gpubench.errors import StorageError
 from gpubench.models import Ranking
 from gpubench.offers.sources import SourceError
-from gpubench.recommend import rank
-from gpubench.recommend.lines import headline
+from gpubench.recommend import lines, rank
 from gpubench.recommend.request import RankRequest
-from gpubench.sections import data, section, value
-from gpubench.sections.answer import screen
+from gpubench.sections import answer, data, section, value
 
 HUMAN_LIMIT = 20
 
@@ -21,7 +18,9 @@ SNAPSHOT_LIMIT_S = 1.0
 """For a published snapshot and its hash; after that the prices here do."""
 
 
-def verb(request: RankRequest, shown: ShownRequest, prices: PricesRequest, *, as_json: bool) -> None:
+def verb(
+    request: RankRequest, shown: table.ShownRequest, prices: table.PricesRequest, *, as_json: bool
+) -> None:
     if prices.snapshot_url is not None and not prices.offline:
         _read_published(prices.snapshot_url, request)
     rows = HUMAN_LIMIT if request.limit is None else request.limit
@@ -29,17 +28,17 @@ def verb(request: RankRequest, shown: ShownRequest, prices: PricesRequest, *, as
     wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
     one_a_gpu = request.one_a_gpu or not (as_json or (shown.table and shown.explain))
     ranking = rank.rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
-    answer(
+    output.answer(
         as_json,
         lambda: rank.document(ranking, request),
-        lambda: ranking_parts(ranking, rows, shown) if wants_table else screen(ranking),
+        lambda: ranking_parts(ranking, rows, shown) if wants_table else answer.screen(ranking),
         (lambda: rank.brief_document(ranking, request)) if shown.brief else None,
     )
     if as_json:
         return
     if sys.stdout.isatty():
-        say(headline(ranking))  # its first line has left the screen by now
-    say(
+        output.say(lines.headline(ranking))  # its first line has left the screen by now
+    output.say(
         "Next: `gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, or the "
         "CPU where there is none; `gpubench try` measures the answer where it is rented; `gpubench report` "
         "makes the page."
@@ -54,11 +53,15 @@ def _read_published(url: str, request: RankRequest) -> None:
         with transport.HttpTransport(within_s=SNAPSHOT_LIMIT_S) as way:
             refresh.take_over(url, way, results=request.results)
     except (SourceError, StorageError) as error:
-        say(f"snapshot-url: {error}; the prices that are here stand, with their days")
+        output.say(f"snapshot-url: {error}; the prices that are here stand, with their days")
 
 
 def ranking_parts(
-    ranking: Ranking, limit: int, shown: ShownRequest = ShownRequest(), *, more_by: str = "--explain"
+    ranking: Ranking,
+    limit: int,
+    shown: table.ShownRequest = table.ShownRequest(),
+    *,
+    more_by: str = "--explain",
 ) -> list[Part]:
     """Return the answer, so many rows, buying against renting, and what was asked for besides.
 

@@ -7,9 +7,7 @@ import msgspec
 from gpubench import effects
 from gpubench.blocks.parts import Paragraph, Part
 from gpubench.blocks.terminal import show
-from gpubench.cli import progress
-from gpubench.cli.output import answer, say
-from gpubench.cli.table import PageRequest
+from gpubench.cli import output, progress, table
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure.messages import CaseEnded, Event, place_under_torchrun
 from gpubench.measure.plan import Plan
@@ -21,25 +19,25 @@ from gpubench.recommend.request import RankRequest
 from gpubench.record import figures, store
 from gpubench.report import page as pages
 from gpubench.report.request import format_of
-from gpubench.sections import data, device, measured, section
-from gpubench.sections.answer import screen as answer_to
+from gpubench.sections import answer, data, device, measured, section
 from gpubench.session import session as sessions
 
 
-def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
+def verb(request: RunRequest, page: table.PageRequest, *, as_json: bool) -> ExitCode:
     place = place_under_torchrun()
     if place is not None and place.rank > 0:
         os.dup2(2, 1)  # what a model prints is no answer
         sessions.follow(request, place)
         return ExitCode.DONE
     prepared = sessions.prepare(
-        request, lambda case, fits: say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")
+        request,
+        lambda case, fits: output.say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}"),
     )
     if page.report is not None:
         _check_report(page.report)
     stored = store.newest_runs(prepared.root).runs
     remarks = [prepared.remark] if prepared.remark else []
-    say(*remarks, *doubts(prepared.plan, prepared.profiles, prepared.device, stored))
+    output.say(*remarks, *doubts(prepared.plan, prepared.profiles, prepared.device, stored))
     return tell(_measure(prepared), prepared, request, page.report, as_json=as_json)
 
 
@@ -61,7 +59,7 @@ def _measure(prepared: sessions.Prepared) -> sessions.Session:
         rest = "kept, and gpubench run --resume latest goes on with the rest"
         raise NoDeviceError(f"{error}; {what} {rest}") from error
     except sessions.UnstoredRunError as error:
-        say(msgspec.json.encode(figures.run_document(error.state)).decode())
+        output.say(msgspec.json.encode(figures.run_document(error.state)).decode())
         raise
 
 
@@ -75,19 +73,19 @@ def tell(
 ) -> ExitCode:
     """Print a run, the head of the ranking for what was run, and at the end what both come to."""
     run = session.run
-    answer(as_json, lambda: figures.run_document(run) | effects.document(run), lambda: run_parts(run))
-    say(f"stored in {session.path}")
+    output.answer(as_json, lambda: figures.run_document(run) | effects.document(run), lambda: run_parts(run))
+    output.say(f"stored in {session.path}")
     if session.interrupted:
         place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
         start = "gpubench" if prepared.place is None else "torchrun ... -m gpubench"
         resume = f"finished cases are kept, and this goes on: {start} run --resume {run.run_id}{place}"
-        say(f"interrupted; {'what was trained is kept' if request.to_quality else resume}")
+        output.say(f"interrupted; {'what was trained is kept' if request.to_quality else resume}")
         return ExitCode.INTERRUPTED
     if report is not None:
         pages.report(report, request.results, run=run.run_id)
-        say(f"report in {report}")
+        output.say(f"report in {report}")
     if session.every_case_failed:
-        say("every case failed; the reasons are above")
+        output.say("every case failed; the reasons are above")
         return ExitCode.EVERY_CASE_FAILED
     if prepared.plan.cases and not as_json:
         _close(run, prepared.plan, request.results)
@@ -108,10 +106,10 @@ def _close(run: Run, plan: Plan, results: Path | None) -> None:
     try:
         ranking = rank(_question(plan, results))
     except GpuBenchError as error:
-        say(f"no ranking: {error}")
+        output.say(f"no ranking: {error}")
     else:
-        parts += answer_to(ranking)
-        say("the whole ranking, and how to narrow it: gpubench rank --help")
+        parts += answer.screen(ranking)
+        output.say("the whole ranking, and how to narrow it: gpubench rank --help")
     if parts:
         print()
         show(*parts)

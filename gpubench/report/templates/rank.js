@@ -53,22 +53,21 @@ const ranker = (data) => {
 
   // One row for each offer that runs the case, with what its figures rest on; whatever is asked of it.
   const rowsOf = (at) => once(`rows ${at}`, () => {
-    const { gpus, machines, photographs } = data.cases[at];
+    const { gpus, machines, photographs, task } = data.cases[at];
     const machine = new Map(machines.map((each) => [`${each[1]}x ${each[0]}`, each]));
     return data.offers.flatMap((offer, place) => {
       const key = `${offer.count}x ${offer.gpu}`, found = machine.get(key);
       if (!found || offer.barred.includes(at)) return [];
       const gpu = gpus[offer.gpu], spread = found[offer.is_host ? 4 : 3];
-      const isHere = offer.is_own && gpu.certain !== null;
+      const certain = (offer.is_own ? gpu.certain : null) ?? 1, delivered = offer.delivered[task === "infer" ? 1 : 0];
       const limit = !photographs ? Infinity
-        : offer.delivered * (offer.vcpus === null ? Infinity : (offer.vcpus * costs.images_per_vcpu_s) / photographs);
-      const rate = gpu.samples_per_s * offer.count * found[2] * offer.delivered, certain = isHere ? gpu.certain : 1;
+        : delivered * (offer.vcpus === null ? Infinity : (offer.vcpus * costs.images_per_vcpu_s) / photographs);
+      const factor = offer.count * found[2] * delivered, rate = gpu.samples_per_s * factor;
       const below = Math.hypot(Math.log(gpu.samples_per_s / gpu.low) * certain, Z90 * spread);
       const above = Math.hypot(Math.log(gpu.high / gpu.samples_per_s) * certain, Z90 * spread);
       const hasEnds = gpu.low !== null && gpu.high !== null;
       return [{
-        place, offer, key, gpu, spread, certain, limit, isOwned: offer.pricing === "owned",
-        factor: offer.count * found[2] * offer.delivered,
+        place, offer, key, gpu, spread, certain, limit, factor, delivered, isOwned: offer.pricing === "owned",
         rate: Math.min(rate, limit),
         rateLow: hasEnds ? Math.min(rate * Math.exp(-below), limit / costs.feed_factor) : NaN,
         rateHigh: hasEnds ? Math.min(rate * Math.exp(above), limit * costs.feed_factor) : NaN,
@@ -141,7 +140,7 @@ const ranker = (data) => {
   const drawn = (at, rows, samples) => {
     const shared = new Map();
     return rows.map((row) => {
-      const kind = [row.key, row.spread, row.certain, row.limit, row.isOwned, row.offer.delivered].join(" ");
+      const kind = [row.key, row.spread, row.certain, row.limit, row.isOwned, row.delivered].join(" ");
       if (!shared.has(kind)) {
         const jobHours = hourDraws(at, row, samples);
         shared.set(kind, { hours: jobHours, billed: jobHours.map((each) => billed(row, each)) });
