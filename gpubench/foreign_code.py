@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import traceback
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
 """A file of the user's own is imported under this name and its own, so that it stands in nobody's way."""
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
@@ -85,8 +87,17 @@ def one_line(error: BaseException) -> str:
     else:
         text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     place = own_line(error)
+    if _lacks_shared_memory(error):
+        text = f"{text}: {SHARED_MEMORY} cannot be written"
     text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
     return f"{text} ({place})" if place else text
+
+
+def _lacks_shared_memory(error: BaseException) -> bool:
+    """Whether an error is that workers of a model cannot share memory: Python's own names no file."""
+    unnamed = isinstance(error, OSError) and error.filename is None
+    told = unnamed or "shared memory" in str(error)
+    return told and SHARED_MEMORY.is_dir() and not os.access(SHARED_MEMORY, os.W_OK)
 
 
 def own_line(error: BaseException) -> str | None:

@@ -30,9 +30,9 @@ class Joined(nn.Module):
         self.model = model
         self.loss = loss
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """Call the model."""
-        return self.model(*inputs)
+        return self.model(*inputs, **named)
 
     def train(self, mode: bool = True) -> Joined:
         """Set the mode of the model."""

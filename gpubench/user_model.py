@@ -316,7 +316,7 @@ def _number(fields: Mapping[str, Any], key: str) -> int | None:
 
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 # --- what a build returns --------------------------------------------------------------------------------
 
@@ -497,9 +497,9 @@ def takes_seed(name: str, build: Callable[..., Any]) -> bool:
     return with_seed
 
 
-def _binds(function: Callable[..., Any], *arguments: object) -> bool:
+def _binds(function: Callable[..., Any], *arguments: object, **named: object) -> bool:
     try:
-        inspect.signature(function).bind(*arguments)
+        inspect.signature(function).bind(*arguments, **named)
     except (TypeError, ValueError):
         return False
     return True
@@ -532,23 +532,43 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
         raise MisuseError(f"{name}: the model is a {type(model).__name__}, not a torch.nn.Module")
     if not callable(loss):
         raise MisuseError(f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets)")
-    _check_inputs(name, inputs, batch_size)
-    whole = isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs)
-    if whole and _binds(model.forward, *inputs):
-        inputs = tuple(inputs)  # its arguments; else it is one, such as images of several sizes
+    _check_inputs(name, inputs, targets, batch_size)
+    inputs = _as_called(model, inputs, batch_size)
     optimizer = parts.get("optimizer") or functools.partial(torch.optim.Adam, lr=DEFAULT_LEARNING_RATE)
     return workload.Task(model=model, batches=((inputs, targets),), loss=loss, optimizer=optimizer)
 
 
-def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
-    """Find the batch among the inputs: beside it may stand a mask, or the edges of a graph."""
+def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
+    """Return the inputs in the form that ``forward`` calls the model on: one argument, several, or by name.
+
+    A list of batches is several arguments, a mapping is so by its names, each where the model takes them so.
+    """
+    if isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs):
+        return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # of several sizes they are one
+    if isinstance(inputs, Mapping):
+        takes = inspect.signature(model.forward).parameters
+        is_named = inputs.keys() <= takes.keys() and _binds(model.forward, **inputs)
+        return workload.Named(inputs) if is_named else inputs
+    is_one = isinstance(inputs, tuple) and not _binds(model.forward, *inputs)
+    return (inputs,) if is_one and _binds(model.forward, inputs) else inputs  # as a packed sequence is
+
+
+def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
+    """Find the batch among inputs and targets: beside it may stand a mask, or the nodes of a graph."""
     tensors = _tensors(inputs)
-    if not tensors:
-        raise MisuseError(f"{name}: the inputs hold no tensor, but {_describe(inputs)}")
-    by_sample = isinstance(inputs, list) and len(inputs) == batch_size
-    if not (by_sample or any(_is_batch(tensor, batch_size) for tensor in tensors)):
+    if not tensors and not callable(getattr(inputs, "to", None)):
+        loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
+        raise MisuseError(f"{name}: the inputs hold no tensor, but {_describe(inputs)}{loader}")
+    if any(tensor.is_nested for tensor in tensors):
         raise MisuseError(
-            f"{name}: build({batch_size}) gave inputs of shape {tuple(tensors[0].shape)}; "
+            f"{name}: the inputs hold a nested tensor, which gpubench can neither cut nor count; give a "
+            "padded one, and make it nested in forward"
+        )
+    by_sample = isinstance(inputs, list) and len(inputs) == batch_size
+    if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
+        shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"
+        raise MisuseError(
+            f"{name}: build({batch_size}) gave inputs of shape {shapes}; "
             "the first dimension must be the batch"
         )
 
@@ -632,6 +652,8 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
 
     inputs = task.batches[0][0]
     tensors = _tensors(inputs)
+    if not tensors:
+        return (), "sample"  # what moves itself keeps its tensors to itself
     whole = [tensor for tensor in tensors if _is_batch(tensor, SMALL_BATCH)]
     first = whole[0] if whole else tensors[0]
     shape = tuple(first.shape[1:] if whole else first.shape)

@@ -249,8 +249,14 @@ def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precision
 # --- for those who write a workload ------------------------------------------------------------------
 
 
+class Named(dict[str, Any]):
+    """Inputs that are arguments by their names."""
+
+
 def forward(model: nn.Module, inputs: Any) -> Any:
-    """Call a model on its inputs: the parts of a tuple are its arguments, all else is one."""
+    """Call a model on its inputs: the parts of a tuple or of ``Named`` are its arguments, all else is one."""
+    if isinstance(inputs, Named):
+        return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 

@@ -395,6 +395,58 @@ ARGUMENTS = {
     "list of arguments": pair()
     .replace("self, x)", "self, x, y)")
     .replace("torch.randn(n, 8),", "[torch.randn(n, 8), torch.randn(n, 8)],"),
+    "by name": pair(
+        body="h = self.first(x) if mask is None else self.first(x * mask[:, None])\n"
+        "        out = self.second(h.relu())\n"
+        "        return UserDict(loss=F.cross_entropy(out, labels), logits=out)",
+        loss="lambda out, _: out['loss']",
+    )
+    .replace("self, x)", "self, x, mask=None, labels=None)")
+    .replace(
+        "torch.randn(n, 8),",
+        "{'labels': torch.randint(4, (n,)), 'x': torch.randn(n, 8), 'mask': torch.ones(n)},",
+    ),
+    "packed sequence": pair(
+        init="self.lstm = nn.LSTM(8, 8)", body="return self.second(self.first(self.lstm(x)[1][0][-1]).relu())"
+    ).replace(
+        "torch.randn(n, 8),",
+        "nn.utils.rnn.pack_sequence([torch.randn(2 + i % 3, 8) for i in range(n)], enforce_sorted=False),",
+    ),
+    "moves its tensors": pair(
+        head="""
+class Data:
+    def __init__(self, x, nodes):
+        self.x, self.nodes = x, nodes
+
+    def to(self, device):
+        return Data(self.x.to(device), self.nodes.to(device))
+""",
+        body="h = self.first(x.x); return self.second(h.new_zeros(len(h) // 3, 16).index_add(0, x.nodes, h))",
+    ).replace("torch.randn(n, 8),", "Data(torch.randn(3 * n, 8), torch.arange(n).repeat_interleave(3)),"),
+    "nodes": pair(
+        body="h = self.first(x); return self.second(h.new_zeros(len(h) // 3, 16).index_add(0, nodes, h))"
+    )
+    .replace("def forward(self, x)", "def forward(self, x, nodes)")
+    .replace("torch.randn(n, 8),", "(torch.randn(3 * n, 8), torch.arange(n).repeat_interleave(3)),"),
+}
+HOST_LENGTHS = {
+    "padded and packed": pair(
+        init="self.gru = nn.GRU(8, 8, batch_first=True)",
+        body="packed = nn.utils.rnn.pack_padded_sequence(x, sizes.cpu(), True, enforce_sorted=False)\n"
+        "        return self.second(self.first(self.gru(packed)[1][-1]).relu())",
+    )
+    .replace("def forward(self, x)", "def forward(self, x, sizes)")
+    .replace("torch.randn(n, 8),", "(torch.randn(n, 5, 8), torch.randint(1, 6, (n,))),"),
+    "speech": pair(
+        body="return self.second(self.first(x).relu()).log_softmax(-1).transpose(0, 1)",
+        loss="lambda o, y: F.ctc_loss(o, y, torch.full((o.shape[1],), len(o)), torch.full((o.shape[1],), 2))",
+    ).replace(
+        "torch.randn(n, 8), torch.randint(4, (n,))", "torch.randn(n, 6, 8), torch.randint(1, 4, (n, 2))"
+    ),
+    "matched on the host": pair(
+        loss="lambda o, y: (o - o.detach()[torch.from_numpy(o.detach().float().cpu().numpy()[:, 0].argsort())]).abs().mean() "
+        "+ F.cross_entropy(o[torch.arange(len(o))], y)"
+    ),
 }
 OPTIMIZERS = {
     "not of torch": pair(
@@ -413,6 +465,16 @@ class Plain:
             p -= 0.01 * p.grad
 """,
         optimizer="Plain",
+    ),
+    "parameters alone": pair(
+        head="""
+class Clipped(torch.optim.AdamW):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            nn.utils.clip_grad_norm_(group["params"], 1.0)
+        return super().step(closure)
+""",
+        optimizer="lambda parameters: Clipped(parameters, lr=1e-2)",
     ),
     "hooks": pair(
         head="""
@@ -439,6 +501,13 @@ ONE_MODEL = pair().replace("def build(n):\n    net = Net()", "net = Net()\n\ndef
 SPARSE_BUFFER = pair(
     init="self.register_buffer('links', torch.eye(8).to_sparse())",
     body="return self.second(self.first(torch.sparse.mm(self.links, x.T.float()).T).relu())",
+)
+INNER_LOOP = pair(
+    body="weights = dict(self.first.named_parameters())\n"
+    "        inner = lambda w: torch.func.functional_call(self.first, w, (x,)).square().mean()\n"
+    "        grads = torch.func.grad(inner)(weights)\n"
+    "        moved = {name: w - 0.1 * grads[name] for name, w in weights.items()}\n"
+    "        return self.second(torch.func.functional_call(self.first, moved, (x,)).relu())"
 )
 COMPILED = pair(
     head="TRACED = []\n\ndef backend(graph, inputs):\n    TRACED.append(graph)\n    return graph.forward\n",
@@ -488,10 +557,12 @@ KINDS = {
     **NAMES_ITSELF,
     **CARRIES,
     **ARGUMENTS,
+    **HOST_LENGTHS,
     **OPTIMIZERS,
     **PLACES,
     "one model": ONE_MODEL,
     "compiled": COMPILED,
+    "inner loop": INNER_LOOP,
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,
 }

@@ -185,9 +185,11 @@ def _of_the_part(log: PartLog) -> Verdict:
     if log.state is PartState.FAILED:
         return itself(state="FAILED", reason=log.reason)
     if log.state is PartState.CUT_OFF:
-        found = f"no end in {format_duration(log.took_s or 0.0)}"
-        reason = f"{log.reason}: it hangs, or this machine is slow"
-        return itself(state="cut off", found=found, reason=reason)
+        return itself(
+            state="cut off",
+            found=f"no end in {format_duration(log.took_s or 0.0)}",
+            reason=f"{log.reason}: it hangs, or this machine is slow",
+        )
     return itself(state="left out", found=log.state, reason=log.reason)
 
 

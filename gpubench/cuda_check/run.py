@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +21,10 @@ from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, Sto
 from gpubench.folders import traceback_of
 from gpubench.measure import capability, messages
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.environment import environment, environment_of
-from gpubench.measure.launcher import (
-    PHASE_LIMITS_S,
-    STARTED,
-    Child,
-    Progress,
-    answering,
-    how_it_ended,
-    next_report,
-)
+from gpubench.measure.environment import environment
+from gpubench.measure.launcher import Launcher, Progress, answering
 from gpubench.measure.messages import MODULE
+from gpubench.measure.plan import Group, Plan
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import (
     Case,
@@ -76,7 +68,6 @@ PROOF_MEMORY_SHARE = 0.3
 
 OnPart = Callable[[PartLog, int, int], None]
 """Told of each part as it begins and as it ends: its log, its number from 1, how many there are."""
-_Report = TypeVar("_Report")
 _Answer = TypeVar("_Answer", bound=messages.CaseDone | messages.Proven)
 
 
@@ -97,7 +88,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     load_s: Seconds = 12.0
     settle_s: Seconds = 2.0
     cap_bytes: Bytes = GIB
-    budget: Budget = msgspec.structs.replace(QUICK, curve_steps=2)
+    budget: Budget = msgspec.structs.replace(QUICK, name="default", curve_steps=2)
     workloads: tuple[str, ...] = ()
 
 
@@ -117,24 +108,19 @@ class PartEndedError(Exception):
 
 @dataclass
 class Work:
-    """A check under way, and the one measuring process that works for it.
+    """A check under way, and the launcher of the one measuring process that works for it.
 
     Attributes:
         check: What is known so far.
         save: Writes it.
         until_s: Moment on ``time.monotonic`` at which the part at hand must be over.
-        lost: Why nothing more can be measured on the device; None while it can.
     """
 
-    device: DeviceProfile
     amounts: Amounts
     check: CudaCheck
     save: Callable[[CudaCheck], None]
-    module: str = MODULE
+    launcher: Launcher
     until_s: Seconds = math.inf
-    lost: str | None = None
-    _child: Child | None = None
-    _memory_share: float | None = None
 
     def add(self, **fields: object) -> None:
         """Put fields of the check in place of what they were, and write it."""
@@ -159,66 +145,34 @@ class Work:
             PartEndedError: If it gave no answer; the process is gone then.
             NoDeviceError: If torch cannot work on the device at all.
         """
-        if self.lost is not None:
-            raise PartEndedError(PartState.FAILED, self.lost)
-        seen = Progress()
-        kinds: tuple[type[messages.RoundDone | _Answer], ...] = (messages.RoundDone, kind)
+        if self.launcher.lost is not None:
+            raise PartEndedError(PartState.FAILED, self.launcher.lost)
+        launcher, seen = self.launcher, Progress()
+        launcher.began_s = time.monotonic()
+        launcher.plan = msgspec.structs.replace(launcher.plan, time_limit_s=self.until_s - launcher.began_s)
         try:
-            child = self._child_of(memory_share, seen)
-            seen.phase = "build"
-            child.send(order)
-            while isinstance(answer := self._next(child, kinds, seen), messages.RoundDone):
-                pass
+            return launcher.ask(Group(launch=0, memory_share=memory_share), order, kind, seen)
         except (ChildLateError, ChildEndedError) as error:
-            late = isinstance(error, ChildLateError) and time.monotonic() >= self.until_s
-            self.close()
-            fault = capability.fault_of(self.device)
-            if fault is not None:
-                self.lost = capability.describe_fault(fault)
-                raise PartEndedError(PartState.FAILED, self.lost) from error
-            if late:
+            done = launcher.cut_short(seen, error)
+            if done.status is Status.TIMEOUT and done.cause is None:
                 reason = f"cut off during {seen.phase}: its time was over"
                 raise PartEndedError(PartState.CUT_OFF, reason) from error
-            raise PartEndedError(PartState.FAILED, scrub(how_it_ended(error, seen.phase))) from error
-        if answer.spent:
-            self.close()
-        if isinstance(answer, messages.CaseDone) and answer.lost:
-            self.lost = answer.reason
-        return answer
+            raise PartEndedError(PartState.FAILED, scrub(done.reason or "")) from error
+        except NoDeviceError as error:
+            launcher.lost = capability.why_refused(error, self.launcher.device)
+            raise NoDeviceError(launcher.lost) from error
+        finally:
+            self._note_process(launcher.ready)
 
-    def close(self) -> None:
-        """End the process, if there is one."""
-        child, self._child = self._child, None
-        if child is not None:
-            self.lost = child.end() or self.lost
-
-    def _child_of(self, memory_share: float | None, seen: Progress) -> Child:
-        """Return the process that may take this share of the memory; note what a new one tells."""
-        if self._child is not None and self._memory_share == memory_share:
-            return self._child
-        self.close()
-        self._memory_share = memory_share
-        child = self._child = Child(environment_of(self.device, os.environ), self.module)
-        budget = self.amounts.budget
-        child.send(messages.Setup(device=self.device, budget=budget, seed=0, memory_share=memory_share))
-        ready = self._next(child, STARTED, seen)
-        if isinstance(ready, messages.Refused):
-            self.close()
-            self.lost = capability.why_refused(NoDeviceError(ready.reason), self.device)
-            raise NoDeviceError(self.lost)
-        if self.device.memory_bytes is None:
+    def _note_process(self, ready: messages.Ready | None) -> None:
+        """Note what the first process has told; torch tells the memory where the driver does not."""
+        if ready is None or self.check.identity is not None:
+            return
+        if self.launcher.device.memory_bytes is None:
             memory = {"memory_bytes": ready.memory_bytes}
-            self.device = msgspec.structs.replace(self.device, **memory)
+            self.launcher.device = msgspec.structs.replace(self.launcher.device, **memory)
             self.add(device=msgspec.structs.replace(self.check.device, **memory))
-        self.add(environment=environment(self.device, ready), identity=ready.identity)
-        return child
-
-    def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
-        def by_s(phase: str) -> Seconds:
-            silence_s = PHASE_LIMITS_S.get(phase, max(PHASE_LIMITS_S.values()))
-            return min(self.until_s, time.monotonic() + silence_s)
-
-        return next_report(child, kinds, by_s, lambda _: None, seen)
+        self.add(environment=environment(self.launcher.device, ready), identity=ready.identity)
 
 
 # --- what is tried ------------------------------------------------------------------------------------
@@ -327,13 +281,13 @@ def look_at_device(work: Work) -> None:
     from gpubench.probe.nvidia import dump
 
     work.add(nvml=nameless_calls(dump()))
-    work.add(findings=capability.preflight(work.device, allow_shared=False))
+    work.add(findings=capability.preflight(work.launcher.device, allow_shared=False))
 
 
 def prove_precisions(work: Work) -> None:
     """Read switches and errors of every usual precision."""
-    for precision in usual_precisions(work.device):
-        case = msgspec.structs.replace(proof_case(work.device), precision=precision)
+    for precision in usual_precisions(work.launcher.device):
+        case = msgspec.structs.replace(proof_case(work.launcher.device), precision=precision)
         work.add(precisions=(*work.check.precisions, _proven(work, "precision", case)))
 
 
@@ -343,7 +297,7 @@ def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
     The clock against a loop by hand and device events, replays of a graph against one by hand, or the energy
     counter against the power shown, and rounds with telemetry against rounds without.
     """
-    case = msgspec.structs.replace(proof_case(work.device), execution=execution)
+    case = msgspec.structs.replace(proof_case(work.launcher.device), execution=execution)
     work.add(**{what: _proven(work, what, case)})
 
 
@@ -377,26 +331,22 @@ def try_cases(work: Work) -> None:
     Raises:
         PartEndedError: If a case gave no answer in its time, or the device is lost.
     """
-    cases = list(usual_cases(work.device, work.amounts.workloads))
+    cases = list(usual_cases(work.launcher.device, work.amounts.workloads))
     longest_s, late = 0.0, "no time left: --full tries it"
     for number, case in enumerate(cases):
-        if work.lost is not None:
-            raise PartEndedError(PartState.FAILED, work.lost)
+        if work.launcher.lost is not None:
+            raise PartEndedError(PartState.FAILED, work.launcher.lost)
         began_s = time.monotonic()
         if began_s + longest_s > work.until_s:
-            _leave_out(work, cases[number:], late)
+            work.add(left_out={case.label: late for case in cases[number:]})
             return
         try:
             row = _tried(work, case.workload, case, needed_bytes=expected_bytes(case))
         except PartEndedError as error:
-            _leave_out(work, cases[number:], late)
+            work.add(left_out={case.label: late for case in cases[number:]})
             raise PartEndedError(error.state, f"{case.label}: {error}") from error
         longest_s = max(longest_s, time.monotonic() - began_s)
         work.add(cases=(*work.check.cases, row))
-
-
-def _leave_out(work: Work, cases: Sequence[Case], why: str) -> None:
-    work.add(left_out=work.check.left_out | {case.label: why for case in cases})
 
 
 def _tried(
@@ -446,12 +396,12 @@ def inject_faults(work: Work) -> None:
 
     The first sound case runs under the cap already: one process less to start.
     """
-    amp, cap = capability.best_amp(work.device), work.amounts.cap_bytes
+    amp, cap = capability.best_amp(work.launcher.device), work.amounts.cap_bytes
     _note(work, waiting=_tried(work, WAITING, waiting_case(amp)))
-    if work.device.memory_bytes is None:
+    if work.launcher.device.memory_bytes is None:
         reason = "neither the driver nor torch tells the memory of this card: it cannot be capped"
         raise PartEndedError(PartState.FAILED, reason)
-    share = min(1.0, cap / work.device.memory_bytes)
+    share = min(1.0, cap / work.launcher.device.memory_bytes)
     tried = partial(_tried, work, "cnn", memory_share=share)
     _note(work, cap_bytes=cap)
     _note(work, after_waiting=tried(case_of("cnn", amp, Execution.GRAPH, SOUND_BATCH)))
@@ -517,19 +467,20 @@ def check_cuda(
         environment=environment(device),
         parts=tuple(PartLog(name=name) for name in STEPS),
     )
-    work = Work(device, amounts, check, partial(write_check, path), module)
+    launcher = Launcher(Plan(budget=amounts.budget, seed=0, cases=()), device, module=module)
+    work = Work(amounts, check, partial(write_check, path), launcher)
     work.save(work.check)
     try:
         with answering(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
             _do_all(work, time.monotonic() + (check.limit_s or math.inf), on_part)
     except KeyboardInterrupt:
-        work.close()  # here: a process that is ended for a signal is given no time
+        launcher.close()  # here: a process that is ended for a signal is given no time
         for part in work.check.parts:
             if part.state is PartState.RUNNING:
                 work.log(part, state=PartState.INTERRUPTED)
         raise InterruptedRunError(f"interrupted; what was read is in {path}") from None
     finally:
-        work.close()
+        launcher.close()
     work.add(finished_at=utc_stamp())
     return work.check
 
@@ -540,8 +491,8 @@ def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
     for number, part in enumerate(work.check.parts, 1):
         left_s = end_s - time.monotonic()
         work.until_s = time.monotonic() + (1.0 if number == count else PART_SHARE) * left_s
-        if work.lost is not None:
-            ended = work.log(part, state=PartState.LEFT_OUT, reason=scrub(work.lost))
+        if work.launcher.lost is not None:
+            ended = work.log(part, state=PartState.LEFT_OUT, reason=scrub(work.launcher.lost))
         elif left_s < LEAST_PART_S:
             ended = work.log(part, state=PartState.LEFT_OUT, reason="no time left: --full does it")
         else:

@@ -33,6 +33,7 @@ from gpubench.models import (
     Case,
     Cause,
     DeviceProfile,
+    Execution,
     Finding,
     Launch,
     Measurement,
@@ -330,7 +331,12 @@ OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 
 @dataclass
 class Launcher:
-    """Runs the units of a plan, one after the other, each in the process it belongs to."""
+    """Runs the units of a plan, one after the other, each in the process it belongs to.
+
+    Attributes:
+        ready: What the first process of torch has said of itself.
+        lost: Why nothing more can be measured on the device; None while it can.
+    """
 
     plan: Plan
     device: DeviceProfile
@@ -343,10 +349,10 @@ class Launcher:
     place: Place | None = None
     began_s: Seconds = field(default_factory=time.monotonic)
     micro: list[MicroResult] = field(default_factory=list)
+    lost: str | None = None
     _probed: set[int] = field(default_factory=set)
     _child: Child | None = None
     _group: Group | None = None
-    _lost: str | None = None
     _no_job: str | None = None
     _start_s: dict[str, Seconds] = field(default_factory=dict)
     _threads: int | None = None
@@ -365,7 +371,7 @@ class Launcher:
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
         self._probed.update(case.gpu_count for case, _ in self.plan.done if case.gpu_count > 1)
-        units = self.plan.units()
+        units = list(self.plan.units())
         groups = [unit.group for unit in units]
         after = MICRO_GROUP if MICRO_GROUP in groups else groups[0] if groups else None
         try:
@@ -388,6 +394,9 @@ class Launcher:
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
+                units[number + 1 :] = sorted(
+                    (*units[number + 1 :], *self._instead(unit, record)), key=lambda each: each.launch
+                )
                 measurement = self._judged(record, unit)
                 yield measurement  # stored by the time that it is told
                 if finished.status is not Status.OK and measurement.status is Status.OK:
@@ -407,6 +416,16 @@ class Launcher:
         finally:
             self.close()
 
+    def _instead(self, unit: Unit, record: Record) -> Iterator[Unit]:
+        """Plan a case eagerly that cannot be captured in a CUDA graph, where no execution was asked for."""
+        case = unit.planned.case
+        status = record.ended.get(case, (Status.OK,))[0]
+        if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
+            eager = msgspec.structs.replace(case, execution=Execution.EAGER)
+            planned = msgspec.structs.replace(unit.planned, case=eager)
+            self.plan = msgspec.structs.replace(self.plan, cases=(*self.plan.cases, planned))
+            yield from (Unit(launch=n, planned=planned) for n in range(self.plan.budget.launches))
+
     def _judged(self, record: Record, unit: Unit) -> Measurement:
         return checks.judge_measurement(
             record.measurement(unit),
@@ -414,8 +433,8 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def _next(self, child: Child, kind: type[_Report], seen: Progress) -> _Report:
-        return next_report(child, (kind,), self._until_s, self.on_event, seen)
+    def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
+        return next_report(child, kinds, self._until_s, self.on_event, seen)
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -442,31 +461,46 @@ class Launcher:
                 row = msgspec.structs.replace(row, runs=(*row.runs, done.run), reason=reason)
                 yield row
         except (ChildLateError, ChildEndedError) as error:
-            self.close()
-            yield msgspec.structs.replace(row, reason=self._cut_short(seen, error).reason)
+            yield msgspec.structs.replace(row, reason=self.cut_short(seen, error).reason)
 
     def _trained(self, planned: PlannedCase, seed: int, seen: Progress) -> messages.QualityDone:
         if self.control.stopping.is_set():
             return messages.QualityDone(reason="stopped on request")
         if self._time_left_s() <= 0:
             return messages.QualityDone(reason=OUT_OF_TIME)
-        child = self._child_of(Unit(launch=0, planned=planned).group)
-        child.send(messages.TrainToQuality(case=planned.case, seed=seed))
-        return self._next(child, messages.QualityDone, seen)
+        order = messages.TrainToQuality(case=planned.case, seed=seed)
+        return self.ask(Group(launch=0), order, messages.QualityDone, seen)
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
         """Run a few steps of a case; the next trial has another process if this one is not to be trusted."""
         seen = Progress(phase="first steps")
+        order = messages.TryBatch(reference=planned.reference, case=planned.case)
         try:
-            child = self._child_of(Unit(launch=0, planned=planned).group)
-            child.send(messages.TryBatch(reference=planned.reference, case=planned.case))
-            tried = self._next(child, messages.CaseDone, seen)
+            return self.ask(Unit(launch=0, planned=planned).group, order, messages.CaseDone, seen)
         except (ChildLateError, ChildEndedError) as error:
+            return self.cut_short(seen, error)
+
+    def ask(self, group: Group, order: messages.Command, kind: type[_Report], seen: Progress) -> _Report:
+        """Let the process of a group carry out an order, and return its answer; a spent process is ended.
+
+        Raises:
+            ChildLateError: If it gave no answer in time; ``cut_short`` ends it and says why.
+            ChildEndedError: If it is gone.
+        """
+        child = self._child_of(group)
+        child.send(order)
+        kinds: tuple[type[messages.RoundDone | _Report], ...] = (messages.RoundDone, kind)
+        while isinstance(answer := self._next(child, kinds, seen), messages.RoundDone):
+            pass
+        self._keep_or_end(answer)
+        return answer
+
+    def _keep_or_end(self, answer: object) -> None:
+        """End a process that is not to be trusted after its answer; note a device that is lost."""
+        if isinstance(answer, messages.CaseDone) and answer.lost:
+            self.lost = answer.reason
+        if isinstance(answer, messages.CaseDone | messages.Proven) and answer.spent:
             self.close()
-            return self._cut_short(seen, error)
-        if tried.spent:
-            self.close()
-        return tried
 
     # --- one unit ---------------------------------------------------------------------------------------
 
@@ -493,7 +527,7 @@ class Launcher:
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
         seen = Progress(launch=unit.launch)
-        lost = self._lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
+        lost = self.lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
         if lost is not None:
             return seen.done(Status.FAILED, lost)
         if self._time_left_s() < LEAST_CASE_S:
@@ -513,18 +547,15 @@ class Launcher:
             )
             done = follow_case(child, seen, self._until_s, self.on_event)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
-            self.close()
-            return self._cut_short(seen, error)
-        if done.lost:
-            self._lost = done.reason
-        if done.spent:
-            self.close()
+            return self.cut_short(seen, error)
+        self._keep_or_end(done)
         return done
 
-    def _cut_short(
+    def cut_short(
         self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
     ) -> messages.CaseDone:
-        """Say how work ends whose process is gone; what the driver holds against the device comes first."""
+        """End the process, and say how its work ends: first what the driver holds against the device."""
+        self.close()
         fault = self._fault()
         if isinstance(error, JobOverError):
             done = seen.done(error.over.status, fault or error.over.reason)
@@ -544,13 +575,13 @@ class Launcher:
         fault = None if self.control.stopping.is_set() else capability.fault_of(self.device)
         if fault is None:
             return None
-        self._lost = capability.describe_fault(fault)
-        return self._lost
+        self.lost = capability.describe_fault(fault)
+        return self.lost
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
         """Run the micro-benchmarks of one process or of those of a job, once; a failure costs no more."""
         known = group.gpu_count in self._probed
-        if known or self._lost is not None or self.control.stopping.is_set():
+        if known or self.lost is not None or self.control.stopping.is_set():
             return
         self._probed.add(group.gpu_count)
         limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
@@ -560,14 +591,13 @@ class Launcher:
         try:
             child = self._child_of(group)
             child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
-            while not (report := self._next(child, messages.MicroDone, seen)).last:
+            while not (report := self._next(child, (messages.MicroDone,), seen)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
                 if report.finding is not None:
                     self.device_findings.append(report.finding)
         except (ChildLateError, ChildEndedError, JobOverError) as error:
-            self.close()
-            why = self._cut_short(seen, error).reason
+            why = self.cut_short(seen, error).reason
             self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
 
     def _take_micro(self, result: MicroResult) -> None:
@@ -606,6 +636,7 @@ class Launcher:
                 seed=self.plan.seed,
                 peers=peers,
                 framework=group.framework,
+                memory_share=group.memory_share,
             )
         )
         try:
@@ -638,9 +669,8 @@ class Launcher:
         """Start a process for one GPU, or the first of torchrun's, or one that stands for all of a job."""
         if group.gpu_count == 1:
             return Child(variables, self.module)
-        if self.place is not None:
-            return Child(variables, self.module, arguments=(JOINED,))
-        return Child(variables, MODULE, arguments=(f"{group.gpu_count}",))
+        of_job = JOINED if self.place is not None else f"{group.gpu_count}"
+        return Child(variables, MODULE, arguments=(of_job,))
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""
@@ -659,7 +689,7 @@ class Launcher:
         """End the process, if there is one."""
         child, self._child, self.control.child = self._child, None, None
         if child is not None:
-            self._lost = child.end() or self._lost
+            self.lost = child.end() or self.lost
             self._output = child.output()
             if child.swept:
                 self.on_event(

@@ -41,7 +41,7 @@ from gpubench.options import asked_recipe, named, options_of
 from gpubench.precisions import AMP, forcing_fewer_bits, forcing_tf32
 from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
-from gpubench.user_model import is_own
+from gpubench.user_model import SMALL_BATCH, is_own
 
 # --- what ``--to-quality`` trains, on what, and to which quality ------------------------------------------
 
@@ -166,15 +166,17 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(NamedTuple):
-    """What shares a process, or as many as it has GPUs: launch, GPUs, framework, threads.
+    """What shares a process, or as many as it has GPUs: launch, GPUs, framework, threads, memory.
 
-    Of a CPU ``threads`` are those that compute; 0 is all that the process has.
+    Of a CPU ``threads`` are those that compute; 0 is all that the process has. Of the memory it may take a
+    share, 0 to 1; None is all of it.
     """
 
     launch: int
     gpu_count: int = 1
     framework: Framework = Framework.TORCH
     threads: int = 0
+    memory_share: float | None = None
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +197,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``done`` are the cases and launches that an earlier part of the run has measured, ``has_micro`` says that
     it has the micro-benchmarks too. ``quality`` are the cases that are trained to a stated quality.
+    ``falls_back`` says that a case is measured eagerly too where no CUDA graph can hold it.
     """
 
     budget: Budget
@@ -209,6 +212,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     done: frozenset[tuple[Case, int]] = frozenset()
     has_micro: bool = False
     quality: tuple[PlannedCase, ...] = ()
+    falls_back: bool = False
 
     @property
     def has_fp32(self) -> bool:
@@ -305,6 +309,7 @@ def plan(
         micro=request.micro,
         allow_throttled=request.allow_throttled,
         peers=peers,
+        falls_back=not asked_executions(request) and budget.name != "publish",
     )
     if request.micro != "only":
         _refuse_unrun(request, device, profiles)
@@ -481,6 +486,8 @@ def batches_of(
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
     """The batch asked for; else the main one; on a CPU the small one, or 1 where a step takes seconds.
 
+    Of a model of the user's own it is that of its trace then: batch norm may not take a batch of 1.
+
     For ``max`` it is where the search begins.
     """
     if isinstance(request.batch_size, int):
@@ -490,7 +497,9 @@ def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> 
     if not on_cpu:
         return profile.main_batch
     small = profile.batches[0]
-    return small if small * profile.train_flops_per_sample <= CPU_STEP_FLOPS else 1
+    if small * profile.train_flops_per_sample <= CPU_STEP_FLOPS:
+        return small
+    return min(small, SMALL_BATCH) if is_own(profile.name) else 1
 
 
 def _batch_of_each(batch: int, gpu_count: int) -> int:

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from gpubench.discovery import load_workload
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.foreign_code import lacks_memory
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.loop import Clock, Heap
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
 from gpubench.models import (
@@ -390,6 +391,8 @@ HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.flo
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 """Of the fused kernels torch spreads these over the parts of a sharded parameter, and fails at the others."""
 
+_WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)
+
 PlaceModel = Callable[[nn.Module, Case, torch.device], nn.Module]
 
 
@@ -400,6 +403,7 @@ class Work:
     Attributes:
         scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
         cache_enabled: Autocast's weight cache: on as users have it, off inside a graph.
+        ways: How an inference turns autograd off, the first that the model can do without.
         new_tokens: Tokens that a step generates after its prompts; 0 is one forward pass.
         tokens_at_s: When each token of each generation was on the host, after its submission [s].
     """
@@ -414,6 +418,7 @@ class Work:
     cache_enabled: bool = True
     new_tokens: int = 0
     tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
+    ways: list[Callable[[], AbstractContextManager[Any]]] = field(default_factory=lambda: [*_WITHOUT_GRAD])
 
     def batch(self, index: int) -> tuple[Any, Any]:
         """The prebuilt batch of a step; batches rotate, because one alone is learned by heart."""
@@ -442,9 +447,9 @@ class Work:
         """
         if self.optimizer is not None:
             return float(result)
-        with torch.inference_mode(), self.autocast():
+        with self.ways[0](), self.autocast():
             try:
-                return float(self.loss(result, self.batch(index)[1]))
+                return float(torch.as_tensor(self.loss(result, self.batch(index)[1])).detach())
             except Exception:  # noqa: BLE001 - the author's code, given what it was not written for
                 return number_of(result)
 
@@ -466,14 +471,20 @@ def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor
 
 def number_of(outputs: Any) -> float:
     """Return the sum of the first floating tensor of a model's outputs, whatever they are; 0 without one."""
-    return next((float(t.float().sum()) for t in tensors_of(outputs) if t.is_floating_point()), 0.0)
+    return next((float(t.detach().float().sum()) for t in tensors_of(outputs) if t.is_floating_point()), 0.0)
 
 
 def infer(work: Work, inputs: Any) -> Tensor:
-    """One forward pass without a trace of autograd."""
-    with torch.inference_mode(), work.autocast():
-        outputs: Tensor = forward(work.model, inputs)
-        return outputs
+    """One forward pass without a trace of autograd, as far as the model can do without."""
+    try:
+        with work.ways[0](), work.autocast():
+            outputs: Tensor = forward(work.model, inputs)
+    except RuntimeError as error:  # a model of physics takes derivatives, a scripted one saves for backward
+        if len(work.ways) == 1 or "grad" not in str(error):
+            raise
+        del work.ways[0]
+        return infer(work, inputs)
+    return outputs
 
 
 class Turn:
@@ -656,8 +667,6 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     device at every step, which no graph allows.
     """
     options: dict[str, bool] = {"fused": True}
-    if case.execution is Execution.GRAPH:
-        options["capturable"] = True
     bound = getattr(factory, "keywords", {})
     accepted = _keywords(factory)
     options = {name: value for name, value in options.items() if name in accepted and name not in bound}
@@ -669,10 +678,20 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     if unfused or sparse or any(p.is_complex() for p in parameters):
         options.pop("fused", None)
     try:
-        return factory(parameters, **options)
+        made = factory(parameters, **options)
     except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel
         options.pop("fused", None)
-        return factory(parameters, **options)
+        made = factory(parameters, **options)
+    own = set(map(id, model.parameters()))
+    for group in getattr(made, "param_groups", ()):
+        if not own.issuperset(map(id, group["params"])):
+            raise NotHereError(
+                "the optimizer trains parameters that the model does not have: make it of those that the "
+                "factory is given"
+            )
+        if "capturable" in group and case.execution is Execution.GRAPH:
+            group["capturable"] = True
+    return made
 
 
 def is_fused(optimizer: Optimizer | None) -> bool | None:

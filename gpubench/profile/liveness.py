@@ -6,6 +6,7 @@ made and fall when it dies. ``growth`` makes of traces at a few batch sizes what
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import time
@@ -226,16 +227,23 @@ class _Made:
 
 def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) -> Task:
     """Build a task of fakes; where its author's code looks at values, build it and take the values away."""
+    cause = None
     try:
-        return workload.build(batch_size, _SEED)
+        task = workload.build(batch_size, _SEED)
     except MisuseError as error:
         if error.__cause__ is None:
             raise
         cause = error
-    with _disable_current_modes():
-        task = workload.build(batch_size, _SEED)
+        with _disable_current_modes():
+            task = workload.build(batch_size, _SEED)
     if isinstance(task.model, torch.jit.ScriptModule):
-        raise cause  # nothing takes the values of its tensors away
+        if cause is not None:
+            raise cause  # nothing takes the values of its tensors away
+        return task
+    if cause is None and all(isinstance(each, FakeTensor) for each in task.model.parameters()):
+        return task
+    with _disable_current_modes():
+        task = _apart(workload, batch_size, task)
     fakes: dict[int, Any] = {}
 
     def fake(tensor: Tensor) -> Any:
@@ -247,6 +255,17 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
         for held in (module._parameters, module._buffers):  # noqa: SLF001 - torch's own swaps refuse fakes
             held.update({name: fake(each) for name, each in held.items() if each is not None})
     return replace(task, batches=with_tensors(task.batches, fake))
+
+
+def _apart(workload: Workload, batch_size: int, task: Task) -> Task:
+    """Copy the model of a file that hands out one again and again: there it must keep its values."""
+    if task.again is None:
+        return task
+    others = workload.build(batch_size, _SEED).model.parameters()
+    if all(one is not two for one, two in zip(task.model.parameters(), others, strict=False)):
+        return task
+    model, loss = copy.deepcopy((task.model, task.loss))
+    return replace(task, model=model, loss=loss)
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:

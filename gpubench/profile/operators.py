@@ -32,7 +32,7 @@ from gpubench.profile.kernels import (
     Recorder,
     kernels_of,
 )
-from gpubench.tensors import EveryCall, storage_id, tensors_of, with_tensors
+from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of, with_tensors
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
@@ -203,8 +203,10 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         train.append(kernel)
     model.eval()
     infer = _trace_pass(lambda: forward(model, inputs))
-    first = tensors_of(inputs)[0]  # whole numbers are tokens; floats, and bytes of an image, are not
-    holds_tokens = first.dtype in {torch.int32, torch.int64}
+    # Whole numbers are tokens; floats, and bytes of an image, are not.
+    tokens = (
+        t.shape[1:].numel() if t.dtype in {torch.int32, torch.int64} else None for t in tensors_of(inputs)
+    )
     return Seen(
         train=tuple(train),
         infer=tuple(infer),
@@ -214,7 +216,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         state_bytes=state,
         optimizer=optimizer,
         blocks=block_sizes(model),
-        tokens=first.shape[1:].numel() if holds_tokens else None,
+        tokens=next(tokens, None),
         decode=task.decode,
     )
 
@@ -240,10 +242,23 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
             kept[storage_id(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
         return tensor
 
+    def keep_all(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        for tensor in tensors_in([out]):
+            keep(tensor)
+        return out
+
     set_mode(model, train=True)
     with _recording() as kernels:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = forward()
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                loss = forward()
+        except RuntimeError as error:
+            if "saved tensor hooks" not in str(error):
+                raise
+            kernels.clear()  # torch.func takes no hooks: all that is made on the way counts as kept
+            with EveryCall(keep_all):
+                loss = forward()
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise MisuseError(f"the loss is {shape}; it must be one number, a tensor of one element")

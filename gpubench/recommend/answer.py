@@ -13,7 +13,6 @@ from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import (
     BuyOrRent,
     Choice,
-    Execution,
     FindingKind,
     ParallelMode,
     PriceCondition,
@@ -28,9 +27,10 @@ from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import known_profile, load_profiles
+from gpubench.recipes import Stack
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL, costs_over
-from gpubench.recommend.choice import cheapest_to_rent, named_gpus
+from gpubench.recommend.choice import best_to_rent, named_gpus
 from gpubench.recommend.economics import HOST_HOURS_BETWEEN, SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
@@ -99,7 +99,7 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _between_named(found)
     yield from _on_doubts(found, ranking)
     yield from _as_asked(found, ranking)
-    yield from _of_what_one_has(found, ranking)
+    yield from _of_what_one_has(found, priced, ranking)
     yield from _on_owning(found, ranking)
     yield from _on_the_first(ranking.first)
     yield from _on_prices(found, priced)
@@ -205,7 +205,8 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
             what=_TRAINED[case.trainable],
             tokens=f"{case.context_tokens or profile.tokens_per_sample:,}",
             batch=batch,
-            stack="compiled PyTorch" if case.execution is Execution.COMPILE else "plain PyTorch",
+            stack=_STACKS[case.stack],
+            other=Stack.PLAIN if case.stack is Stack.FUSED else Stack.FUSED,
         )
     elif costs := token_costs(row):
         yield tell(
@@ -219,6 +220,12 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
 
 
 _TOKENS = {"prefill": "in the prompt", "decode": "generated", "forward pass": "read"}
+_STACKS = {
+    Stack.TORCH: "the plain operators of PyTorch",
+    Stack.PLAIN: "plain transformers, PEFT and bitsandbytes",
+    Stack.NO_FLASH: "plain transformers without flash attention",
+    Stack.FUSED: "the fused kernels of Liger or Unsloth",
+}
 _TRAINED = {
     Trainable.FULL: "all weights",
     Trainable.LORA: "adapters (LoRA)",
@@ -373,7 +380,7 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 # --- having and buying -------------------------------------------------------------------------------------
 
 
-def _of_what_one_has(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
     """Yield what became of each machine that the buyer named, and what rent costs beside it."""
     ranked = {found.offers[place] for place in np.flatnonzero(found.is_owned).tolist()}
     for offer, machine in found.filtered.owned.items():
@@ -386,13 +393,13 @@ def _of_what_one_has(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             yield tell(
                 "have_ranked", machine=gpus_of(choice.offer), hours=duration(choice.row.hours.value), usd=usd
             )
-    if ranking.owned and ranking.job is not None and (rent := cheapest_to_rent(found)) is not None:
+    if ranking.owned and ranking.job is not None and (rent := best_to_rent(found, priced)) is not None:
         yield tell(
             "have_or_rent",
             gpu=gpus_of(rent.offer),
             provider=plain(rent.offer.provider, 40),
-            usd=format_usd(rent.cost_usd.value),
-            hours=duration(rent.hours.value),
+            usd=format_usd(rent.row.cost_usd.value),
+            hours=duration(rent.row.hours.value),
         )
 
 

@@ -132,13 +132,6 @@ def places_of_answers(found: Eligible) -> set[int]:
     return {*best_places(found), *found.answers.values(), *beside}
 
 
-def cheapest_to_rent(found: Eligible) -> Row | None:
-    """Return the least in dollars that is to rent; None where nothing is."""
-    money = np.where(found.is_owned, np.inf, found.time_and_cost[1])
-    place = int(np.argmin(money))
-    return None if found.is_owned[place] else rows_of(found, [place])[0]
-
-
 def named_gpus(found: Eligible) -> dict[str, int | None]:
     """Return the place of the least in dollars of each GPU that was named, where a few were; None of none."""
     names = found.request.gpus

@@ -30,7 +30,7 @@ from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.factors import Reason, cooling_of, factor_filters
 from gpubench.recommend.hosts import GATES, Gate, HostNeed, lacks
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
-from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
+from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
 from gpubench.specs import NO_GPU_NEAR, known_keys, load_specs, nearest_keys
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
@@ -440,7 +440,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
             Filter(
                 "the setting max-usd-per-hour",
                 lambda o, _: (
-                    f"{format_usd(expected_usd_per_hour(o, market))} an hour, above {format_usd(most)}"
+                    f"{format_usd(prices_of([o], market).expected.item())} an hour, above {format_usd(most)}"
                 ),
                 suspects=lambda offers: prices_of(offers, market).expected > most,
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -25,14 +25,12 @@ from gpubench.recommend.choice import (
     places_of_answers,
     places_of_named,
 )
-from gpubench.recommend.commitments import on_commitments
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import recorded
-from gpubench.recommend.interruptions import on_interruptions
 from gpubench.recommend.lines import in_words
 from gpubench.recommend.owning import against_rent
-from gpubench.recommend.question import as_understood
+from gpubench.recommend.paying import on_commitments, on_interruptions
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, best_places, one_a_gpu, owned, rows_of
 from gpubench.recommend.speeds import Drawer
@@ -73,13 +71,14 @@ def judge_offers(
     in_order = sorted({*shown.tolist(), *places_of_answers(found)})
     made = dict(zip(in_order, rows_of(found, in_order), strict=True))
     ranking = _answer(found, made, priced, shown)
+    buys = found.is_owned.all()
     told = [
         *(Told("answer", text, FIRST) for text in in_words(ranking)),
         *notes,
         *on_commitments(found),
         *on_interruptions(request, [each.offer for each in answered(ranking)]),
         *facts(found, priced, ranking),
-        *_jobs_of_rent(found, priced, ranking.first),
+        *(jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
     ]
     return msgspec.structs.replace(ranking, sentences=sentences_of(told))
 
@@ -164,10 +163,37 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     )
 
 
-def _jobs_of_rent(found: Eligible, priced: Candidates, first: Choice) -> Iterator[Told]:
-    """Yield how many of these jobs renting does for what the first purchase costs."""
-    rent = best_to_rent(found, priced) if found.is_owned.all() and first.purchase_usd else None
-    if rent is not None and rent.row.cost_usd.value:
-        jobs = math.floor((first.purchase_usd or 0.0) / rent.row.cost_usd.value)
+def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
+    """Yield how many of these jobs renting does for a sum."""
+    if usd and rent is not None and rent.row.cost_usd.value:
         gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
-        yield tell("buy_or_rent", gpu=gpu, jobs=f"{jobs:,}")
+        yield tell("buy_or_rent", gpu=gpu, jobs=f"{math.floor(usd / rent.row.cost_usd.value):,}")
+
+
+_NOT_ASKED = frozenset(
+    {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
+)
+"""Fields that say where things are, how much is shown, and the day, which the document has of its own."""
+
+
+def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
+    """Return what was asked by the options' names in Python, defaults filled in; no path is among it.
+
+    Args:
+        request: A checked request.
+        workloads: Its workloads by the names that their cases bear: a model of one's own is asked for by its
+            file.
+    """
+    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _NOT_ASKED}
+    by_name = zip(workloads, request.workload_names, strict=True)
+    return fields | {
+        "workloads": workloads,
+        "mix": {name: request.mix[asked] for name, asked in by_name if request.mix},
+        "jobs": "ddp" if request.one_job_over_all_gpus else "independent",
+        "samples": request.job_samples,
+        "spot_lost": request.spot_lost_share,
+        "host_lost": request.host_lost_share,
+        "startup_minutes": request.rented_startup_minutes,
+        "billing_minutes": request.billing_unit_minutes,
+        "sort": objective.sorted_by(request),
+    }

@@ -110,16 +110,6 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     return Prices(expected, sigma, groups.codes, name)
 
 
-def expected_usd_per_hour(offer: Offer, market: Market) -> float:
-    """Return what a buyer should expect to pay for an offer [USD/h of the instance]."""
-    listed = float(offer.price_usd_per_hour)
-    asks = market.asks.get((offer.gpu_key, offer.pricing))
-    is_of_a_host = offer.kind == "marketplace" and offer.provider not in SETS_ITS_PRICES
-    if asks is None or not is_of_a_host or listed <= 0:
-        return listed
-    return _ask(listed, offer.gpu_count, asks, age_days(offer.price_date, market.today))[0]
-
-
 class DrawnPrices(NamedTuple):
     """The price of N rows in every joint draw, taken some rows at a time: of 1,500 rows all are 24 MB.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
@@ -31,7 +30,7 @@ from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import FilterResult, sift
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError
-from gpubench.recommend.judge import judge_offers, sentences_of
+from gpubench.recommend.judge import jobs_of_rent, judge_offers, sentences_of
 from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
@@ -129,7 +128,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
         with_pc = None
     renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
     ranking = ranked(renting, only)
-    usd, cheapest = format_price(sum_usd), ranking.answers["cheapest"].row
+    usd = format_price(sum_usd)
     opening = [tell("buy_nothing", usd=usd)]
     if with_pc is not None and with_pc.source == "own":
         host_usd = hosts()[0].price_usd if request.host_usd is None else request.host_usd
@@ -143,10 +142,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
                 hours=format_duration((with_pc.row.hours.value or 0.0) * SECONDS_PER_HOUR),
             ),
         ]
-    if cheapest.cost_usd.value:
-        jobs = math.floor(sum_usd / cheapest.cost_usd.value)
-        gpu = f"{gpus_of(cheapest.offer)} at {plain(cheapest.offer.provider, 30)}"
-        opening.append(tell("buy_or_rent", gpu=gpu, jobs=f"{jobs:,}"))
+    opening += jobs_of_rent(sum_usd, ranking.answers["cheapest"].choice)
     sentences = (*sentences_of(opening), *ranking.sentences)
     return msgspec.structs.replace(ranking, sentences=sentences, max_purchase_usd=sum_usd)
 

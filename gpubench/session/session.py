@@ -551,7 +551,7 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
             )  # torchrun's other processes are still there
             came = map(capability.newcomers, (device, *others))
             state = msgspec.structs.replace(state, findings=together(state.findings, *came))
-        state = finished(state, made, stopped=stopped)
+        state = finished(state, launcher.plan, stopped=stopped)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
 
@@ -596,11 +596,15 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
-    """Put beside the measurements what the child has said of its libraries and of the device itself."""
+    """Put beside the measurements what the child has said of its libraries and of the device itself.
+
+    Cases that the launcher has added count as planned.
+    """
     ready = launcher.ready
     forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
     return msgspec.structs.replace(
         state,
+        planned=tuple(planned.case for planned in launcher.plan.cases),
         environment=environment(prepared.device, ready) if ready else state.environment,
         findings=together(
             state.findings, ready.findings if ready else (), (*launcher.device_findings, *forced)

@@ -142,6 +142,13 @@ def test_a_cpu_gets_eager_the_quick_budget_and_batches_it_can_do(cpu, profiles):
     assert (made.budget.name, made.budget.warmup_steps) == ("quick", 5)
 
 
+def test_a_heavy_model_of_ones_own_has_the_batch_of_its_trace_on_a_cpu(cpu, profiles):
+    """Batch norm over one value takes no batch of 1 in training."""
+    own = msgspec.structs.replace(profiles["vgg16"], name="mine.py")
+    made = plan(RunRequest(workloads=("./mine.py",)), cpu, {"./mine.py": own})
+    assert {planned.case.batch_size for planned in made.cases} == {2}
+
+
 def test_a_cpu_without_bf16_instructions_gets_fp32_alone_and_says_why_when_asked(cpu, profiles):
     plain = msgspec.structs.replace(cpu, tensor_core_precisions=())
     assert {p.case.precision for p in plan(RunRequest(), plain, profiles).cases} == {Precision.FP32}

@@ -22,13 +22,10 @@ def test_a_commitment_pays_from_the_share_of_the_price_on_demand():
     found = rank_of(prices, RATES, commit="1y")
     text = said(found)
     assert (
-        "costs $2.00 committed for 1 year, paid day and night, against $3.20 on demand at gcp: "
-        "the commitment pays from 62 % use on."
+        "at gcp costs $2.00 committed for 1 year, paid day and night. Against $3.20 on demand at gcp "
+        "a commitment of 1 year pays from 62 % use on."
     ) in text
-    assert (
-        "for 3 years, paid day and night, against $3.20 on demand at gcp: the commitment pays from 40 %"
-        in text
-    )
+    assert "Against $3.20 on demand at gcp a commitment of 3 years pays from 40 % use on." in text
     assert "No price for 1 year is known of aws." in text
     assert {row.offer.term_years for row in found.rows} == {None, 1}
     assert "ommitment" not in said(rank_of(prices, RATES))
@@ -41,8 +38,8 @@ def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
         offer(H100, 1.9, provider="lambda"),
     ]
     text = said(rank_of(prices, RATES, commit="1y"))
-    assert "at gcp: the commitment pays from 62 % use on." in text
-    assert "against $1.90 on demand at lambda: the commitment never pays." in text
+    assert "Against $3.20 on demand at gcp a commitment of 1 year pays from 62 % use on." in text
+    assert "Against $1.90 on demand at lambda a commitment of 1 year never pays." in text
 
 
 def test_where_no_term_is_known_that_is_said_and_nothing_else():

@@ -18,7 +18,7 @@ from gpubench.offers.refresh import refresh
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.offers.sources import Quote
 from gpubench.recommend.owning import card_share, offer_of
-from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
+from gpubench.recommend.prices import Market, drawn_prices, prices_of
 from gpubench.recommend.request import Range
 from gpubench.sections.answer import screen
 from gpubench.torch_builds import read_on
@@ -35,6 +35,10 @@ ASKS = Asks(
     provider_count=2,
 )
 MARKET = Market(TODAY, {(H100, Pricing.ON_DEMAND): ASKS}, drift=0.3)
+
+
+def expected_usd_per_hour(offer, market):
+    return float(prices_of([offer], market).expected[0])
 
 
 def drawn(*offers):

@@ -103,6 +103,11 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
             staticmethod(_grouped(torch.optim.Optimizer._group_tensors_by_device_and_dtype, device)),
         ),
         (
+            torch.nn.utils.clip_grad,
+            "_group_tensors_by_device_and_dtype",
+            _grouped(torch.nn.utils.clip_grad._group_tensors_by_device_and_dtype, device),
+        ),
+        (
             torch.utils.checkpoint,
             "_allowed_determinism_checks_to_fns",
             _told(torch.utils.checkpoint._allowed_determinism_checks_to_fns, device),
@@ -133,13 +138,18 @@ def _work(machine: Machine) -> dict[str, Any]:
 
     return {
         "synchronize": lambda device=None: machine.drain(),
-        "Stream": lambda *_, **__: machine.new_stream(),
-        "Event": lambda enable_timing=False, **_: Event(machine, enable_timing),
+        "Stream": _type(lambda _, *__, **___: machine.new_stream()),
+        "Event": _type(lambda _, enable_timing=False, **__: Event(machine, enable_timing)),
         "current_stream": lambda device=None: machine.stream,
         "default_stream": lambda device=None: machine.default,
         "stream": stream,
         "is_current_stream_capturing": lambda: machine.capture_of(machine.stream) is not None,
     }
+
+
+def _type(new: Callable[..., Any]) -> type:
+    """A class that makes something else: libraries name streams in their annotations."""
+    return type("Made", (), {"__new__": new})
 
 
 def _accelerator(machine: Machine) -> dict[str, Any]:

@@ -67,8 +67,8 @@ MUTANTS = (
     Mutant(
         name="the optimizer of a graph is not capturable",
         file=STEP,
-        old='        options["capturable"] = True',
-        new="        pass",
+        old='            group["capturable"] = True',
+        new="            pass",
         misleads="graph rows of Adam are refused",
         killer="test_capture.py::test_a_replay_trains_as_eager_steps_do",
     ),
@@ -83,8 +83,8 @@ MUTANTS = (
     Mutant(
         name="inference keeps what backward would need",
         file=STEP,
-        old="    with torch.inference_mode(), work.autocast():\n        outputs",
-        new="    with work.autocast():\n        outputs",
+        old="        with work.ways[0](), work.autocast():\n            outputs",
+        new="        with work.autocast():\n            outputs",
         misleads="inference needs the memory of training, and seems not to fit",
         killer="test_steps.py::test_an_inference_keeps_nothing_for_a_backward_pass",
     ),
@@ -871,7 +871,7 @@ MUTANTS = (
     Mutant(
         name="a spent process tries the next batch",
         file=f"{MEASURE}launcher.py",
-        old="        if tried.spent:\n",
+        old="        if isinstance(answer, messages.CaseDone | messages.Proven) and answer.spent:\n",
         new="        if False:\n",
         misleads="as above",
         killer="test_batch_search.py::test_a_batch_that_did_not_fit_leaves_its_process_to_no_other",

@@ -53,7 +53,13 @@ Source: aten/src/ATen/native/cuda/CUDAScalar.cu (_local_scalar_dense), aten/src/
 aten/src/ATen/native/cuda/Unique.cu; aten/src/ATen/native/cuda/Equal.cpp asks for an item, and masked_select
 (aten/src/ATen/native/cuda/IndexKernel.cpp) indexes by its mask.
 """
-_BY_INDEX = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})
+_BY_INDEX = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
+"""Operators that take their indices from the host too. Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp,
+make_info."""
+_LENGTHS_ON_HOST = frozenset({"aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward"})
+"""Operators that read lengths on the host. Source: aten/src/ATen/native/PackedSequence.cpp, checkLongTensor."""
+_PACK = "aten::_pack_padded_sequence"
+"""Its second result, the sizes of the batches, lies on the host. Source: aten/src/ATen/native/PackedSequence.cpp."""
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 """Products whose float32 operands TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
 _REDUCED = (torch.float16, torch.bfloat16)
@@ -68,8 +74,11 @@ Source: aten/src/ATen/native/cuda/Normalization.cu, batch_norm_cuda.
 """
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Functions that run on cuDNN on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp."""
+_OF_PACKED = frozenset({"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"})
+"""Operators that take the sizes of packed batches from the host. Source: aten/src/ATen/native/RNN.cpp, ONE_HIDDEN_RNN."""
 _LAYERS_ARGUMENT, _DROPOUT_ARGUMENT, _TRAIN_ARGUMENT = 4, 5, 6
-"""Places in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...).
+"""Places in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...); of a packed sequence the sizes
+of its batches stand after it.
 
 Source: torch/nn/modules/rnn.py, LSTM.forward.
 """
@@ -164,6 +173,7 @@ class Device:
         self.inside = 0
         """How deep in a function that was given, or asked for, something on the device."""
         self.moving = False
+        self.on_host = False
         self.random_state = torch.Generator().manual_seed(0).get_state()
         self.dropout: RecurrentDropout | None = None
         self._workspaces: dict[int, memory.Block] = {}
@@ -226,7 +236,9 @@ class Device:
         tensors = _operands(args, kwargs)
         blocks = self.blocks
         there = [b for t in tensors if (b := blocks.get(_storage(t)._cdata)) is not None]
-        if not (there or self.moving or (not tensors and (self.inside or _in_backward()))):
+        if not (
+            there or self.moving or (not tensors and (self.inside or (_in_backward() and not self.on_host)))
+        ):
             return func(*args, **kwargs)
         kind = kind_of(func)
         if kind.view:
@@ -250,15 +262,15 @@ class Device:
             self.machine.launch(kind.name)
         rounded = kind.takes_tf32 and self.rounds(kind)
         out = self._compute(kind, func, args, kwargs, rounded=rounded)
-        self._note(out, written, recorder)
+        self._note(kind.name, out, written, recorder)
         if recorder is not None:
             recorder.record(func, args, kwargs, out, random=kind.random, rounded=rounded)
         return out
 
-    def _note(self, out: Any, written: Sequence[Tensor], recorder: Recorder | None) -> None:
+    def _note(self, name: str, out: Any, written: Sequence[Tensor], recorder: Recorder | None) -> None:
         """Let what an operator made lie on the device, and mark what it wrote."""
         blocks = self.blocks
-        for made in _made(out):
+        for made in _made(out)[: 1 if name == _PACK else None]:
             storage = _storage(made)
             if storage._cdata not in blocks:  # else it was written, or handed back as it was (aten::type_as)
                 self.adopt(storage, recorder)
@@ -315,9 +327,10 @@ class Device:
 
         A host scalar without dimensions may take part: aten/src/ATen/TensorIterator.cpp, compute_types.
         """
-        if self.moving or kind.indexes:
+        if self.moving or kind.indexes or kind.name in _LENGTHS_ON_HOST:
             return
-        if any(t.dim() for t in tensors if not self.holds(t)):
+        sizes = kind.name in _OF_PACKED
+        if any(t.dim() for t in tensors if not (self.holds(t) or (sizes and t.dtype is torch.int64))):
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
                 f"({kind.name})"
@@ -547,6 +560,8 @@ class Functions(TorchFunctionMode):
             "pin_memory": lambda func, args, kwargs: device.pin(args[0].clone()),
             "is_pinned": lambda func, args, kwargs: device.is_pinned(args[0]),
             "binary_cross_entropy": self._banned,
+            "ctc_loss": self._connectionist,
+            "backward": self._backward,
             "tensor": self._from_host,
             "as_tensor": self._from_host,
         } | dict.fromkeys(_RECURRENT, self._recurrent)
@@ -647,6 +662,23 @@ class Functions(TorchFunctionMode):
         with self.device.here():
             return func(*args, **kwargs)
 
+    def _backward(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Source: torch/csrc/autograd/engine.cpp, Engine::execute: what it makes lies where its root does."""
+        before, self.device.on_host = self.device.on_host, not self.device.holds_any(_operands(args, {}))
+        try:
+            return self._plain(func, args, kwargs)
+        finally:
+            self.device.on_host = before
+
+    def _connectionist(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Lengths may lie on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss: it moves them itself."""
+        if self.device.holds(args[0]):
+            lengths = (
+                n if self.device.holds(n) else self.device.upload(n, non_blocking=False) for n in args[2:4]
+            )
+            args = (*args[:2], *lengths, *args[4:])
+        return self._plain(func, args, kwargs)
+
     def _recurrent(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A recurrent layer: cuDNN keeps what its backward needs in training mode alone.
 
@@ -655,10 +687,13 @@ class Functions(TorchFunctionMode):
         """
         if not self.device.holds(args[0]):
             return func(*args, **kwargs)
-        drops = args[_TRAIN_ARGUMENT] and args[_DROPOUT_ARGUMENT] > 0 and args[_LAYERS_ARGUMENT] > 1
+        is_packed = isinstance(args[3], list | tuple)
+        places = (_TRAIN_ARGUMENT, _DROPOUT_ARGUMENT, _LAYERS_ARGUMENT)
+        trains, dropout, layers = (args[place + is_packed] for place in places)
+        drops = trains and dropout > 0 and layers > 1
         with self.device.here(), self.device.drawing_recurrently() if drops else nullcontext():
             out = func(*args, **kwargs)
-        if not args[_TRAIN_ARGUMENT]:
+        if not trains:
             for tensor in _tensors((out,)):
                 if tensor.requires_grad:
                     tensor.register_hook(_not_in_training)
@@ -666,7 +701,9 @@ class Functions(TorchFunctionMode):
 
 
 def _storage(tensor: Tensor) -> Any:
-    """Where a tensor lies; a sparse one where its values do."""
+    """Where a tensor lies; a sparse one where its values do, and one that torch.func wraps where the inner one does."""
+    while type(tensor) is Tensor and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     return (tensor if tensor.layout is torch.strided else tensor._values()).untyped_storage()
 
 

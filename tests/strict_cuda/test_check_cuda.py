@@ -17,8 +17,9 @@ from patience import Stopwatch
 
 from gpubench.cuda_check import run as cuda_check
 from gpubench.cuda_check.judge import confirms, cut_off, failed, judge, read_check
-from gpubench.cuda_check.run import PHASE_LIMITS_S, STEPS, Amounts, check_cuda
+from gpubench.cuda_check.run import STEPS, Amounts, check_cuda
 from gpubench.errors import NoDeviceError
+from gpubench.measure.launcher import PHASE_LIMITS_S
 from gpubench.models import PartState, Status
 from strict_cuda.conftest import BRIEF
 

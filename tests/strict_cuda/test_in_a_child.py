@@ -10,6 +10,7 @@ import time
 import msgspec
 import pytest
 from command import gpubench
+from own_kinds import HEAD, KINDS
 
 from gpubench.cli.progress import Shown
 from gpubench.measure import messages
@@ -46,6 +47,26 @@ def test_a_torch_for_a_newer_cuda_than_the_driver_knows_is_refused(gpu_environme
     done = gpubench(gpu_environment(cuda="14.0"), "run", "--quick", "--device", "cuda", "cnn")
     assert done.returncode == 3
     assert "newer CUDA" in done.stderr
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_model_that_no_graph_can_hold_is_measured_eagerly_unless_a_graph_was_asked_for(
+    gpu_environment, tmp_path, asked
+):
+    model = tmp_path / "mine.py"
+    model.write_text(HEAD + KINDS["carried"], encoding="utf-8")
+    options = ("--execution", "graph") if asked else ()
+    command = ("run", str(model), "--quick", "--device", "cuda", "--precision", "fp32", "--micro", "none")
+    done = gpubench(gpu_environment(), *command, *options, "--json", "--results", str(tmp_path / "results"))
+    document = json.loads(done.stdout)
+    rows = {row["case"]["execution"]: row for row in document["measurements"]}
+    assert rows["graph"]["status"] == "unsupported"
+    assert "carries tensors from step to step" in rows["graph"]["reason"]
+    planned = [case["execution"] for case in document["planned"]]
+    if asked:
+        assert (rows.keys(), planned, done.returncode) == ({"graph"}, ["graph"], 4)
+    else:
+        assert (rows["eager"]["status"], planned, done.returncode) == ("ok", ["graph", "eager"], 0)
 
 
 def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environment, tmp_path):

@@ -10,6 +10,7 @@ from own_kinds import (
     ARGUMENTS,
     CARRIES,
     HEAD,
+    HOST_LENGTHS,
     KINDS,
     NAMES_ITSELF,
     NESTED,
@@ -76,10 +77,12 @@ def test_each_kind_trains(measured, kind, execution):
     [
         *NAMES_ITSELF,
         *ARGUMENTS,
+        *HOST_LENGTHS,
         *OPTIMIZERS,
         *PLACES,
         "one model",
         "frozen",
+        "inner loop",
         "sparse gradients",
         "sparse buffer",
     ],
@@ -95,6 +98,31 @@ def test_each_kind_trains_as_in_a_plain_loop(measured, kind):
 def test_a_graph_is_refused_where_the_model_carries_tensors_on_in_new_memory(measured, kind):
     assert measured(KINDS[kind]).status is Status.OK
     done = measured(KINDS[kind], execution=Execution.GRAPH)
+    assert done.status is Status.UNSUPPORTED
+    assert "carries tensors from step to step" in done.reason
+
+
+@pytest.mark.parametrize("kind", sorted(OPTIMIZERS.keys() - {"hooks"}))  # its schedule turns on the host
+def test_any_optimizer_is_captured_that_torch_can_capture(measured, kind):
+    done = measured(KINDS[kind], execution=Execution.GRAPH)
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    assert done.launch.graph_error == 0.0
+
+
+def test_an_optimizer_of_other_parameters_than_it_is_given_is_refused(measured):
+    """The file keeps its one model, which is copied for each case."""
+    source = pair(optimizer="lambda _: torch.optim.SGD(net.parameters(), lr=0.1)")
+    done = measured(source.replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):"))
+    assert done.status is Status.UNSUPPORTED
+    assert "make it of those that the factory is given" in done.reason
+
+
+def test_a_state_that_hardly_tells_in_the_loss_is_known_to_be_carried_on(measured):
+    """Twenty steps of an LSTM all but forget what it began with."""
+    source = KINDS["carried"]
+    long = source.replace("torch.randn(n, 5, 8)", "torch.randn(n, 40, 8)")
+    assert long != source
+    done = measured(long, execution=Execution.GRAPH)
     assert done.status is Status.UNSUPPORTED
     assert "carries tensors from step to step" in done.reason
 
@@ -122,6 +150,13 @@ def test_what_draws_in_its_forward_pass_is_not_held_against_other_draws_and_says
     assert [f.kind for f in launch.findings if f.kind is FindingKind.NO_REFERENCE] == [
         FindingKind.NO_REFERENCE
     ]
+
+
+@pytest.mark.parametrize("kind", ["derivative", "scripted"])
+def test_a_model_infers_with_as_much_of_autograd_as_it_cannot_do_without(measured, kind):
+    done = measured(KINDS[kind], task=TaskKind.INFER)
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    assert done.launch.reference_error <= Precision.TF32.facts.loss_error
 
 
 @pytest.mark.parametrize("kind", [*OTHERWISE_IN_INFERENCE, "centers", "dict"])

@@ -38,6 +38,11 @@ def warm() -> None:
     torch.cuda.synchronize()
 
 
+def test_streams_and_events_are_named_in_annotations(device):
+    assert torch.cuda.Stream | None
+    assert torch.cuda.Event | None
+
+
 def test_tensors_say_where_they_are_and_do_not_mix(device):
     here, there = torch.zeros(2), torch.zeros(2, device="cuda")
     assert (there.device, there.is_cuda, here.is_cuda) == (torch.device("cuda", 0), True, False)
@@ -50,6 +55,16 @@ def test_tensors_say_where_they_are_and_do_not_mix(device):
         there.numpy()
     assert not there.cpu().is_cuda
     assert there.tolist() == [0.0, 0.0]
+
+
+def test_a_backward_pass_on_the_host_stays_there(device):
+    """The gradient of a clamp makes a tensor of nothing."""
+    here = torch.randn(4, requires_grad=True)
+    here.clamp_min(0.5).sum().backward()
+    assert not here.grad.is_cuda
+    there = torch.randn(4, device="cuda", requires_grad=True)
+    there.clamp_min(0.5).sum().backward()
+    assert there.grad.is_cuda
 
 
 def test_what_the_autocast_of_cuda_bans_is_refused(device):

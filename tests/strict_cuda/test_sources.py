@@ -27,7 +27,7 @@ OWN = {
     },
     "tensors": {
         "CUDA", "CPU", "Kind", "Functions._plain", "_storage", "_kinds", "kind_of", "_learn", "Block", "Device", "Device.__init__", "Device._note",
-        "_BY_INDEX", "_PLAIN", "_made", "_gather", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
+        "_PLAIN", "_made", "_gather", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
         "Device._compute", "Device._mark", "Device.here", "Device.adopt.gone", "computed", "Kernels", "Functions",
         "Kernels.__init__", "Kernels.__torch_dispatch__", "Functions.__init__", "Functions.__torch_function__",
         "Functions._property", "Functions._to_host", "_chosen", "_tensors", "_mapped", "_reduced_format", "_rounded",
@@ -39,7 +39,7 @@ OWN = {
     "profiler": {"profiler", "profiler.profile.__init__", "profiler.profile.__enter__"},
     "install": {
         "installed", "replacements", "_autocast.autocast", "_autocast.autocast.__init__", "_grouped.grouped",
-        "_told.told", "_told.told.of", "_on_the_device.method", "_without_nccl.init",
+        "_told.told", "_told.told.of", "_type", "_on_the_device.method", "_without_nccl.init",
     },
 }  # fmt: skip
 """What is no rule of CUDA: how the fake keeps, names and finds things."""

@@ -62,7 +62,7 @@ def test_each_kind_is_checked_and_steps(load, kind):
     work = made()
     expected = guards.expected_of(task, case)
     assert (expected.unchecked is not None) is (kind in RANDOM)
-    assert expected.is_whole is (kind in {"not cut", "edges"})
+    assert expected.is_whole is (kind in {"not cut", "edges", "nodes", "moves its tensors"})
     error = guards.reference_errors(work, task, expected).loss
     assert error is None if kind in RANDOM else error <= Precision.AMP_BF16.facts.loss_error
     work = made()  # as the check may leave its traces in the model
@@ -238,3 +238,19 @@ def test_every_tensor_is_found_and_the_rest_passes_through(load):
     assert [t.numel() for t in tensors_of(packed)] == [5, 3]  # the values, and the sizes of the batches
     for kind, count in (("list by sample", 2 * BATCH), ("dict", 2), ("dataclass", 2), ("moves itself", 2)):
         assert len(tensors_of(load(KINDS[kind]).build(BATCH, 0).batches[0][1])) == count
+
+
+@pytest.mark.parametrize("kind", ["moves its tensors", "nodes", "packed sequence", "by name", "inner loop"])
+def test_inputs_and_steps_of_any_form_are_traced(load, kind):
+    profile = profile_workload(load(KINDS[kind]))
+    assert profile.parameters > 0
+    assert profile.train_flops_per_sample > 0
+
+
+def test_the_one_model_of_a_file_keeps_its_values_through_a_trace(load):
+    """Its inputs lie in the file too, so that the memory of a step cannot be traced as it is built."""
+    source = KINDS["one model"].replace("torch.randn(n, 8),", "DATA[:n],")
+    workload = load("DATA = torch.randn(512, 8)\n" + source)
+    profile_workload(workload)
+    task = workload.build(BATCH, 0)
+    assert float(task.loss(task.model(task.batches[0][0]), task.batches[0][1]).detach()) > 0

@@ -1,18 +1,26 @@
-"""What a commitment costs against renting on demand, and from which use on it pays."""
+"""What other ways of paying come to: a commitment by its use, spot by its interruptions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 
+import msgspec
 import numpy as np
 
+from gpubench.folders import data_table
 from gpubench.labels import gpu_name
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers
+from gpubench.recommend.economics import (
+    USUAL_HOURS_BETWEEN,
+    checkpoint_interval_hours,
+    lost_to_interruptions,
+)
 from gpubench.recommend.eligible import Eligible
-from gpubench.recommend.request import COMMITMENTS
+from gpubench.recommend.request import COMMITMENTS, RankRequest
 from gpubench.sentences import Told, tell
-from gpubench.units import count, format_percent, format_usd, listing, plain
+from gpubench.units import count, format_number, format_percent, format_usd, listing, plain
 
 MOST_SELLERS = 3
 """Sellers named that state no price for a term."""
@@ -62,16 +70,67 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
     )
     there = on_demand.where(on_demand.provider.equals(offer.provider))
     rivals = [each[int(np.argmin(each.usd_per_gpu_hour))] for each in (there, on_demand) if len(each)]
-    usd = offer.usd_per_gpu_hour
+    if rivals:
+        gpu, provider = gpu_name(offer.gpu_key), plain(offer.provider, 30)
+        yield tell(
+            "commit_price", gpu=gpu, provider=provider, term=term, usd=format_usd(offer.usd_per_gpu_hour)
+        )
     for rival in dict.fromkeys(rivals):
-        share = usd / rival.usd_per_gpu_hour
+        share = offer.usd_per_gpu_hour / rival.usd_per_gpu_hour
         yield tell(
             "commit_pays" if share < 1 else "commit_never",
-            gpu=gpu_name(offer.gpu_key),
-            provider=plain(offer.provider, 30),
             term=term,
-            usd=format_usd(usd),
-            on_demand_usd=format_usd(rival.usd_per_gpu_hour),
-            other=plain(rival.provider, 30),
             share=format_percent(share),
+            usd=format_usd(rival.usd_per_gpu_hour),
+            other=plain(rival.provider, 30),
         )
+
+
+# --- spot ------------------------------------------------------------------------------------------------
+
+
+class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one GPU at one provider.
+
+    Attributes:
+        month_class: Share of the machines that were taken away in a month, the worst of six regions.
+        traced_per_hour: Interruptions in an hour of one machine in a published trace, the worst of the zones.
+    """
+
+    provider: str
+    gpu_key: str
+    month_class: str | None = None
+    month_date: str | None = None
+    traced_per_hour: float | None = None
+    traced_date: str | None = None
+    source: str
+
+
+@cache
+def _seen() -> dict[tuple[str, str], Interruptions]:
+    return {(each.provider, each.gpu_key): each for each in data_table("interruptions.csv", Interruptions)}
+
+
+def on_interruptions(request: RankRequest, answers: Iterable[Offer]) -> Iterator[Told]:
+    """Yield what is assumed of interruptions where an answer is a spot machine, and what was seen there."""
+    spot = [offer for offer in answers if offer.pricing is Pricing.SPOT]
+    if not spot or request.spot_lost is not None:
+        return
+    rate = 1 / USUAL_HOURS_BETWEEN
+    yield tell(
+        "spot_risk",
+        hours=f"{USUAL_HOURS_BETWEEN:g}",
+        minutes=format_number(60 * checkpoint_interval_hours(rate), 2),
+        share=format_percent(lost_to_interruptions(rate)),
+    )
+    machines = dict.fromkeys((offer.provider, offer.gpu_key) for offer in spot)
+    for seen in filter(None, map(_seen().get, machines)):
+        if seen.month_class and seen.month_date:
+            gpu = gpu_name(seen.gpu_key)
+            yield tell(
+                "spot_seen", provider=seen.provider, gpu=gpu, share=seen.month_class, day=seen.month_date
+            )
+        if seen.traced_per_hour and seen.traced_date:
+            share = format_percent(lost_to_interruptions(seen.traced_per_hour))
+            rate_words = format_number(seen.traced_per_hour, 2)
+            yield tell("spot_traced", day=seen.traced_date, rate=rate_words, share=share)
