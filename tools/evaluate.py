@@ -609,7 +609,6 @@ DAY = date(2026, 11, 20)
 DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
 FEWEST_GPUS = 4
 JOB_USD = 100.0
-H100 = "nvidia-h100"
 
 # Rows of a setting, one a GPU, to the place of the one that is chosen; None where it names none of them.
 Way = Callable[[Indices], int | None]
@@ -704,7 +703,7 @@ def ways_of(settings: Settings) -> Mapping[str, Way]:
         return lambda rows: int(np.argmin(cost[rows]))
 
     def always_h100(rows: Indices) -> int | None:
-        found = [place for place, row in enumerate(rows) if table.gpu_key[row].startswith(H100)]
+        found = [place for place, row in enumerate(rows) if table.gpu_key[row].startswith("nvidia-h100")]
         return min(found, key=lambda place: usd[rows[place]], default=None)
 
     return {
@@ -763,9 +762,8 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     columns = {}
     for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, request.HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
-        off = map(in_the_mean, disappointments(settings))
         by = f"dollars and ${worth:g} an hour" if worth else "dollars"
-        columns[f"{words}, {by}"] = [*regret_cells(settings), *off]
+        columns[f"{words}, {by}"] = [*regret_cells(settings), *map(in_the_mean, disappointments(settings))]
     names = [
         *ways_of(settings),
         "disappointment, named",

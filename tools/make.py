@@ -54,8 +54,7 @@ def traced() -> Iterator[Member]:
 def _likely(step: StepMemory) -> StepMemory:
     """The step with only those of its lines that are the highest at some length."""
     highest = {step.peak(units) for units in range(1, MOST_UNITS + 1)}
-    lines = tuple(line for line in step.lines if line in highest)
-    return msgspec.structs.replace(step, lines=lines)
+    return msgspec.structs.replace(step, lines=tuple(line for line in step.lines if line in highest))
 
 
 def _between(low: StepMemory, high: StepMemory, share: float) -> StepMemory:
@@ -241,11 +240,10 @@ if __name__ == "__main__":
     if asked.table == "profiles":
         profiles = traced_again(asked.names)
         files.write_file(folders.data_path(cache.PROFILES_FILE), files.table_json(profiles))
-        for profile in profiles:
-            if profile.name in asked.names and profile.memory_untraced:
-                print(f"{profile.name}: no memory was traced: {profile.memory_untraced}")
+        for each in (made for made in profiles if made.name in asked.names and made.memory_untraced):
+            print(f"{each.name}: no memory was traced: {each.memory_untraced}")
     elif asked.table == "capacity":
         files.write_file(folders.data_path(CAPACITY_FILE), files.table_json(tuple(traced())))
     else:
-        allowance = fit_allowance(load_readings(), fitted=today.today().isoformat())
-        files.write_file(folders.data_path(ALLOWANCE_FILE), files.table_json(allowance))
+        fitted = files.table_json(fit_allowance(load_readings(), fitted=today.today().isoformat()))
+        files.write_file(folders.data_path(ALLOWANCE_FILE), fitted)

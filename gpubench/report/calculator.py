@@ -140,6 +140,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         budget_usd=None,
         deadline_hours=None,
         relative=False,
+        draws=1,  # the page draws by itself
         rent_or_buy="buy" if asked.buys else None,
     )
     every = Offers.of(table.offers)

@@ -274,3 +274,9 @@ def test_a_kind_may_be_written_as_people_write_it(write_table, tmp_path, written
 def test_the_source_that_a_ranking_names_is_a_kind_that_a_table_takes():
     kinds = {quotes.read_kind(source) for source in get_args(Source) if source != "own"}
     assert kinds == {"vm", "marketplace"}
+
+
+def test_a_list_of_offers_says_who_knows_what_is_free():
+    command = [sys.executable, "-m", "gpubench", "offers", "list", "--gpu", "l4"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "Only its provider knows whether a machine is free now." in done.stdout + done.stderr

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from gpubench import sentences
 from gpubench.cli.output import answer, print_json, say
 from gpubench.errors import ExitCode
 from gpubench.offers import dates, listing, refresh, snapshot, sources
@@ -60,7 +61,8 @@ def _summary(
     stale, old = (sum(row.freshness == age for row in rows) for age in ("stale", "not current"))
     ages = (
         f"; {stale} prices are over {dates.STALE_AFTER_DAYS} days old, {old} over "
-        f"{dates.NOT_CURRENT_AFTER_DAYS} and not current. A partial date counts as its oldest day."
+        f"{dates.NOT_CURRENT_AFTER_DAYS} and not current. A partial date counts as its oldest day. "
+        f"{sentences.say('stock')}"
     )
     yield f"{len(rows)} of {len(table.offers)} offers{ages if rows else '.'}"
     yield from table.notes

@@ -176,14 +176,13 @@ const ranker = (data) => {
   const ordered = (rows, name) =>
     [...rows].sort(by((row) => row.gpu.is_guess, ...SORTS[name], (row) => row.offer.usd, (row) => row.place)); // offers come by name
 
-  // A row with the chance of its GPUs, whoever sells them, and where it is a toss-up with the likeliest others.
+  // A row with the chance of its GPUs, whoever sells them (a sum, rounded), and in a toss-up with the likeliest others.
   const sureness = (rows, row, chance) => {
     const chances = new Map(), guesses = new Set(rows.filter((each) => each.gpu.is_guess).map((each) => each.key));
     rows.forEach((each) => chances.set(each.key, (chances.get(each.key) ?? 0) + chance(each)));
     const rivals = rows.filter((each) => each.key !== row.key && !guesses.has(each.key));
-    chances.forEach((p, key) => chances.set(key, Math.round(p * 1e9) / 1e9)); // sums: what is certain is 1
-    const p = chances.get(row.key), rival = rivals.sort((a, b) => chances.get(b.key) - chances.get(a.key))[0];
-    const against = rival ? chances.get(rival.key) : 0;
+    const rival = rivals.sort((a, b) => chances.get(b.key) - chances.get(a.key))[0];
+    const p = Math.round(chances.get(row.key) * 1e9) / 1e9, against = rival ? chances.get(rival.key) : 0;
     return { row, p, rival: against > 0 && p < TOSS_UP_ODDS * against ? { row: rival, p: against } : null };
   };
 
