@@ -124,9 +124,9 @@ def rank(
     tuple[float, float, float] | str = ..., pue: float = 1.0, circuit_watts: float | None = None, own_fan:
     bool = False, offers: str | Path | None = None, results: str | Path | None = None, as_of: date | str |
     None = None, accept_outliers: bool = False, reference: str = "nvidia-a100-sxm-80gb", sort:
-    Literal["value", "time", "cost", "throughput"] = "value", limit: int | None = None, one_a_gpu: bool =
-    False, draws: int = 2000, seed: int = 0, weight_type: Literal["float32", "bfloat16", "float16", "int8",
-    "int4", "nf4"] | None = None, checkpointing: Literal["none", "selective", "full"] | None = None,
+    Literal["value", "time", "cost", "throughput", "joules"] = "value", limit: int | None = None, one_a_gpu:
+    bool = False, draws: int = 2000, seed: int = 0, weight_type: Literal["float32", "bfloat16", "float16",
+    "int8", "int4", "nf4"] | None = None, checkpointing: Literal["none", "selective", "full"] | None = None,
     loss_chunks: int | None = None, prompt_tokens: int | None = None, new_tokens: int | None = None, stack:
     Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None, lora: bool =
     False, qlora: bool = False,
@@ -175,8 +175,8 @@ def report(
     tuple[float, float] | tuple[float, float, float] | str = ..., tariff: float | tuple[float, float] |
     tuple[float, float, float] | str = ..., pue: float = 1.0, circuit_watts: float | None = None, own_fan:
     bool = False, offers: str | Path | None = None, as_of: date | str | None = None, accept_outliers: bool =
-    False, reference: str = "nvidia-a100-sxm-80gb", sort: Literal["value", "time", "cost", "throughput"] =
-    "value", limit: int | None = None, one_a_gpu: bool = False, draws: int = 2000, seed: int = 0,
+    False, reference: str = "nvidia-a100-sxm-80gb", sort: Literal["value", "time", "cost", "throughput",
+    "joules"] = "value", limit: int | None = None, one_a_gpu: bool = False, draws: int = 2000, seed: int = 0,
 ) -> str:
     """Write the report of the newest run and of the ranking, and return the path of the file.
 

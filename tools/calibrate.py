@@ -46,7 +46,7 @@ from gpubench import errors, files, folders, today
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import print_json
 from gpubench.models import Case, Execution, GpuSpec, Run, Status, TaskKind, WorkloadProfile
-from gpubench.predict import anchors, chips, question, roofline, scaling
+from gpubench.predict import anchors, chips, model, question, roofline, scaling
 from gpubench.predict.calibration import (
     CALIBRATION_VERSION,
     INPUTS,
@@ -477,6 +477,12 @@ def level_errors(table: Table, judged: Judged) -> Floats:
     return error
 
 
+def stays(table: Table, pairs: Pairs, level_error: Floats) -> Floats:
+    """(pairs,) log seconds that stay with x, where y is another chip: a prediction carries the rest to y."""
+    chip = np.array([chips.chip_of(key) for key in table.gpu_key])
+    return np.where(chip[pairs.x] == chip[pairs.y], 0.0, model.own_part(-level_error[pairs.x]))
+
+
 def level_weights(table: Table, error: Floats) -> Floats:
     """One vote for each harness, GPU and task, as a ratio has it, shared by the rows that are scored.
 
@@ -706,22 +712,27 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
     seen = table.vendor == question.FITTED_VENDOR
     mine = table.inference == (task is TaskKind.INFER)
     scored, apart = mine & seen, mine & ~seen
+    level = fit_table(table, seen, aim=LEVEL)
     return Fitted(
         rows=int(scored.sum()),
         sources=len(set(table.source[scored])),
         rows_by_gpu=dict(sorted(Counter(table.gpu_key[scored]).items())),
         apart_by_gpu=dict(sorted(Counter(table.gpu_key[apart]).items())),
-        ratio=_by_ratio(fit_table(table, seen), seen),
-        level=_by_level(fit_table(table, seen, aim=LEVEL), seen),
+        ratio=_by_ratio(fit_table(table, seen), level, seen),
+        level=_by_level(level, seen),
     )
 
 
-def _by_ratio(fit: Fit, seen: Flags) -> Learned:
-    """What ratios teach; the scale is of the first kind. Other vendors' start at a GPU of the fitted one."""
+def _by_ratio(fit: Fit, level: Fit, seen: Flags) -> Learned:
+    """What ratios teach, less what is the owned card's own; the scale is of the first kind.
+
+    Other vendors' start at a GPU of the fitted one.
+    """
     scale, factor = None, {}
     pairs = pairs_of(fit.table, seen)
     for name, hold_out in KINDS.items():
         error, bound = ratio_errors(fit.table, pairs, without_each(fit, hold_out))
+        error -= stays(fit.table, pairs, level_errors(fit.table, without_each(level, hold_out)))
         scale = scale or fit_scale(fit.table, pairs, error, bound)
         scores = np.abs(error) / usual_errors(fit.table, pairs, scale)
         factor[name] = factor_of(scores[bound], pairs.weight[bound])

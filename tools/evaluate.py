@@ -62,6 +62,7 @@ from tools.calibrate import (
     predict_rows,
     ratio_errors,
     scaling_errors,
+    stays,
     usual_errors,
     weighted_quantile,
     without_each,
@@ -102,6 +103,7 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
     pairs = pairs_of(table)
     log_error, bound = ratio_errors(table, pairs, without_each(fit_table(table, seen), hold_out))
     level_error = level_errors(table, without_each(fit_table(table, seen, aim=LEVEL), hold_out))
+    log_error = log_error - stays(table, pairs, level_error)
     scored = np.isfinite(log_error)
     pairs, log_error, bound = roofline.take(pairs, scored), log_error[scored], bound[scored]
 
@@ -195,13 +197,14 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
     specs = [load_specs()[gpu] for gpu in table.gpu_key]
     ratio, level = (np.array([each.half_width(s) for s in specs]) for each in (learned.ratio, learned.level))
     log_error, bound = ratio_errors(table, pairs, _without_own(table, RATIO, task))
+    level_error = level_errors(table, _without_own(table, LEVEL, task))
     return Outcome(
         table=table,
         pairs=pairs,
-        log_error=log_error,
+        log_error=log_error - stays(table, pairs, level_error),
         half_width=ratio[pairs.y] * usual,
         bound=bound,
-        level_error=level_errors(table, _without_own(table, LEVEL, task)),
+        level_error=level_error,
         level_half_width=np.hypot(level, stats.Z90 * batch_spread(table)),
     )
 

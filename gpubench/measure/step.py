@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpubench.discovery import load_workload
-from gpubench.errors import GpuBenchError, NoDeviceError
+from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.foreign_code import lacks_memory
-from gpubench.measure.capability import NotHereError
 from gpubench.measure.loop import Clock, Heap
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
 from gpubench.models import (
@@ -685,7 +684,7 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     own = set(map(id, model.parameters()))
     for group in getattr(made, "param_groups", ()):
         if not own.issuperset(map(id, group["params"])):
-            raise NotHereError(
+            raise MisuseError(
                 "the optimizer trains parameters that the model does not have: make it of those that the "
                 "factory is given"
             )

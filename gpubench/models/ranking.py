@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RANKING_SCHEMA = "gpubench.ranking/3"
 """Schema of ``gpubench rank --json``, apart from the version of every other document."""
 
-SortedBy = Literal["total", "value", "throughput", "cost", "time"]
+SortedBy = Literal["total", "value", "throughput", "cost", "time", "joules"]
 """What the rows of a ranking are in order of: the last two are of a job."""
 
 

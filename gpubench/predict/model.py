@@ -17,8 +17,8 @@ from gpubench.arrays import Floats
 from gpubench.models import Case, Execution, GpuSpec, MicroResult
 from gpubench.precisions import Precision
 from gpubench.predict.anchors import Reading, choose_anchors, differences, joined
-from gpubench.predict.calibration import Calibration, Learned, pair_scale
-from gpubench.predict.chips import Chips, Mode, chips_of
+from gpubench.predict.calibration import Calibration, Fitted, Learned, pair_scale
+from gpubench.predict.chips import Chips, Mode, chip_of, chips_of
 from gpubench.predict.question import Question
 from gpubench.predict.roofline import (
     HOST_S_PER_OPERATOR,
@@ -36,6 +36,13 @@ from gpubench.predict.roofline import (
     work_of,
 )
 
+OWN_SHARE = 0.2
+"""Of what a measured card takes beyond its level, what is its chip's and no other's.
+
+The rest is the workload's, or its software's. By their half-widths a level errs by 0.25 (log, one deviation)
+and a ratio by 0.155, half of whose variance is either card's: 0.155^2 / 2 / 0.25^2."""
+OWN_LIMIT = 0.4
+"""Log up to which that holds, the half-width of a level. At twice that the level is wrong of the workload."""
 SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; below it a network's narrow layers use a sliver of the chip
 SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from readings of an H200
@@ -109,9 +116,10 @@ def _predict(
     host = _host(question, case, readings)
     fitted = calibration.of(question.task)
     learned = fitted.ratio if anchors else fitted.level
+    is_small = _is_small(question)
     times = _times(question, case, specs, learned, host)
     if anchors:
-        start = _combine([_from_anchor(question, a, specs, case, learned, host=host) for a in anchors])
+        start = _combine([_from_anchor(question, each, specs, case, fitted, host=host) for each in anchors])
     else:
         half = bool(_arithmetic(case, 1).half[0])
         start = _Batch(
@@ -119,7 +127,6 @@ def _predict(
             log_step_s=np.log(times.step_s / case.batch_size),
             half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
         )
-    is_small = question.profile.parameters < SMALLEST_PUBLISHED
     if is_small:
         start = replace(start, half_width=start.half_width * (SMALL_RATIO if anchors else SMALL_LEVEL))
     work, chips, arithmetic = _work(question, case), chips_of(specs), _arithmetic(case, len(specs))
@@ -150,6 +157,11 @@ def _predict(
         )
         for i in range(len(specs))
     ]
+
+
+def _is_small(question: Question) -> bool:
+    # No level is known of so small a network
+    return question.profile.parameters < SMALLEST_PUBLISHED
 
 
 def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
@@ -207,14 +219,16 @@ def _from_anchor(
     anchor: Reading,
     specs: Sequence[GpuSpec],
     case: Case,
-    learned: Learned,
+    fitted: Fitted,
     *,
     host: float,
 ) -> _Batch:
+    """Predict from what was measured, less the part of it that is the measured card's own."""
+    learned = fitted.ratio
     times = _times(question, case, specs, learned, host)
-    there = msgspec.structs.replace(question, profile=question.profile.at_precision(anchor.case.precision))
-    own = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
-    shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)
+    beyond = math.nan if _is_small(question) else _beyond(question, anchor, fitted.level, host)
+    others = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
+    shift = _beyond(question, anchor, learned, host) - own_part(beyond) * others
     arithmetic = _arithmetic(case, len(specs))
     work = _work(question, case)
     assert learned.scale is not None  # only levels are without one
@@ -236,6 +250,19 @@ def _from_anchor(
         log_step_s=shift + np.log(times.step_s / case.batch_size),
         half_width=np.sqrt(widths**2 + noise),
     )
+
+
+def _beyond(question: Question, anchor: Reading, learned: Learned, host: float) -> float:
+    """Log of the seconds that were measured over those of the roofline."""
+    there = msgspec.structs.replace(question, profile=question.profile.at_precision(anchor.case.precision))
+    told = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
+    return -math.log(anchor.samples_per_s) - math.log(float(told.step_s[0]) / anchor.case.batch_size)
+
+
+def own_part(beyond: Floats | float) -> Floats:
+    """Return what is a measured card's own of the logs by which it leaves its level; 0 where one is NaN."""
+    known = np.nan_to_num(beyond)
+    return np.asarray(OWN_SHARE * known * np.clip(2 - np.abs(known) / OWN_LIMIT, 0.0, 1.0))
 
 
 def _combine(batches: Sequence[_Batch]) -> _Batch:

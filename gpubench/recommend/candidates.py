@@ -207,6 +207,12 @@ class Candidates:
         return kinds * len(vcpu_limit) + hosts
 
     @property
+    def watts(self) -> Floats:
+        """Usual power of all GPUs of each instance [W]; infinite where nobody knows."""
+        each = [estimate.power_w.value or math.inf for estimate in self.speeds.estimates]
+        return np.array(each)[self.gpu] * self.count
+
+    @property
     def gpus_rate(self) -> Floats:
         """What the GPUs of each do where they are fed."""
         return self.speeds.samples_per_s[self.gpu] * self.count * self.pace * self.delivered

@@ -153,7 +153,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         if sorted_by(other) == sorted_by(request):
             return p_best
         told = p_best.copy()
-        alike = drawn(other, pool, rows) if sorted_by(request) == "throughput" else together
+        alike = drawn(other, pool, rows) if sorted_by(request) in {"throughput", "joules"} else together
         told[able] = wins_of(drawn_merits(other, pool, rows, alike, price=price))
         return told
 

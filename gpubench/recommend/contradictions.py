@@ -87,6 +87,10 @@ def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     """Yield the same of the job, and of how many there are a month."""
+    yield (
+        asked.sort == "joules" and len(asked.workload_names) != 1,
+        "--sort joules is of the samples of one workload: name one",
+    )
     by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
     yield (
         asked.samples is not None and (by_epochs or by_size),

@@ -29,12 +29,14 @@ _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "cost": "value",
     "time": "throughput",
     "throughput": "throughput",
+    "joules": "joules",
 }
 _OF_A_JOB: dict[str, SortedBy] = {
     "value": "total",
     "cost": "cost",
     "time": "time",
     "throughput": "throughput",
+    "joules": "joules",
 }
 _WORDS: dict[SortedBy, str] = {
     "total": "cost to train and time to wait",
@@ -42,6 +44,7 @@ _WORDS: dict[SortedBy, str] = {
     "throughput": "throughput of the instance",
     "time": "time to train",
     "cost": "cost to train",
+    "joules": "energy of a sample",
 }
 
 
@@ -91,6 +94,8 @@ def _before_price(
     """
     if sorted_by(request) in {"throughput", "value"}:
         return rate
+    if sorted_by(request) == "joules":
+        return rate / _beside(pool.watts[rows], rate)
     job_hours = hours(request, pool, rate, rows, startup)
     return np.stack((billed(request, pool, job_hours, rows), job_hours), axis=-1)
 
@@ -99,7 +104,7 @@ def _at_price(
     request: RankRequest, pool: Candidates, known: Floats, rows: Indices | slice, price: Floats | None
 ) -> Floats:
     by = sorted_by(request)
-    if by == "throughput":
+    if by in {"throughput", "joules"}:
         return known
     if by == "value":
         return economics.samples_per_usd(known, _beside(pool.price[rows], known) if price is None else price)
@@ -366,7 +371,7 @@ def _tie_break(
 ) -> Floats:
     """Return what parts rows of equal merit, less is better: the other figure of a job, else the price."""
     by = sorted_by(request)
-    if by in {"value", "throughput"}:
+    if by in {"value", "throughput", "joules"}:
         return price
     job_hours = hours(request, pool, rate, rows)
     return cost(request, pool, job_hours, rows, price) if by == "time" else job_hours

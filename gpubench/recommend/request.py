@@ -59,7 +59,7 @@ HOUR_WORTH_USD = 2.0
 COMMITMENTS = {"1y": 1, "3y": 3}
 """Terms of commitments as they are asked for [years]."""
 
-SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput")
+SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput", "joules")
 """Spelled out, since the models would be loaded with every help; a test holds them to ``SortedBy``."""
 
 

@@ -54,6 +54,7 @@ _TITLES: dict[SortedBy, str] = {
     "throughput": "Throughput, ranked",
     "cost": "Cost of the job, ranked",
     "time": "Time of the job, ranked",
+    "joules": "Energy of a sample, ranked",
 }
 _P_OF_GPU = (
     "P(best) of GPU: any offer of this GPU, whoever's, is the best at the prices of today, which may have "

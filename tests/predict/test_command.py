@@ -35,7 +35,7 @@ def test_show_prints_a_document_or_words():
 @pytest.mark.parametrize("tool", ["evaluate", "calibrate"])
 def test_where_no_tools_are_installed_the_table_that_is_wanted_is_named(tool, tmp_path, monkeypatch):
     """What a wheel holds: the package alone."""
-    monkeypatch.setattr(verb, "package_path", lambda name: tmp_path / "gpubench" / name)
+    monkeypatch.setattr(verb.folders, "package_path", lambda name: tmp_path / "gpubench" / name)
     with pytest.raises(MisuseError, match=r"no .*/tools/data/published\.csv\): run this in a checkout"):
         verb._tool(tool)
 

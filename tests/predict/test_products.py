@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from gpubench.folders import data_rows
-from gpubench.models import Estimate, Execution, Operator, OperatorKind, Precision
+from gpubench.models import Case, Estimate, Execution, Operator, OperatorKind, Precision
+from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chips_of, product_rate
 from gpubench.predict.estimate import estimate
@@ -193,22 +194,67 @@ def test_a_level_belongs_to_its_stack():
         assert estimate(question, [spec], reference=reference_runs())[H100].anchored is anchored
 
 
-def test_compiled_gpt_2_with_nothing_measured():
+@cache
+def gpt_2() -> pd.DataFrame:
     """Twenty rented cards that no fit holds, six rows of which look limited by their power."""
+    return pd.read_csv(PUBLISHED / "gpt2_cards.csv").assign(read=lambda table: table.value / 1024)
+
+
+def compiled(batch_size: int) -> Question:
+    return question_of(
+        load_profiles()["transformer"], "amp", execution=Execution.COMPILE, batch_size=int(batch_size)
+    )
+
+
+def as_measured(row: pd.Series) -> Reading:
+    """A row of the table as a measurement of one's own."""
+    spec = load_specs()[row.gpu_key]
+    case = case_for(compiled(row.batch_size), spec)
+    assert isinstance(case, Case)
+    return Reading(
+        spec=spec,
+        case=case,
+        samples_per_s=row.read,
+        low=None,
+        high=None,
+        noise=UNKNOWN_NOISE,
+        host_bound=False,
+        host_cpu=None,
+        peak_memory_bytes=None,
+        run_id="gpt2",
+        basis="measured",
+    )
+
+
+def test_any_card_may_be_the_one_that_is_owned():
+    """From each card to each other at each batch, without what looks limited by its power."""
+    clean, calibration, found = gpt_2()[gpt_2().quality == "A"], load_calibration(), []
+    for owned, rows in clean.groupby("gpu_key"):
+        for batch, others in clean[clean.gpu_key != owned].groupby("batch_size"):
+            nearest = rows.iloc[np.argmin(np.abs(np.log(rows.batch_size / batch)))]
+            specs = [load_specs()[key] for key in others.gpu_key]
+            cases = [(spec, case_for(compiled(batch), spec)) for spec in specs]
+            told = predict_all(compiled(batch), cases, [as_measured(nearest)], calibration)
+            for read, each in zip(others.read, told, strict=True):
+                off = math.log(read / each.samples_per_s)
+                found.append((owned, abs(math.expm1(off)), abs(off) <= each.half_width))
+    pairs = pd.DataFrame(found, columns=["owned", "error", "inside"])
+    assert len(pairs) == 544
+    assert pairs.error.mean() < 0.10
+    assert pairs.error.median() < 0.085
+    by_card = pairs.groupby("owned")
+    assert by_card.error.mean().max() < 0.18
+    assert by_card.inside.mean().min() >= 0.85
+
+
+def test_compiled_gpt_2_with_nothing_measured():
     errors, inside = [], []
-    for row in pd.read_csv(PUBLISHED / "gpt2_cards.csv").itertuples():
+    for row in gpt_2().itertuples():
         spec = msgspec.structs.replace(load_specs()[row.gpu_key], memory_bytes=10**12)
-        question = question_of(
-            load_profiles()["transformer"],
-            "amp",
-            execution=Execution.COMPILE,
-            batch_size=int(row.batch_size),
-        )
-        (answer,) = estimate(question, [spec], reference=reference_runs()).values()
+        (answer,) = estimate(compiled(row.batch_size), [spec], reference=reference_runs()).values()
         assert isinstance(answer, Estimate)
-        read = row.value / 1024
-        errors.append(abs(answer.samples_per_s / read - 1))
-        inside.append(answer.low <= read <= answer.high)
+        errors.append(abs(answer.samples_per_s / row.read - 1))
+        inside.append(answer.low <= row.read <= answer.high)
     assert len(errors) == 40
     assert np.mean(errors) < 0.20
     assert np.mean(inside) >= 0.85

@@ -261,7 +261,7 @@ def test_misuse_is_one_clear_line(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sort": "price"}, "'price' is unknown; choose from value, time, cost, throughput"),
+        ({"sort": "price"}, "'price' is unknown; choose from value, time, cost, throughput, joules"),
         ({"precision": "fp64"}, "'fp64' is unknown"),
         ({"cooling": "water"}, "'water' is unknown; choose from active"),
         ({"max_usd_per_hour": -1}, "must be at least 0"),

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import gpubench
 from gpubench.errors import MisuseError
+from gpubench.interval import Interval
 from gpubench.models import Pricing
 from gpubench.specs import load_specs
 
-from .builders import H100, KEYS, L4, RTX5090, T4, offer, rank_of, said
+from .builders import H100, KEYS, L4, RTX5090, T4, estimate, offer, rank_of, said
 
 RATES = dict(zip(KEYS, (3000.0, 500.0, 200.0, 1500.0, 1700.0), strict=True))
 
@@ -168,11 +169,30 @@ def test_time_is_the_time_of_the_job_and_the_fastest_is_named_by_it():
         ("cost", {"samples": 1e6}, "cost"),
         ("time", {"samples": 1e6}, "time"),
         ("throughput", {"samples": 1e6}, "throughput"),
+        ("joules", {}, "joules"),
+        ("joules", {"samples": 1e6}, "joules"),
     ],
 )
 def test_a_ranking_says_what_it_is_in_order_of(sort, job, sorted_by):
     ranking = rank_of([offer(H100), offer(L4, 0.3)], RATES, sort=sort, **job)
     assert ranking.sorted_by == sorted_by
+
+
+def test_the_order_of_energy_is_of_the_joules_that_each_row_has():
+    """Eight GPUs take as much for a sample as one, but for what they lose by working together."""
+    offers = [offer(H100, 3.0), offer(H100, 20.0, gpu_count=8), offer(L4, 0.3)]
+    watts = {H100: 600.0, L4: 60.0}
+    told = {key: estimate(key, RATES[key], power_w=Interval(each)) for key, each in watts.items()}
+    ranking = rank_of(offers, told, sort="joules", samples=1e6)
+    joules = [row.joules_per_sample for row in ranking.rows]
+    assert joules == sorted(joules)
+    assert joules[0] == pytest.approx(60 / 500)
+    assert "1x L4 takes the least energy, about 0.120 J per image" in said(ranking)
+
+
+def test_energy_is_of_one_workload():
+    with pytest.raises(MisuseError, match="--sort joules is of the samples of one workload"):
+        gpubench.rank(("vgg16", "cnn"), sort="joules")
 
 
 @pytest.mark.parametrize("lost", [10, 20, float("inf"), -0.1])

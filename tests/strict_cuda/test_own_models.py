@@ -113,7 +113,7 @@ def test_an_optimizer_of_other_parameters_than_it_is_given_is_refused(measured):
     """The file keeps its one model, which is copied for each case."""
     source = pair(optimizer="lambda _: torch.optim.SGD(net.parameters(), lr=0.1)")
     done = measured(source.replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):"))
-    assert done.status is Status.UNSUPPORTED
+    assert done.status is Status.FAILED
     assert "make it of those that the factory is given" in done.reason
 
 

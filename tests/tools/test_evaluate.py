@@ -25,6 +25,7 @@ from tools.calibrate import (
     log_errors,
     pairs_of,
     ratio_errors,
+    stays,
     times_of,
     usual_errors,
     without_each,
@@ -260,7 +261,7 @@ def test_what_is_held_out_with_a_target_is_its_harness_and_its_gpu():
 
 @pytest.mark.slow
 def test_refitting_without_each_group_gives_the_same_figures(outcomes):
-    """One step out of the whole fit stands for a fit that never saw the group: 13.3 against 13.6 % in the mean."""
+    """One step out of the whole fit stands for a fit that never saw the group: 12.7 against 13.0 % in the mean."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     error = np.full(len(pairs.y), np.nan)
@@ -269,6 +270,7 @@ def test_refitting_without_each_group_gives_the_same_figures(outcomes):
         if mine.any():
             fit = fit_table(table, ~dropped)
             error[mine] = log_errors(table, pairs, times_of(fit))[mine]
+    error -= stays(table, pairs, outcome.level_error)
     ape, quick = (np.abs(np.expm1(each)) for each in (error, outcome.log_error))
     mean, quick_mean = (np.average(each, weights=pairs.weight) for each in (ape, quick))
     assert mean < 0.15
