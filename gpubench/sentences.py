@@ -12,17 +12,13 @@ from gpubench.folders import package_text
 
 class _Sentence(msgspec.Struct, frozen=True):
     id: str
-    screen: str
     kind: str
-    when: tuple[str, ...]
     text: str
     weight: int
 
 
 class _Table(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...]
-    screens: tuple[str, ...]
-    facts: tuple[str, ...]
     sentences: tuple[_Sentence, ...]
 
 
@@ -30,7 +26,8 @@ class Told(NamedTuple):
     """A sentence with its fields filled in.
 
     Attributes:
-        weight: Those of more weight come first.
+        kind: One of the ``kinds`` of the table, in the order of a screen.
+        weight: Of one kind those of more weight come first, and those of less leave a full screen.
     """
 
     kind: str

@@ -25,8 +25,9 @@ MOST_BYTES = 16 * MIB
 SHIPPED = "calibration.json"
 JOBS = "scaling.csv"
 """Published jobs at two numbers of GPUs each, that the shares of ``scaling`` are fitted to."""
-INPUTS = (JOBS, "gpus.csv")
-"""Tables of the package that the calibration is made from; the published ones stand with the fit."""
+INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
+"""Tables of the package that the calibration is made from, a published row of a workload by its profile; the
+published rows stand with the fit."""
 LEAST_SCALE = 0.02
 """No pair is taken to be surer than this (log)."""
 
