@@ -18,6 +18,9 @@ COST = "You pay"
 CHANCE = "Chance it's best"
 """The chance that no other GPUs are a better answer, as a column is called."""
 
+OR = "or"
+"""Before the likeliest other GPUs of a toss-up."""
+
 _FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}
 HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
 """Units of a time, the longest first: from how many hours on, how many hours it is, its name."""
@@ -65,7 +68,7 @@ def _chance(answer: Answer) -> str:
     if answer.toss_up is None:
         return mine
     _, (gpu_key, gpu_count, rival) = answer.toss_up
-    return f"{mine} ({machine_name(gpu_key, gpu_count)} {format_chance(rival)})"
+    return f"{mine} ({OR} {machine_name(gpu_key, gpu_count)} {format_chance(rival)})"
 
 
 def headline(ranking: Ranking) -> str:

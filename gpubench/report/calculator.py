@@ -33,7 +33,7 @@ from gpubench.recommend.contradictions import check
 from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR
 from gpubench.recommend.eligible import CandidateFinder, FilterResult, runnable_of, sift, unit_of
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
-from gpubench.recommend.lines import HOURS, precisions_of, seller
+from gpubench.recommend.lines import HOURS, OR, precisions_of, seller
 from gpubench.recommend.owning import Ownership, offer_of, ownerships
 from gpubench.recommend.prices import prices_of
 from gpubench.recommend.rank import runs_of
@@ -79,6 +79,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "usd": "US dollars of the job",
         "shade": "nine cases in ten",
         "trade_offs": "best trade-offs",
+        "or": OR,
         "frontier": FRONTIER,
         "copied": "Copied.",
     },

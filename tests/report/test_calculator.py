@@ -364,6 +364,19 @@ def test_the_first_screen_has_no_word_of_the_glossary(opened):
     assert [term for term in terms if re.search(rf"\b{re.escape(term.casefold())}(?!\w)", first)] == []
 
 
+def test_each_corner_of_the_line_of_trade_offs_has_a_dot(opened):
+    """Two offers of one machine that are nearly alike share a dot."""
+    page = opened()
+    path = page.get_attribute("#hero .frontier", "d")
+    corners = [tuple(map(float, at)) for at in re.findall(r"(?:M|H)([\d.]+)(?:,|V)([\d.]+)", path)]
+    dots = page.eval_on_selector_all(
+        "#hero circle", "all => all.map(c => [+c.getAttribute('cx'), +c.getAttribute('cy')])"
+    )
+    assert len(corners) > 4
+    for px, py in corners:
+        assert min(abs(px - cx) + abs(py - cy) for cx, cy in dots) < 10, (px, py)
+
+
 def test_a_phone_names_the_chance_as_the_table_does():
     assert f'content: "{CHANCE.lower()} "' in package_text("report/templates/page.css")
 

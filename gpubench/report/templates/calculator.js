@@ -121,7 +121,7 @@ const answered = (async () => {
   const NUMBERS = ["hours", "usd", "price", "memory"];
   const tableRow = (head, figures) => make("tr", {}, make("th", { scope: "row" }, head),
     ...Object.entries(figures).map(([name, text]) => make("td", NUMBERS.includes(name) ? { class: "number" } : {}, text)));
-  const likely = ({ p, rival }) => chance(p) + (rival ? ` (${rival.row.offer.count > 1 ? gpusOf(rival.row) : gpuOf(rival.row)} ${chance(rival.p)})` : "");
+  const likely = ({ p, rival }) => chance(p) + (rival ? ` (${data.labels.or} ${rival.row.offer.count > 1 ? gpusOf(rival.row) : gpuOf(rival.row)} ${chance(rival.p)})` : "");
   const titles = (row) => row.answersTo.map((name) => data.titles[name]).join(" · ");
   const drawThree = ({ named, answers }) => at("three").tBodies[0].replaceChildren(...named.map((row) => {
     const { gpus, seller, hours, usd: cost, basis } = cells(row), chances = new Set(row.answersTo.map((name) => likely(answers[name])));
@@ -137,7 +137,8 @@ const answered = (async () => {
       ...kinds.map((kind) => mark("circle", { class: kind, cx: 10, cy: 7, r: 5 }, data.bases[kind])), mark("ellipse", { class: "ellipse", cx: 10, cy: 7, rx: 9, ry: 6 }, data.labels.shade), mark("path", { class: "frontier", d: "M1 7H19" }, data.labels.trade_offs));
   };
   const drawChart = ({ rows, best, named }) => {
-    const heads = [...new Set([...named, ...best.slice(0, MOST_DOTS)])];
+    const edge = rank.frontier(rows), most = best.slice(0, MOST_DOTS), shown = new Set(most.map(({ key }) => key));
+    const heads = [...new Set([...named, ...most, ...edge.filter(({ key }) => !shown.has(key))])];
     const others = form.elements.every.checked ? rows.filter((row) => !heads.includes(row)) : [];
     const dots = [...heads, ...others], width = Math.max(320, svg.clientWidth || 900);
     const outlines = named.map(rank.outline);
@@ -165,7 +166,7 @@ const answered = (async () => {
     text({ x: 14, y: HEIGHT / 2, class: "tick middle", transform: `rotate(-90 14 ${HEIGHT / 2})` }, data.labels.usd);
     const boxes = dots.map((row) => [x(row.hours[1]) - 5, y(row.usd[1]) - 5, x(row.hours[1]) + 5, y(row.usd[1]) + 5]); // where no label goes
     let before = null, path = "";
-    rank.frontier(rows).map((row) => [x(row.hours[1]), y(row.usd[1])]).forEach(([px, py]) => {
+    edge.map((row) => [x(row.hours[1]), y(row.usd[1])]).forEach(([px, py]) => {
       path += before ? `H${px}V${py}` : `M${px},${py}`;
       if (before) boxes.push([before[0], before[1] - 1, px, before[1] + 1], [px - 1, before[1], px + 1, py]);
       before = [px, py];
