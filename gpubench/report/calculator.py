@@ -63,6 +63,7 @@ FIRST = "resnet50"
 
 SENTENCES = (
     *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
+    "chance_means",
     *("nothing_meets", "relax_budget", "relax_deadline", "pair", "pair_how", "price_age_short"),
 )
 
