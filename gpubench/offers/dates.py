@@ -16,11 +16,8 @@ from functools import lru_cache
 from statistics import fmean, median
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from gpubench.models import Asks, Offer, Pricing
 from gpubench.models.catalog import Seller
-from gpubench.offers.columns import Offers, kinds_of
 from gpubench.stats import Z90
 from gpubench.units import count
 
@@ -176,6 +173,10 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     Args:
         offers: Asks, and the list prices of clouds, where there are any.
     """
+    import numpy as np  # not on the way of `gpubench list`, which reads a day
+
+    from gpubench.offers.columns import Offers, kinds_of
+
     every = Offers.of(offers)
     sold, is_index = every.usd_per_gpu_hour > 0, every.kind.equals("index")
     of_asks = every.kind.equals("marketplace") | (is_index & ~every.column("ask_count").equals(None))

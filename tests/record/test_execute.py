@@ -35,6 +35,7 @@ def executed(make_run, monkeypatch, tmp_path):
             ready = None
 
             def __init__(self, plan, device, on_event, control, **more):
+                self.plan = plan
                 self.micro = []
                 self.device_findings = []
 
