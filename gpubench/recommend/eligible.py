@@ -198,13 +198,10 @@ class CandidateFinder:
         for part in self.parts[gpu_key].values():
             if gpu_count < part.fewest_gpus:
                 there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
-                smaller = (
-                    ", or a smaller batch, which `gpubench memory` names" if part.case.batch_size > 1 else ""
-                )
-                return (
-                    f"{part.case.workload} at batch {part.case.batch_size:,} is not sure to fit on {there}: it "
-                    f"{gpus_needed(part.fewest_gpus)}{smaller}"
-                )
+                workload, batch = part.case.workload, part.case.batch_size
+                smaller = ", or a smaller batch, which `gpubench memory` names" if batch > 1 else ""
+                needs = f"{gpus_needed(part.fewest_gpus)}{smaller}"
+                return f"{workload} at batch {batch:,} is not sure to fit on {there}: it {needs}"
         if self.without_room is None or spec is None or gpu_count == 1:
             return None
         found = (self.without_room(name, spec, gpu_count, part) for name, part in self.parts[gpu_key].items())
