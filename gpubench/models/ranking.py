@@ -106,15 +106,14 @@ class Answer(Record, frozen=True, kw_only=True):
 
     Attributes:
         choice: The row, with what else must be known of it.
-        p_best: Probability that no other row is a better answer; None where it is not worked out.
-        p_of_gpus: Probability that no other GPUs are a better answer, whoever sells these; None likewise.
+        p_best: Probability that no other GPUs are a better answer, whoever sells these; None where it is not
+            worked out, and where one GPU is left to choose from. That of the row alone is the row's own.
         toss_up: The GPUs of the row and their likeliest rivals: key, how many, and the probability that they
             are the best answer. None where the odds against the rivals are two to one at least.
     """
 
     choice: Choice
     p_best: float | None = None
-    p_of_gpus: float | None = None
     toss_up: tuple[tuple[str, int, float], ...] | None = None
 
     @property

@@ -104,6 +104,8 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
 
 BRIEF_ESTIMATES = 30
 """GPUs in the short document, the fastest first; a third as many where each has more figures."""
+BRIEF_REASONS = 3
+"""Why GPUs are refused: the reasons in the short document, each once."""
 _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memory", "largest_batch")
 
 
@@ -113,6 +115,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
     Those in order of energy have the joules of a sample, and those under a power limit what that changes.
     """
     found = answers.estimates
+    refused = [each for each in answers.values() if isinstance(each, Refusal)]
     more = ["joules_per_sample"] if answers.by_energy else []
     more += ["capped_time", "capped_energy"] if any(each.power_limit_w for each in found) else []
     best = found[: BRIEF_ESTIMATES // 3 if more else BRIEF_ESTIMATES]
@@ -122,7 +125,8 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
         "case": found[0].case if found else None,
         "estimates": [flat({name: getattr(each, name) for name in (*_BRIEF_FIELDS, *more)}) for each in best],
         "more": len(found) - len(best),
-        "refused": len(answers) - len(found),
+        "refused": len(refused),
+        "reasons": list(dict.fromkeys(each.reason for each in refused))[:BRIEF_REASONS],
     }
 
 

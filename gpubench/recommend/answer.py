@@ -322,7 +322,7 @@ def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
     """Return the GPUs beyond the fit that are likelier the fastest than those named, which are not."""
     p_fastest = np.where(is_a_guess(found.pool)[found.order], np.nan_to_num(found.chances.p_fastest), 0.0)
     place, named = int(np.argmax(p_fastest)), ranking.answers["fastest"]
-    is_likelier = not named.row.estimate.is_extrapolated and p_fastest[place] > (named.p_best or 0.0)
+    is_likelier = not named.row.estimate.is_extrapolated and p_fastest[place] > (named.row.p_fastest or 0.0)
     return gpus_of(found.offers[place]) if is_likelier else None
 
 

@@ -103,14 +103,14 @@ TOSS_UP_ODDS = 2.0
 def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
     """Return an answer with the chance of its GPUs, and in a toss-up with that of their likeliest rivals."""
     p_best = getattr(found.chances, f"p_{name}")
-    answer = Answer(choice=choice_of(found, made[place], found), p_best=getattr(made[place], f"p_{name}"))
+    answer = Answer(choice=choice_of(found, made[place], found))
     machines = found.pool.machine[found.order]
-    if np.isnan(p_best[place]):
+    if np.isnan(p_best[place]) or len(found.offers.gpu_key.present) == 1:
         return answer
     chances = np.bincount(machines, weights=np.nan_to_num(p_best))
     named = int(machines[place])
     chances = chances.round(9)  # sums: what is certain is 1
-    answer = msgspec.structs.replace(answer, p_of_gpus=float(chances[named]))
+    answer = msgspec.structs.replace(answer, p_best=float(chances[named]))
     beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # guesses are named last
     rivals = np.where(np.isin(np.arange(len(chances)), [named, *beyond]), -1.0, chances)
     rival = int(np.argmax(rivals))

@@ -64,7 +64,7 @@ def lines(ranking: Ranking) -> list[Line]:
 
 def _chance(answer: Answer) -> str:
     """Return how likely no other GPUs are a better answer; of a toss-up also the chance of the likeliest."""
-    mine = format_chance(answer.p_of_gpus)
+    mine = "" if answer.p_best is None else format_chance(answer.p_best)
     if answer.toss_up is None:
         return mine
     _, (gpu_key, gpu_count, rival) = answer.toss_up
@@ -87,7 +87,7 @@ def _in_words(ranking: Ranking, line: Line) -> str:
     what = f"{ranking.value_of(row).words()} {plain(ranking.value_unit, 60)}"
     if row.hours.value is not None:
         what = f"{hours_text(row)}, {row.cost_usd.by(format_usd)}"
-    known = [each.p_of_gpus for each in line.answers if each.p_of_gpus is not None]
+    known = [each.p_best for each in line.answers if each.p_best is not None]
     chances = dict.fromkeys(map(format_chance, known))
     if chances:
         what += f"; {' and '.join(chances)} to be best"

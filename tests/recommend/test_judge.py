@@ -569,9 +569,9 @@ def test_offers_of_the_same_gpus_add_up_in_a_toss_up():
         chances[row.offer.gpu_key] += row.p_cheapest
     cheapest = ranking.answers["cheapest"]
     assert dict(each[::2] for each in cheapest.toss_up) == pytest.approx(chances)
-    assert cheapest.p_of_gpus == pytest.approx(chances[cheapest.row.offer.gpu_key])
+    assert cheapest.p_best == pytest.approx(chances[cheapest.row.offer.gpu_key])
     fastest = ranking.answers["fastest"]  # two offers of it end at the same time, and share its chance
-    assert fastest.p_of_gpus == pytest.approx(2 * fastest.p_best)
+    assert fastest.p_best == pytest.approx(2 * fastest.row.p_fastest)
 
 
 def test_a_start_that_nobody_gave_has_an_interval_and_one_that_was_given_has_none():

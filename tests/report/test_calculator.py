@@ -178,7 +178,7 @@ def test_the_script_answers_as_the_library_does(engine):
             [
                 name,
                 [offer_name(of.row.offer), of.row.offer.gpu_key],
-                pytest.approx(of.p_of_gpus, abs=0.002),
+                pytest.approx(of.p_best, abs=0.002),
                 of.toss_up is not None,
             ]
             for name, of in ranking.answers.items()
@@ -344,7 +344,7 @@ def test_the_legend_is_of_what_is_drawn_and_looks_like_it(opened):
     shown = page.locator("#legend > span").all_inner_texts()
     kinds = [name for name, words in BASES.items() if words in shown]
     assert {"measured", "predicted"} <= set(kinds)
-    assert shown == [*(BASES[name] for name in kinds), "nine cases in ten", "best trade-offs"]
+    assert shown == [*(BASES[name] for name in kinds), "nine in ten", "trade-offs"]
     look = "e => { const of = getComputedStyle(e); return [of.fill, of.stroke, of.strokeDasharray]; }"
     for name in BASES:
         drawn = page.locator(f"#hero circle.{name}:not(.answer)")

@@ -121,7 +121,7 @@ const answered = (async () => {
   const NUMBERS = ["hours", "usd", "price", "memory"];
   const tableRow = (head, figures) => make("tr", {}, make("th", { scope: "row" }, head),
     ...Object.entries(figures).map(([name, text]) => make("td", NUMBERS.includes(name) ? { class: "number" } : {}, text)));
-  const likely = ({ p, rival }) => chance(p) + (rival ? ` (${data.labels.or} ${rival.row.offer.count > 1 ? gpusOf(rival.row) : gpuOf(rival.row)} ${chance(rival.p)})` : "");
+  const likely = ({ p, rival }) => p === null ? "" : chance(p) + (rival ? ` (${data.labels.or} ${rival.row.offer.count > 1 ? gpusOf(rival.row) : gpuOf(rival.row)} ${chance(rival.p)})` : "");
   const titles = (row) => row.answersTo.map((name) => data.titles[name]).join(" · ");
   const drawThree = ({ named, answers }) => at("three").tBodies[0].replaceChildren(...named.map((row) => {
     const { gpus, seller, hours, usd: cost, basis } = cells(row), chances = new Set(row.answersTo.map((name) => likely(answers[name])));

@@ -183,7 +183,7 @@ const ranker = (data) => {
     const rivals = rows.filter((each) => each.key !== row.key && !guesses.has(each.key));
     const rival = rivals.sort((a, b) => chances.get(b.key) - chances.get(a.key))[0];
     const p = Math.round(chances.get(row.key) * 1e9) / 1e9, against = rival ? chances.get(rival.key) : 0;
-    return { row, p, rival: against > 0 && p < TOSS_UP_ODDS * against ? { row: rival, p: against } : null };
+    return { row, p: new Set(rows.map(({ gpu }) => gpu)).size === 1 ? null : p, rival: against > 0 && p < TOSS_UP_ODDS * against ? { row: rival, p: against } : null };
   };
 
   // The least budget within the deadline, and the least deadline within the budget; Infinity where none would do.
