@@ -11,6 +11,7 @@ import pytest
 from golden import pages
 from golden.produce import frozen_tables, run
 
+from gpubench.discovery import workload_names
 from gpubench.offers.sources import own_sources
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,17 @@ def test_every_price_source_stands_in_the_table_of_prices():
     named = set(re.findall(r"`([\w-]+\*?)`", "".join(re.findall(r"(?m)^\|([^|]+)\|", table))))
     own = {source.name for source in own_sources() if not source.name.startswith("gpuhunt-")}
     assert named == own | {"gpuhunt-*"}
+
+
+def test_every_workload_stands_beside_the_question_that_it_answers():
+    table = (
+        (ROOT / "docs" / "workloads.md")
+        .read_text(encoding="utf-8")
+        .partition("\n\n|")[2]
+        .partition("\n\n")[0]
+    )
+    first_cells = "".join(line.split("|")[0 if at == 0 else 1] for at, line in enumerate(table.splitlines()))
+    assert set(workload_names()) <= set(re.findall(r"`(\w+)`", first_cells))
 
 
 def commands() -> list[tuple[str, str]]:

@@ -87,4 +87,6 @@ def test_rows_of_an_own_model_turn_from_predicted_to_measured(cloud, project, tm
     (row,) = after["rows"]
     assert row["basis"] == "measured"
     assert row["batch_size"] == 8
-    assert [path.name for path in (tmp_path / "cloud").iterdir()] == ["gpubench-runpod-1x-h200-sxm-141gb.down"]
+    assert [path.name for path in (tmp_path / "cloud").iterdir()] == [
+        "gpubench-runpod-1x-h200-sxm-141gb.down"
+    ]
