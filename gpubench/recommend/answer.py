@@ -414,6 +414,9 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             usd=format_price(own.purchase_usd),
             hours=duration(own.row.hours.value),
         )
+    first = ranking.first
+    if request.buys and request.host_usd is None and first.source == "own" and first.host_usd:
+        yield tell("buy_without_host", usd=format_price(first.host_usd))
     rented_usd = ranking.first.row.cost_usd.value
     if own is not None and ranking.first.source != "own" and rented_usd is not None:
         own_usd = own.row.cost_usd.value

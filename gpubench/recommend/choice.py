@@ -141,7 +141,8 @@ def named_gpus(found: Eligible) -> dict[str, int | None]:
     places: dict[str, int | None] = {}
     for name in names:
         count, gpu = counted(name)
-        alike = ~found.is_owned & offers.gpu_key.is_in(meant_by(gpu, offers.gpu_key.present).__contains__)
+        alike = offers.gpu_key.is_in(meant_by(gpu, offers.gpu_key.present).__contains__)
+        alike &= found.is_owned == found.request.buys
         alike &= True if count is None else offers.gpu_count.equals(count)
         places[name] = int(np.argmin(np.where(alike, money, np.inf))) if alike.any() else None
     return places

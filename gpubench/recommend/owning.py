@@ -254,7 +254,9 @@ def _machine(
     around_w = hosts()[-1].power_w if is_whole and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
-    if is_quoted or not host_usd:
+    if (
+        is_quoted
+    ):  # it stands and runs; a PC of one's own has the room of a desktop unless the settings say more
         told |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,

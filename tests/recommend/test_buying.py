@@ -247,20 +247,21 @@ def limits_assumed(**given):
 
 
 def test_the_limits_of_a_host_are_assumed_where_they_count():
-    """With a host at hand, only what it draws at work is assumed."""
+    """A host at hand is taken for a desktop, unless the settings say what it holds."""
     assert limits_assumed() == OF_A_HOST
     assert limits_assumed(psu_watts=850.0, slots=4) == {"host_w"}
-    assert limits_assumed(host_usd=0.0) == {"host_w"}
+    assert limits_assumed(host_usd=0.0) == OF_A_HOST
+    assert limits_assumed(host_usd=0.0, psu_watts=2000.0, slots=9) == {"host_w"}
 
 
 def test_a_host_at_another_price_has_the_same_power_supply():
-    """3 x 350 + 150 = 1,200 W, above 0.8 x 1,200 = 960 W; of a host that is there already nobody knows."""
+    """3 x 350 + 150 = 1,200 W, above 0.8 x 1,200 = 960 W, also of a PC that is there already."""
     fields = {"gpu_count": 3, "purchase_usd": 3621.0, "power_w": 1050.0, "host_w": 150.0}
-    for host_usd, falls_to in ((800.0, "the setting psu-watts"), (0.0, None)):
+    for host_usd in (800.0, 0.0):
         bought = ownerships(RankRequest(rent_or_buy="buy", count=3, host_usd=host_usd, slots=9), {}, TODAY)
         one = next(each for each in bought if each.gpu_key == RTX3090 and each.condition == "used")
         assert {name: getattr(one, name) for name in fields} == fields | {"purchase_usd": one.purchase_usd}
-        assert (left_out(one, slots=9) or (None,))[0] == falls_to
+        assert (left_out(one, slots=9) or (None,))[0] == "the setting psu-watts"
 
 
 def test_every_assumption_is_said_with_its_value():

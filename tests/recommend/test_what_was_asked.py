@@ -25,6 +25,7 @@ ASKED = {
     "too small a sum": ("--max-purchase-usd 500", r"\$500 buys no card with a PC; \$1,000 for the PC is assumed"),
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
     "rented for a sum": ("--max-purchase-usd 500", r"Renting .* does \d+ of these jobs"),
+    "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of it is a PC for the cards; `--have pc` leaves that out"),
     "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} of energy alone"),
     "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
     "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
@@ -60,6 +61,25 @@ def test_each_gpu_that_was_named_has_a_line_of_its_own(gpus):
     assert {"4x l40s": "l40s"}.get(gpus[1].lower(), gpus[1]) in named
     told = " ".join(found.said("asked"))
     assert re.search(r"For the same money .* does [\d.]+ times \([\d.]+ to [\d.]+\) the work of", told)
+
+
+def test_a_card_to_buy_that_was_named_has_a_line_and_no_excuse():
+    """The new ones are above the sum, and nobody asked for rent: the used ones answer."""
+    asked = {"have": "pc", "count": 1, "max_purchase_usd": 1500}
+    found = rank("vgg16", gpu=["RTX 5080", "RTX 3090"], draws=50, **asked)
+    named = {line.choice.offer.gpu_key: line.choice.condition for line in lines(found)}
+    assert named == {"nvidia-geforce-rtx-5080-16gb": "used", "nvidia-geforce-rtx-3090-24gb": "used"}
+    assert not [each.text for each in found.sentences if "is not ranked" in each.text]
+
+
+def test_a_pc_of_ones_own_holds_what_a_desktop_holds():
+    """Eight cards of 220 W are 1,760 W; a desktop has a supply of 1,200 W and six slots."""
+    found = rank("vgg16", have="pc", max_purchase_usd=1500, draws=50)
+    sets = [row for row in found.rows if row.offer.pricing == "owned"]
+    assert sets
+    assert max(row.offer.gpu_count for row in sets) <= 3
+    roomy = rank("vgg16", have="pc", max_purchase_usd=1500, draws=50, psu_watts=3000, slots=16)
+    assert max(row.offer.gpu_count for row in roomy.rows) > 3
 
 
 def test_one_gpu_that_was_named_needs_none():
