@@ -85,6 +85,10 @@ class Estimate(Record, frozen=True, kw_only=True):
         return any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in self.findings)
 
 
+MODELED = "modeled"
+"""``Row.scaling_basis`` of several GPUs that no run has timed together."""
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An offer in its place among others: what it is expected to cost, how fast it is, what the job takes.
 

@@ -17,6 +17,7 @@ from gpubench.draws import normals, uniforms
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
+from gpubench.models.row import MODELED
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
@@ -310,7 +311,7 @@ def _lost_on_unread_links(offers: Offers, scalings: Sequence[Scaling], machine: 
 
     By so much of its own error a link moves the efficiency: 1 / (1 + talk / work) falls by that share.
     """
-    talks = [max(0.0, 1 - each.efficiency) if each.basis == "modeled" else 0.0 for each in scalings]
+    talks = [max(0.0, 1 - each.efficiency) if each.basis == MODELED else 0.0 for each in scalings]
     return np.where(offers.kind.equals("marketplace"), np.array(talks)[machine], 0.0)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gpubench.interval import Interval
 from gpubench.labels import SELLERS, card_condition, gpus_of
 from gpubench.models import Answer, Choice, Estimate, Offer, Pricing, Ranking, Row
+from gpubench.models.row import MODELED
 from gpubench.recommend.answer import BASES, TITLES, machine_name
 from gpubench.sentences import say
 from gpubench.units import count, format_chance, format_price, format_usd, plain
@@ -125,8 +126,10 @@ def hours_text(row: Row) -> str:
 
 
 def basis_text(row: Row) -> str:
-    """Return how its throughput is known."""
-    return BASES["guess" if row.estimate.is_extrapolated else row.estimate.basis]
+    """Return how its throughput is known: that of several GPUs is predicted where scaling is modeled."""
+    if row.estimate.is_extrapolated:
+        return BASES["guess"]
+    return BASES["predicted" if row.scaling_basis == MODELED else row.estimate.basis]
 
 
 def precisions_of(estimates: Iterable[Estimate]) -> str:

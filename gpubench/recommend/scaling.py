@@ -28,6 +28,7 @@ from gpubench.models import (
     Status,
     Verdict,
 )
+from gpubench.models.row import MODELED
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading
 from gpubench.predict.question import Question, Refusal
@@ -116,7 +117,7 @@ def scaling_of(
         for end in ("likely", "low", "high")
     )
     bases, modes = ({getattr(model, name) for model in models} for name in ("basis", "mode"))
-    basis = bases.pop() if len(bases) == 1 else "modeled"
+    basis = bases.pop() if len(bases) == 1 else MODELED
     return Scaling(
         likely,
         INDEPENDENT.basis if INDEPENDENT.basis in bases else basis,

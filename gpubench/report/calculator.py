@@ -19,6 +19,7 @@ from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Offer, Pricing, TaskKind, WorkloadProfile
+from gpubench.models.row import MODELED
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
 from gpubench.offers.listing import is_in
@@ -242,7 +243,10 @@ def _case(
     for row, (machine, is_host) in enumerate(zip(pool.machine.tolist(), hosts, strict=True)):
         known = machines.setdefault(
             machine,
-            [pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None],
+            [
+                *(pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None),
+                pool.scalings[machine].basis == MODELED,
+            ],
         )
         known[3 + is_host] = _short(pool.spread[row])
     names = [part.case.workload for part in finder.speeds.parts[0]]

@@ -13,6 +13,7 @@ from gpubench.blocks.parts import Bullets, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
 from gpubench.models import Execution, Precision, Status
 from gpubench.recommend.choice import best_of_each_gpu
+from gpubench.recommend.lines import basis_text
 from gpubench.sections import compared, device, measured
 from gpubench.sections.section import HEADINGS, Section, own_sections
 
@@ -146,6 +147,14 @@ def test_old_prices_are_not_called_current():
     assert "not current" in text
     assert "up to 323 days" in words_of("value", samples.report_data())
     assert "the oldest day" in text
+
+
+def test_several_gpus_of_a_measured_one_are_predicted_where_no_run_timed_them_together():
+    one, eight = (
+        samples.ranked(1, samples.offer("nvidia-h100-sxm-80gb", "4", count=count), 2880.0, basis="reference")
+        for count in (1, 8)
+    )
+    assert (basis_text(one), basis_text(eight)) == ("measured", "predicted")
 
 
 def test_who_read_a_price_is_named_whole_where_it_is_used():

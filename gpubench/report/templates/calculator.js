@@ -42,7 +42,7 @@ const answered = (async () => {
   const say = (id, fields = {}) => data.sentences[id].replace(/\{(\w+)\}/g, (_, name) => fields[name]);
   const gpuOf = ({ offer }) => data.gpus[offer.gpu].name;
   const gpusOf = (row) => `${row.offer.count}x ${gpuOf(row)}`;
-  const basisOf = ({ gpu }) => (gpu.is_guess ? "guess" : gpu.basis);
+  const basisOf = ({ gpu, isModeled }) => (gpu.is_guess ? "guess" : isModeled ? "predicted" : gpu.basis);
   const cells = (row) => ({
     gpus: gpusOf(row), seller: row.offer.who, hours: hoursInWords(row.hours), usd: usdInWords(row.usd), price: `${usd(row.offer.usd)}/h`,
     memory: data.gpus[row.offer.gpu].memory, basis: data.bases[basisOf(row)],

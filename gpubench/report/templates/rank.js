@@ -67,7 +67,7 @@ const ranker = (data) => {
       const above = Math.hypot(Math.log(gpu.high / gpu.samples_per_s) * certain, Z90 * spread);
       const hasEnds = gpu.low !== null && gpu.high !== null;
       return [{
-        place, offer, key, gpu, spread, certain, limit, factor, delivered, isOwned: offer.pricing === "owned",
+        place, offer, key, gpu, spread, certain, limit, factor, delivered, isModeled: found[5], isOwned: offer.pricing === "owned",
         rate: Math.min(rate, limit),
         rateLow: hasEnds ? Math.min(rate * Math.exp(-below), limit / costs.feed_factor) : NaN,
         rateHigh: hasEnds ? Math.min(rate * Math.exp(above), limit * costs.feed_factor) : NaN,
