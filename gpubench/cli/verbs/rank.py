@@ -38,10 +38,12 @@ def verb(
         return
     if sys.stdout.isatty():
         output.say(lines.headline(ranking))  # its first line has left the screen by now
+    is_sent = request.dataset_gb is not None or request.relative or request.task == "infer"
+    data = "" if is_sent else "`--dataset-gb` counts the sending of your data; "
     output.say(
-        "Next: `gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, or the "
-        "CPU where there is none; `gpubench try` measures the answer where it is rented; `gpubench report` "
-        "makes the page."
+        f"Next: {data}`gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, "
+        "or the CPU where there is none; `gpubench try` measures the answer where it is rented; "
+        "`gpubench report` makes the page."
     )
 
 
