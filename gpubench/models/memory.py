@@ -54,10 +54,11 @@ class CardMemory(Record, frozen=True, kw_only=True):
 
 
 class MemoryBasis(StrEnum):
-    """What an estimate of memory rests on."""
+    """What an estimate of memory rests on; ``shape`` is the closed form of a published language model."""
 
     MEASURED = "measured"
     TRACED = "traced"
+    SHAPE = "shape"
     FORMULA = "formula"
 
 

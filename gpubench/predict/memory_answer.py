@@ -173,8 +173,12 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         }
 
     def brief(self, *, with_cards: bool) -> dict[str, Any]:
-        """Return the document of ``gpubench memory --json --brief``: what is needed, and who has it."""
+        """Return the document of ``gpubench memory --json --brief``: what is needed, and who has it.
+
+        Of the recipe it has what is set: a network of images has no tokens.
+        """
         whole = self.flat()
+        recipe = {name: value for name, value in self.case.recipe.fields.items() if value}
         need = ("device_bytes", "device_bytes_low", "device_bytes_high", "basis")
         head = ("schema_version", "workload", "task", "precision", "execution", "batch_size", "gpu_count")
         cards = [
@@ -184,7 +188,9 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         for told, card in zip(cards, whole["cards"] if len(cards) <= MOST_MENDED else (), strict=False):
             told["fits_with"] = next((fix["what"] for fix in card["fixes"] if fix["fits"]), None)
         return {
-            **{name: whole[name] for name in (*head, "parallel_mode", *need)},
+            **{name: whole[name] for name in head},
+            **recipe,
+            **{name: whole[name] for name in ("parallel_mode", *need)},
             "fits_on": self.fits_on(),
             **({"cards": cards} if with_cards else {}),
             "refused": len(self.refused),

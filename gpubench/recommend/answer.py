@@ -222,14 +222,14 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
 _TOKENS = {"prefill": "in the prompt", "decode": "generated", "forward pass": "read"}
 _STACKS = {
     Stack.TORCH: "the plain operators of PyTorch",
-    Stack.PLAIN: "plain transformers, PEFT and bitsandbytes",
+    Stack.PLAIN: "plain PEFT and bitsandbytes",
     Stack.NO_FLASH: "plain transformers without flash attention",
     Stack.FUSED: "the fused kernels of Liger or Unsloth",
 }
 _TRAINED = {
     Trainable.FULL: "all weights",
     Trainable.LORA: "adapters (LoRA)",
-    Trainable.QLORA: "adapters over a base in 4 bits (QLoRA)",
+    Trainable.QLORA: "adapters over 4 bits (QLoRA)",
 }
 
 
@@ -267,8 +267,9 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     for each in named:
         if each.price_doubt:
             doubted.setdefault(each.price_doubt, {})[gpu_name(each.offer.gpu_key)] = None
-    for doubt, gpus in doubted.items():
-        yield tell("price_doubt", gpu=listing(gpus), doubt=doubt)
+    if doubted:
+        each = (f"{listing(gpus)} at {doubt}" for doubt, gpus in doubted.items())
+        yield tell("price_doubt", doubts="; ".join(each))
     lone = [gpu_name(each.offer.gpu_key) for each in named if each.condition is PriceCondition.SINGLE_HOST]
     if lone:
         yield tell("private_host", gpu=listing(dict.fromkeys(lone)))

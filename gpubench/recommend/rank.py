@@ -216,14 +216,33 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
     }
 
 
+BRIEF_BYTES = 8000
+"""Most that the short document takes, as one line of JSON."""
+BRIEF_DIGITS = 6
+
+
 def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return what a script acts on of the document: question, answers with their rows, all but the notes.
 
+    Figures of rows have six digits. What finds no room in 8 kB is left out, the sentences of least weight
+    first, and counted as ``more``; what was asked and every caution stand.
+
     Args as ``document``.
     """
-    told = tuple(each for each in ranking.sentences if each.kind != "note")
-    whole = document(msgspec.structs.replace(ranking, rows=(), sentences=told), asked)
-    return {name: value for name, value in whole.items() if name != "excluded"}
+    told = [each for each in ranking.sentences if each.kind != "note"]
+    whole = document(msgspec.structs.replace(ranking, rows=(), sentences=tuple(told)), asked)
+    del whole["excluded"]
+    whole["rows"] = [{name: _in_few_digits(value) for name, value in row.items()} for row in whole["rows"]]
+    whole["more"] = 0
+    spare = [place for place, each in enumerate(told) if each.kind not in {"asked", "caution"}]
+    while spare and len(msgspec.json.encode(whole)) > BRIEF_BYTES:
+        del whole["sentences"][spare.pop()]
+        whole["more"] += 1
+    return whole
+
+
+def _in_few_digits(value: Any) -> Any:
+    return float(f"{value:.{BRIEF_DIGITS}g}") if isinstance(value, float) else value
 
 
 def _excluded(offers: Iterable[ExcludedOffer]) -> list[dict[str, Any]]:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from gpubench.blocks.parts import Bullets, Column, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
-from gpubench.models import Case, MemoryBasis, MemoryFit, MemoryNeed, MemoryParts, ParallelMode
+from gpubench.models import MemoryBasis, MemoryFit, MemoryNeed, MemoryParts, ParallelMode
 from gpubench.predict.memory_answer import (
     MOST_NAMES,
     MemoryAnswer,
     MemoryAnswers,
 )
-from gpubench.profile import published_decoder
 from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED
 from gpubench.units import format_bytes
 
@@ -56,7 +55,7 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool, whole: bo
         )
         whose = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
         shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
-        words = f"{shared}{whose}{_rests_on(answer.need, answer.case)}."
+        words = f"{shared}{whose}{_rests_on(answer.need)}."
         yield Paragraph(text=f"{words[0].upper()}{words[1:]}", tone="note")
         yield _made_of("Of which, at the highest moment of the step", answer.need.parts)
         if not (by_name or whole):
@@ -164,17 +163,16 @@ _AS_PUBLISHED = (
 )
 
 
-def _rests_on(need: MemoryNeed, case: Case) -> str:
+def _rests_on(need: MemoryNeed) -> str:
     """What the figures rest on and what they hold, in a sentence without its end."""
     words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
         MemoryBasis.TRACED: "a trace of the whole step, with what readings say the rest takes",
+        MemoryBasis.SHAPE: "what follows from the shape of the model, with what readings say the rest takes",
         MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
     }
     said = [words[need.basis]]
-    if need.basis is MemoryBasis.TRACED and published_decoder(case.workload):
-        said = ["what follows from the shape of the model, with what readings say the rest takes"]
-    if need.basis is MemoryBasis.TRACED:
+    if need.basis in {MemoryBasis.TRACED, MemoryBasis.SHAPE}:
         said += filter(None, (need.not_linear, _AS_PUBLISHED if need.as_published else None))
     if need.algorithm_bytes:
         said.append(

@@ -6,8 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from command import gpubench
+
+from gpubench.recommend import rank
+from gpubench.recommend.request import RankRequest
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 EXAMPLES = [
@@ -18,6 +22,20 @@ MOST_BYTES = 8000
 LONGEST = [
     ("rank", "--json", "--brief"),
     ("rank", "resnet50", "--max-purchase-usd", "30000", "--json", "--brief"),
+    ("rank", "gpt2", "--dataset-gb", "100", "--deadline-hours", "100", "--json", "--brief"),
+    ("rank", "mixtral-8x7b", "--qlora", "--dataset-gb", "100", "--json", "--brief"),
+    (
+        "rank",
+        "resnet50",
+        "--gpu",
+        "h100,l40s,a100,l4",
+        "--commit",
+        "1y",
+        "--have",
+        "h100",
+        "--json",
+        "--brief",
+    ),
     ("predict", "show", "resnet50", "--json", "--brief"),
     ("predict", "show", "resnet50", "--sort", "energy", "--power-limit", "250", "--json", "--brief"),
     ("memory", "llama_8b_lora", "--json", "--brief"),
@@ -52,13 +70,31 @@ def test_the_example_of_this_machine_lists_its_devices():
 def test_a_short_ranking_has_the_answers_of_the_whole_one():
     whole, short = (json.loads(said("rank", "resnet50", "--json", *more)) for more in ((), ("--brief",)))
     for name, answer in whole["answers"].items():
-        assert short["rows"][short["answers"][name]["row"]] == whole["rows"][answer["row"]]
+        row = short["rows"][short["answers"][name]["row"]]
+        for key, value in whole["rows"][answer["row"]].items():
+            assert row[key] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value)
         assert short["answers"][name]["p_best"] == answer["p_best"]
     assert {row["instance"] for row in short["rows"]} == {
         whole["rows"][each["row"]]["instance"] for each in whole["answers"].values()
     }
     verdict = [each for each in whole["sentences"] if each["kind"] != "note"]
     assert [each for each in short["sentences"] if each["kind"] != "note"] == verdict
+
+
+def test_what_a_short_ranking_has_no_room_for_is_counted_and_is_no_caution(monkeypatch):
+    asked = RankRequest(workloads=("resnet50",), spot=True)
+    ranking = rank.rank(asked)
+    whole = rank.brief_document(ranking, asked)
+    monkeypatch.setattr(rank, "BRIEF_BYTES", len(msgspec.json.encode(whole)) - 200)
+    short = rank.brief_document(ranking, asked)
+    assert (whole["more"], short["more"]) == (0, len(whole["sentences"]) - len(short["sentences"]))
+    assert short["more"] > 0
+    lost = [each for each in whole["sentences"] if each not in short["sentences"]]
+    assert {each["kind"] for each in lost} <= {"answer", "sureness"}
+    assert short["sentences"][0] == whole["sentences"][0]
+    monkeypatch.setattr(rank, "BRIEF_BYTES", 0)
+    left = rank.brief_document(ranking, asked)["sentences"]
+    assert {each["kind"] for each in left} <= {"asked", "caution"}
 
 
 def test_a_short_prediction_has_the_fastest_and_counts_the_others():
@@ -100,6 +136,24 @@ def test_a_short_answer_of_memory_has_every_card_with_its_verdict():
     for mine, card in zip(short["cards"], whole["cards"], strict=True):
         assert mine == {name: card[name] for name in mine}
         assert set(mine) == {"gpu_keys", "memory_bytes", "verdict", "largest_batch"}
+
+
+def test_a_short_answer_of_memory_says_what_is_tuned_and_that_its_shape_tells_it():
+    told = json.loads(said("memory", "qwen2.5-7b", "--qlora", "--gpu", "H100", "--json", "--brief"))
+    recipe = (told["trainable"], told["weight_type"], told["checkpointing"], told["stack"])
+    assert recipe == ("qlora", "nf4", "full", "plain")
+    assert told["basis"] == "shape"
+    network = json.loads(said("memory", "vgg16", "--json", "--brief"))
+    assert (network["basis"], network["trainable"]) == ("traced", "full")
+    assert "context_tokens" not in network
+
+
+def test_a_short_refusal_says_why():
+    told = json.loads(
+        said("predict", "show", "llama-3.1-70b", "--qlora", "--gpu", "RTX 3090", "--json", "--brief")
+    )
+    assert (told["estimates"], told["refused"]) == ([], 1)
+    assert "does not fit" in told["reasons"][0]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ A_SUM = r"\$[\d.,]+"
 ASKED = {
     "tokens of a served model": ("llama_8b --task infer", rf"A million tokens cost {A_SUM} .*static batch of 8"),
     "lost spot machines": ("resnet50 --provider aws --spot", r"Spot costs less than on demand while interruptions add less than \d+ % to the work"),
-    "spot that is not the first row": ("resnet50 --spot", r"One interruption of a spot machine in 24 hours"),
+    "spot that is not the first row": ("resnet50 --spot", r"one spot interruption in 24 hours, checkpoints every 54 minutes"),
     "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 1 year.* {A_SUM} on demand .* pays from \d+ % use on"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 3 years"),
     "too small a sum": ("--max-purchase-usd 500", r"\$500 buys no card with a PC; \$1,000 for the PC is assumed"),
@@ -30,7 +30,7 @@ ASKED = {
     "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
     "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
     "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"is the fewest that ends within 3.00 days"),
-    "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens.*batch of 2 on each GPU, with .*plain .*stack=fused"),
+    "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens \(`--context`\), batch 2 a GPU, by plain .*stack=fused"),
     "adapters in 4 bits": ("mistral-7b --qlora", r"QLoRA"),
     "all weights": ("hf:Qwen/Qwen2.5-7B", r"[Aa]ll weights"),
     "data to send": ("resnet50 --dataset-gb 200", r"sending 200 GB"),
