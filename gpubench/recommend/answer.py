@@ -268,8 +268,8 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         if each.price_doubt:
             doubted.setdefault(each.price_doubt, {})[gpu_name(each.offer.gpu_key)] = None
     if doubted:
-        each = (f"{listing(gpus)} at {doubt}" for doubt, gpus in doubted.items())
-        yield tell("price_doubt", doubts="; ".join(each))
+        doubts = (f"{listing(gpus)} at {doubt}" for doubt, gpus in doubted.items())
+        yield tell("price_doubt", doubts="; ".join(doubts))
     lone = [gpu_name(each.offer.gpu_key) for each in named if each.condition is PriceCondition.SINGLE_HOST]
     if lone:
         yield tell("private_host", gpu=listing(dict.fromkeys(lone)))

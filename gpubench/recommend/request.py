@@ -138,6 +138,10 @@ SHARE = Option(
 )
 
 
+_Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
+"""Share of the work that is done again; ten times the job is no answer."""
+
+
 class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     """What to rank and how; a field that is None or empty does not restrict.
 
@@ -219,7 +223,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Positive | None, Option("Billing increment [min].", JOB, default="by the second", way="setting")
     ] = None
     spot_lost: Annotated[
-        Annotated[float, msgspec.Meta(ge=0, lt=10)] | None,
+        _Lost | None,
         Option(
             "Share of work repeated after spot interruptions, for example 0.2.",
             JOB,
@@ -228,7 +232,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
     host_lost: Annotated[
-        Annotated[float, msgspec.Meta(ge=0, lt=10)] | None,
+        _Lost | None,
         Option(
             "Share of training work repeated after failures of a private host, for example 0.05.",
             JOB,
