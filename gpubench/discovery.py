@@ -29,6 +29,7 @@ ENTRY_POINT_GROUP = "gpubench.workloads"
 """Other packages name their workloads here; the standard ones need no entry."""
 STANDARD = "gpubench_workloads"
 """The folder `workloads` of the repository, as a wheel carries it."""
+NO_MODEL_NEAR = ("none; `gpubench list` shows the workloads",)
 
 
 def workload_names() -> tuple[str, ...]:
@@ -62,7 +63,7 @@ def load_workload(reference: str) -> Workload:
                 f"{name} is known by its shape, for rank, memory and predict; to build it, give its "
                 "config.json: hf:PATH/config.json"
             )
-        unknown = options.unknown_name("workload", reference, models_like(reference) or known)
+        unknown = options.unknown_name("workload", reference, models_like(reference) or NO_MODEL_NEAR)
         raise MisuseError(
             f"{unknown}. A model of your own is given as ./file.py or module:NAME, one of the Hugging "
             "Face hub by its config.json: hf:PATH/config.json"

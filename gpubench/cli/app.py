@@ -159,5 +159,6 @@ def _misuse(error: click.UsageError) -> str:
 
         also = [name for name, each in table.VERBS.items() if word.lower() in each.also_called]
         also = also or list(models_like(word.lower()))  # a model may be named first
+        words = words if also else f"No such command or model {word!r}; `gpubench list` shows the models."
     meant = f" Did you mean '{also[0]}'?" if also else ""
     return f"{words}{meant} (see {path} --help)"

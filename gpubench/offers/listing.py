@@ -10,6 +10,7 @@ from functools import cache
 
 import msgspec
 
+from gpubench.folders import data_rows
 from gpubench.models import Offer, Pricing
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
@@ -34,6 +35,26 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
     not_ranked_because: str | None
 
 
+def find_provider(name: str, there: Iterable[str]) -> str | None:
+    """Return in lower case the provider that people call so; None where none of those there is called so.
+
+    Case and punctuation do not count, and some have a second name: ``Vast.ai``, ``Google Cloud``.
+    """
+    word = _letters(name)
+    by_letters = {_letters(provider): provider.casefold() for provider in there}
+    return by_letters.get(word) or by_letters.get(_letters(_also_called().get(word, "")))
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.casefold())
+
+
+@cache
+def _also_called() -> Mapping[str, str]:
+    rows = data_rows("providers.csv")
+    return {name.strip(): row["provider"] for row in rows for name in row["also_called"].split(";")}
+
+
 def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:
     """Return the providers asked for in lower case; one that is not there would only hide every price.
 
@@ -41,10 +62,10 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
         MisuseError: For the first that is unknown, with the nearest that are known.
     """
     known = sorted({provider.casefold() for provider in there})
-    names = frozenset(name.casefold() for name in wanted)
-    for name in sorted(names.difference(known)):
+    found = {name: find_provider(name, known) for name in wanted}
+    for name in sorted(name for name, provider in found.items() if provider is None):
         raise unknown_name("provider", name, nearest(name, known, cutoff=0.0))
-    return names
+    return frozenset(provider for provider in found.values() if provider)
 
 
 def known_regions(

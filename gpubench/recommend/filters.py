@@ -22,7 +22,7 @@ from gpubench.names import counted, nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
-from gpubench.offers.listing import is_in, known_providers, known_regions, outdated
+from gpubench.offers.listing import find_provider, is_in, known_providers, known_regions, outdated
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.options import unknown_name
@@ -367,9 +367,12 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     """Yield what restricts seller, place, GPU, number, price and its age."""
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
-    there = {name.casefold() for name in offers.provider.present}
-    unwanted = {name.casefold() for name in request.excluded}
-    unwanted_gpus = {key for name in unwanted - there for key in _gpus_to_exclude(name, there)}
+    there = offers.provider.present
+    sellers = {name: find_provider(name, there) for name in request.excluded}
+    unwanted = {seller for seller in sellers.values() if seller}
+    unwanted_gpus = {
+        key for name, seller in sellers.items() if not seller for key in _gpus_to_exclude(name, there)
+    }
     count, most_days = request.count, request.max_price_age_days
     most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
     old = outdated(offers, market.today) if most_days is None else {}

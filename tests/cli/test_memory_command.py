@@ -384,7 +384,7 @@ def test_what_is_no_missing_kernel_is_the_models_own_error(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nosuch",), "unknown workload"),
+        (("nosuch",), "unknown workload 'nosuch'; nearest known: none; `gpubench list` shows"),
         (("vgg16", "--gpu", "nosuch"), "unknown GPU 'nosuch'"),
         (("./never_traced.py", "--gpu", "nosuch"), "unknown GPU 'nosuch'"),
         (("vgg16", "--batch-size", "0"), "must be at least 1"),

@@ -62,6 +62,8 @@ def test_a_data_set_is_sent_before_the_first_step_and_nobody_knows_how_fast():
     [
         (("lium",), [("aws", H100), ("aws", L4)]),
         (("AWS",), [("lium", H100)]),
+        (("Amazon",), [("lium", H100)]),
+        (("Lium.",), [("aws", H100), ("aws", L4)]),
         (("h100",), [("aws", L4)]),
         (("lium", "l4"), [("aws", H100)]),
     ],
