@@ -174,12 +174,12 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
         return f"quote one with --have '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
-    if without := [each for each in excluded if each.option == NO_KERNELS]:
-        return f"among them, {_with_reason(without[-1])}"
     if last is not None and last.option == NO_FIGURE:
         unknown = [each for each in excluded if each.option == NO_FIGURE]
         usual, _ = Counter(each.reason for each in unknown).most_common(1)[0]
         return f"among them, {_with_reason([each for each in unknown if each.reason == usual][-1])}"
+    if without := [each for each in excluded if each.option == NO_KERNELS]:
+        return f"among them, {_with_reason(without[-1])}"
     return "relax one of these"
 
 

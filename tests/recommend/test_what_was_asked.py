@@ -114,3 +114,10 @@ def test_a_limit_that_nothing_keeps_to_is_the_first_thing_said():
     assert "--budget-usd" in first
     assert len(str(told.value).split()) < 60
     assert re.search(r"--budget-usd [\d.]+ would leave 1x ", rest)
+
+
+def test_a_model_that_no_gpu_holds_is_refused_by_its_memory():
+    """Some cards also have no kernels: that is not what stands in the way of a model of 671 billion."""
+    with pytest.raises(MisuseError, match="not even a batch of 1 fits") as refused:
+        rank("deepseek-v3", qlora=True)
+    assert "kernels" not in str(refused.value)
