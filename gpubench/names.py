@@ -78,9 +78,8 @@ _PART_OF_A_GPU = re.compile(r"\bmig\b|\d+g\.\d+gb")
 _WORDS = re.compile(r"[a-z\d.]+")
 _SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")
 _SAY_NOTHING = frozenset(
-    ["nvidia", "amd", "tesla", "instinct", "geforce", "gpu", "card", "graphics", "tensor", "core", "nvl72"]
-    + ["grace", "hopper", "superchip"]
-)
+    ["nvidia", "amd", "tesla", "instinct", "geforce", "gpu", "card", "graphics", "tensor", "core"]
+) | {"nvl72", "grace", "hopper", "superchip"}
 """Words beside the name of a GPU that tell it from no other."""
 MEMORY_KINDS = frozenset(["gddr5", "gddr5x", "gddr6", "gddr6x", "gddr7", "hbm2", "hbm2e", "hbm3", "hbm3e"])
 """Words that tell one GPU from another in few names only, as in "H100 80GB HBM3"."""
