@@ -440,7 +440,9 @@ def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_r
 
 def test_a_cloud_that_gets_a_source_of_its_own_is_no_longer_read_in_the_ledger(monkeypatch):
     """Both would name its machines in their own ways, and each offer would stand there twice."""
-    clouds = {offer.provider for offer in offers(gpurentalprices.SOURCE, Replay("gpurentalprices.json")).offers}
+    clouds = {
+        offer.provider for offer in offers(gpurentalprices.SOURCE, Replay("gpurentalprices.json")).offers
+    }
     assert "hyperstack" in clouds
     its_own = Source("hyperstack-book", "hyperstack", refuse)
     monkeypatch.setattr(gpurentalprices, "own_sources", lambda: (its_own,))
