@@ -30,7 +30,7 @@ from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData, at_named_batches
 from gpubench.sections.section import Section
-from gpubench.sections.words import case_words
+from gpubench.sections.words import case_words, workload_name
 from gpubench.units import format_number, format_percent, format_si
 
 TERA = 1e12
@@ -134,6 +134,7 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
         peak = peak_flops_per_s(device, precision)
         if peak is not None and any(point.result.case.precision is precision for point in points):
             roofs.setdefault(peak, []).append(precision.value)
+    named = {p.result.case.workload: p for p in sorted(points, key=lambda p: p.rate)}.values()
     traces: list[dict[str, Any]] = []
     for peak, names in roofs.items():
         xs = [left, min(max(peak / bandwidth, left), right), right]
@@ -147,8 +148,10 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
     for precision, look in LOOKS.items():
         if found := [point for point in points if point.result.case.precision is precision]:
             traces.append({
-                "type": "scatter", "mode": "markers", "name": label(look.name),
+                "type": "scatter", "mode": "markers+text", "name": label(look.name),
                 "x": [point.intensity for point in found], "y": [point.rate / TERA for point in found],
+                "text": [label(workload_name(point.result.case)) if point in named else "" for point in found],
+                "textposition": "bottom center", "textfont": {"size": 11, "color": QUIET},
                 "marker": {"color": look.color, "symbol": look.symbol, "size": 10},
                 "hovertext": [
                     f"{label(case_words(point.result.case), 90)}<br>{format_si(point.rate, 'FLOP/s')}"
