@@ -1,37 +1,16 @@
-"""One idea as parts, which a section or a notebook shows, and the templates that make HTML of it."""
+"""Blocks as HTML: the templates that make it, and what they are filled with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import Part, held_together, printable
+from gpubench.blocks.parts import Block, held_together, printable
 from gpubench.folders import package_path
 from gpubench.units import isolated
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """One section, whole and in its brief form.
-
-    Attributes:
-        parts: What the page shows, and Markdown.
-        brief: What a terminal shows: the sentence and the table, made by the same functions.
-        finding: The one thing that a reader of its heading alone should know.
-    """
-
-    title: str
-    parts: tuple[Part, ...]
-    brief: tuple[Part, ...] = ()
-    finding: str | None = None
-
-    def _repr_html_(self) -> str:
-        """Return the whole block as a notebook shows it."""
-        return as_html(self)
 
 
 def as_html(block: Block) -> str:
@@ -63,5 +42,4 @@ def environment() -> Environment:
 
 
 def _isolated(value: object) -> object:
-    """Isolate names of right-to-left scripts in whatever a template shows; what is HTML already stays."""
     return isolated(value) if type(value) is str else value

@@ -29,15 +29,11 @@ class Paragraph:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One named value; ``detail`` says what qualifies it (interval, date, basis).
-
-    A ``tone`` that is not plain is of what to know or do, which a page sets as a sentence below the others.
-    """
+    """One named value; ``detail`` says what qualifies it (interval, date, basis)."""
 
     term: str
     value: str
     detail: str = ""
-    tone: Literal["plain", "note", "warning"] = "plain"
 
     @property
     def words(self) -> str:
@@ -131,6 +127,27 @@ class Charts:
 
 
 Part: TypeAlias = Paragraph | Facts | Bullets | Table | Charts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One section, whole and in its brief form.
+
+    Attributes:
+        parts: What the page shows, and Markdown.
+        brief: What a terminal shows: the sentence and the table, made by the same functions.
+        finding: The one thing that a reader of its heading alone should know.
+    """
+
+    title: str
+    parts: tuple[Part, ...]
+    brief: tuple[Part, ...] = ()
+    finding: str | None = None
+
+    def _repr_html_(self) -> str:
+        from gpubench.blocks.block import as_html
+
+        return as_html(self)
 
 
 Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
