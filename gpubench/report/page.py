@@ -23,6 +23,7 @@ from gpubench.labels import gpus_of
 from gpubench.models import Ranking, Row
 from gpubench.options import options_of, takes_options_of
 from gpubench.recommend.lines import (
+    BOTH,
     CHANCE,
     COST,
     basis_text,
@@ -225,7 +226,7 @@ def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
                 _ranged(hours_text(line.choice.row)),
                 _ranged(line.choice.row.cost_usd.by(format_usd)),
                 basis_text(line.choice.row),
-                " · ".join(line.chances),
+                BOTH.join(line.chances),
             )
             for line in named
         ],
