@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.block import environment
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Block, Charts, Part, printable
+from gpubench.blocks.parts import Block, Charts, Part, environment, printable
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.folders import package_text

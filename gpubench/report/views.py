@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubench.blocks.block import as_html
 from gpubench.blocks.charts import BASIS_LOOKS, BLUE, Look, Mark, dots, dress, label, log_axis, whiskers
-from gpubench.blocks.parts import Block, Figure
+from gpubench.blocks.parts import Block, Figure, as_html
 from gpubench.errors import MisuseError
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.labels import FRONTIER, gpu_name, gpus_of, offer_name
