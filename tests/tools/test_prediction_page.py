@@ -14,12 +14,12 @@ from statistics import fmean, median
 import msgspec
 import numpy as np
 import pytest
+from decode_fit import decode_readings
 from scipy.stats import binomtest
 
 from gpubench.folders import data_rows
 from gpubench.models import Estimate, Execution, Precision, Status, TaskKind
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.decode import decode_readings
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, question_of
 from gpubench.predict.scaling import SHARES, scaling
