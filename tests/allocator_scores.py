@@ -15,13 +15,14 @@ from statistics import fmean
 from typing import Any, NamedTuple
 from unittest import mock
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from definitions.test_memory_readings import MODELS
 from memory_cases import ALONE, case_of, own_readings
 from scipy import optimize
+from strict_cuda.memory import Block, Memory
 
-from definitions.test_memory_readings import MODELS
 from gpubench.discovery import load_workload
 from gpubench.models import CardClass, Case, Execution, MemoryNeed, Recipe, TaskKind
 from gpubench.profile import liveness, load_profiles
@@ -31,7 +32,6 @@ from gpubench.profile.memory_figures import scratch_of
 from gpubench.profile.quick_fakes import gpu_without_values
 from gpubench.units import GIB, MIB
 from gpubench.workload import Workload, seeded
-from strict_cuda.memory import Block, Memory
 from tools.evaluate import DOCS, as_table, put
 from tools.make import load_readings
 
@@ -288,7 +288,11 @@ def rows() -> list[tuple[str, str, str, str]]:
         },
     }
     return [
-        (words, str(len(group)), *(f"{100 * fmean(getattr(each, name) for each in group):.1f} %" for name in FIGURES))
+        (
+            words,
+            str(len(group)),
+            *(f"{100 * fmean(getattr(each, name) for each in group):.1f} %" for name in FIGURES),
+        )
         for words, group in groups.items()
     ]
 

@@ -74,7 +74,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
     whose rate is not stated is NaN, so that nothing is predicted rather than something.
     """
-    held, products = ([of(spec) for spec in specs] for of in (power_and_clock, product_rate))
+    held, products = list(map(power_and_clock, specs)), list(map(product_rate, specs))
     by_mode = [_by_mode(spec) for spec in specs]
     peaks, tensor, width = np.moveaxis(np.array(by_mode, dtype=float).reshape(-1, 3, len(Mode)), 1, 0)
     return Chips(

@@ -63,14 +63,14 @@ _MATRIX_UNPACKED, _SCALES_UNPACKED = 1.28, 0.05
 """Elements that it moves for a weight, and that each of the two kernels for its scales does."""
 # For each weight that it unpacks, at the pace of a depthwise convolution: off the tensor cores.
 #
-# By it an A800 unpacks 1.5e11 weights a second, as was read (bitsandbytes issue 1319: 0.3 to 0.5 of the time of
-# the product of 2,048 tokens). A card with more arithmetic for its bandwidth is held by that.
+# By it an A800 unpacks 1.5e11 weights a second, as was read (bitsandbytes issue 1319: 0.3 to 0.5 of the
+# time of the product of 2,048 tokens). A card with more arithmetic for its bandwidth is held by that.
 _UNPACKING_FLOPS = 13.0
 _Widths: TypeAlias = tuple[int, float, float, float, float]
 # What PEFT launches and moves in each layer beside what is counted here, by whether its base lies in 4 bits:
 # then embedding and norms are cast to float32, and with them what lies between two products. Kernels, then
-# elements of the width of the model, of its queries, its keys and its feed-forward network: of one pass forward
-# and back, and of what is computed again (tests/data/peft_layers.csv).
+# elements of the width of the model, of its queries, its keys and its feed-forward network: of one pass
+# forward and back, and of what is computed again (tests/data/peft_layers.csv).
 _BESIDE: Mapping[bool, tuple[_Widths, _Widths]] = {
     False: ((31, 26, 0, 0, 0), (7, 12, 0, 0, 0)),
     True: ((31 + 34, 26 + 36, 51, 80, 32), (7 + 12, 12 + 2, 26, 38, 5)),

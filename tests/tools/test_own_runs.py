@@ -86,7 +86,9 @@ def test_the_users_own_calibration_is_in_force_once_it_is_written(plain):
     try:
         path = own_calibration_path()
         path.parent.mkdir(parents=True)
-        path.write_bytes(files.table_json(msgspec.structs.replace(plain, fitted="2031-01-01"), order="sorted"))
+        path.write_bytes(
+            files.table_json(msgspec.structs.replace(plain, fitted="2031-01-01"), order="sorted")
+        )
         load_calibration.cache_clear()
         assert load_calibration().fitted == "2031-01-01"
         load_calibration.cache_clear()
