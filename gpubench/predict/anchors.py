@@ -175,20 +175,21 @@ def _loops(question: Question) -> list[Reading]:
             )
             assert isinstance(case, Case)  # a precision that was read there is no gap
             rate = step.batch_size / step_s
-            reading = Reading(
-                spec=spec,
-                case=case,
-                samples_per_s=rate,
-                low=rate * math.exp(-ELSEWHERE),
-                high=rate * math.exp(ELSEWHERE),
-                noise=ELSEWHERE,
-                host_bound=False,
-                host_cpu=None,
-                peak_memory_bytes=None,
-                run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
-                basis="reference",
+            found.append(
+                Reading(
+                    spec=spec,
+                    case=case,
+                    samples_per_s=rate,
+                    low=rate * math.exp(-ELSEWHERE),
+                    high=rate * math.exp(ELSEWHERE),
+                    noise=ELSEWHERE,
+                    host_bound=False,
+                    host_cpu=None,
+                    peak_memory_bytes=None,
+                    run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
+                    basis="reference",
+                )
             )
-            found.append(reading)
     return found
 
 

@@ -481,9 +481,12 @@ class _Step:
         if not self.is_packed:
             return float(whole)
         narrow = sum(layer.weights for layer in decoder.attention) * decoder.layers
-        for times, networks in self._networks(decoder.layers):
-            for inner, copies, _ in networks:
-                narrow += times * copies * sum(layer.weights for layer in decoder.network(inner))
+        narrow += sum(
+            times * copies * layer.weights
+            for times, networks in self._networks(decoder.layers)
+            for inner, copies, _ in networks
+            for layer in decoder.network(inner)
+        )
         return whole - (_HALF - _NF4_BYTES) * narrow + self._upcast_bytes
 
     @property
