@@ -393,7 +393,6 @@ def _is_to_choose(offer: Offer, given: set[Offer]) -> bool:
 
 
 def _costs(asked: RankRequest) -> dict[str, Any]:
-    """Return what turns a rate into hours and dollars, and how far the assumptions of it may be off."""
     return {
         "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
         "startup_factor": asked.startup_factor,
