@@ -187,7 +187,7 @@ def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) 
     for name in (*google, gpu, instance):
         if name and (key := offered_gpu_key(name, memory_gib)) is not None:
             return key
-    what = f"GPU {gpu[:60]!r}" if gpu else f"the GPU of instance {instance[:60]!r}"
+    what = f"GPU {gpu[:60]!r}" if gpu or not instance else f"the GPU of instance {instance[:60]!r}"
     memory = f" with {memory_gib:g} GiB" if memory_gib else ""
     if provider:  # a source's word, which nobody can change
         raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")

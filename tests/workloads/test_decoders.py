@@ -319,6 +319,13 @@ def test_fused_kernels_gain_over_a_plain_stack_what_they_do(how: str, read: floa
     assert rates[0] / rates[1] == pytest.approx(read, rel=0.10)
 
 
+def test_no_precision_is_advised_that_the_model_is_not_offered_at() -> None:
+    with pytest.raises(
+        MisuseError, match=r"at bf16: there they lie in bfloat16; leave out --recipe weight-type"
+    ):
+        memory("llama-2-7b", gpu="H100", precision="bf16", weight_type="float32")
+
+
 @pytest.mark.parametrize(("name", "tokens", "reserved_gib"), [row[:3] for row in READ])
 def test_what_a_plain_stack_reserved_lies_in_the_interval(
     name: str, tokens: int, reserved_gib: float
