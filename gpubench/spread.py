@@ -46,7 +46,7 @@ CARD = Component(
     name=PARTS[4],
     half_width=0.05,
     n=None,
-    source="GPUs of one kind varied by 8 % in the mean, 22 % at most, over five clusters (Sinha and others, "
+    source="GPUs of one kind varied by 8 % on average, 22 % at most, over five clusters (Sinha and others, "
     "SC22, arXiv:2208.11035), half of it to either side; two H200 read 0.96 to 1.10 of each other",
 )
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))

@@ -80,9 +80,9 @@ def test_the_exit_codes_are_those_of_the_table():
 
 def test_the_error_of_the_predictions_is_that_of_the_page_of_limits():
     told = re.search(
-        r"Predictions err by (.+?) in the\smean", (ROOT / "README.md").read_text(encoding="utf-8")
+        r"Predictions err by (.+?) on\saverage", (ROOT / "README.md").read_text(encoding="utf-8")
     )
-    assert f"Predictions err by {told[1]} in the mean" in (ROOT / "docs" / "limits.md").read_text(
+    assert f"Predictions err by {told[1]} on average" in (ROOT / "docs" / "limits.md").read_text(
         encoding="utf-8"
     )
 

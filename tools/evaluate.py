@@ -429,8 +429,8 @@ def put(tables: str, page: Path) -> None:
 
 def as_table(rows: Iterable[Sequence[str]]) -> str:
     """Return rows of cells as a table of Markdown; the first is its head."""
-    head, *others = rows
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *others))
+    first, *rest = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join((first, f"|{'---|' * first.count(' | ')}---|", *rest))
 
 
 # --- how far predictions are off ---------------------------------------------------------------------------
@@ -776,7 +776,7 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     prices = price_disappointments()
     return (
         f"{as_table([('choose by', *columns), *zip(names, *columns.values(), strict=True)])}\n\n"
-        f"Disappointment of prices: {in_the_mean(prices)} in the mean of {len(prices)} offers."
+        f"Disappointment of prices: {in_the_mean(prices)} on average over {len(prices)} offers."
     )
 
 

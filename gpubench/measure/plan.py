@@ -134,7 +134,7 @@ START_S, AROUND_S, COMPILED_S = 20.0, 10.0, 60.0
 """What a process may take to start, and a case or a compiled one beside its warm-up and rounds [s].
 
 On an H100 and an H200 of 16 cores a process took 11 with its first optimizer, a case of the default suite 7
-in the mean (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to 26.
+on average (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to 26.
 """
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""

@@ -239,7 +239,7 @@ class Launch(Record, frozen=True, kw_only=True):
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
     def moment(self, step_s: float) -> heat.Moment:
-        """Return how hot it was in its timed rounds, whose steps took so long in the mean [s]."""
+        """Return how hot it was in its timed rounds, whose steps took so long on average [s]."""
         read = [(x.t_s, x.temperature_c) for x in self.timed_telemetry if x.temperature_c is not None]
         tells = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
         return heat.Moment(

@@ -178,7 +178,7 @@ ALGORITHM_SHARE = 1.25
 where no tensor core is used. Above what an H100 read: 1.10 for VGG16, 0.94 for its transfer, beyond what the
 same steps took at TF32."""
 LIKELY_ALGORITHM_SHARE = 1.0
-"""The same, as the two readings have it in the mean."""
+"""The same, as the two readings have it on average."""
 FIXED_BYTES = 128 * MIB
 """Likely reserved memory of a training step beside its tensors, however small: scratch space of cuDNN (55 to
 103 MiB for a recurrent layer, and for a convolution in strict fp32) and segments of 2 and 20 MiB that are in
