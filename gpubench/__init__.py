@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)
-    # Where the room bears the function's name, it has just been bound here, and is what later uses find.
+    # If the room bears the function's name, it has just been bound here, and is what later uses find.
     return globals().get(name, found)
 
 

@@ -195,7 +195,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Tell one open pipe from every other file; None where nothing is open under the number."""
+    """Tell one open pipe from every other file; None if nothing is open under the number."""
     try:
         facts = os.fstat(descriptor)
     except OSError:
@@ -225,7 +225,7 @@ MOST_ASKED_PRINTED_BYTES = 8 * MIB
 LOOK_UP_EVERY_S = 0.5
 """Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 
-# Waits without a descriptor of its own.
+# Waits without its own descriptor.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
 # Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench.
@@ -278,7 +278,7 @@ class ChildLateError(Exception):
 
 
 def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
-    """Return what a short command prints; None where it is not there, fails, is late or prints nothing."""
+    """Return what a short command prints; None if it is not there, fails, is late or prints nothing."""
     try:
         done = subprocess.run(
             command,
@@ -410,7 +410,7 @@ class ChildProcess(Generic[_Report]):
                 gone = self._process.poll() is not None  # asked first: what it sent before is in the pipe
                 if selector.select(0 if gone else min(max(0.0, left_s), LOOK_UP_EVERY_S)):
                     self._take(os.read(self._read_fd, CHUNK_BYTES))
-                elif gone:  # and a process of its own keeps its end of the pipe open
+                elif gone:  # and its own process keeps its end of the pipe open
                     raise ChildEndedError(self.how_it_ended())
                 elif left_s <= 0:
                     raise ChildLateError
@@ -543,7 +543,7 @@ class Asked(Generic[_Answer]):
     """What a child that was asked once has said.
 
     Attributes:
-        answer: None where it gave none, or printed too much.
+        answer: None if it gave none, or printed too much.
         how: How it ended instead of answering, as the end of a sentence about its process.
         output: The end of what it printed.
         swept: What it had left running, and was ended.
@@ -607,7 +607,7 @@ def run_child(
 def _receive(
     child: ChildProcess[_Answer], began_s: Seconds, until_s: Seconds, cpu_limit_s: Seconds
 ) -> _Answer:
-    """Return its answer. The CPU time is not looked at before so many seconds have passed.
+    """Return its answer. The CPU time is not looked at before this many seconds have passed.
 
     Raises:
         ChildLateError, ChildEndedError: As ``ChildProcess.receive``; or its CPU time is spent.

@@ -126,7 +126,7 @@ class Effect:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Peak of what tensors take over that of the other; None where one is not known."""
+        """Peak of what tensors take over that of the other; None if one is not known."""
         mine, theirs = self.of.measurement.peak_memory_bytes, self.to.measurement.peak_memory_bytes
         return mine / theirs if mine is not None and theirs else None
 
@@ -139,7 +139,7 @@ class Effect:
     def loss_gap(self) -> LossGap | None:
         """Mean losses over the last fifth of the common steps, in whole rotations of the batches.
 
-        None where nothing is trained, a loss is missing or not finite, or seed or batch differ, and with them
+        None if nothing is trained, a loss is missing or not finite, or seed or batch differ, and with them
         what was learned.
         """
         steps = self.curve_steps
@@ -173,7 +173,7 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
 
 
 def effect(of: Result, to: Result) -> Effect:
-    """Hold one result against another.
+    """Compare one result with another.
 
     Raises:
         MisuseError: If one of them has no figure.
@@ -375,7 +375,7 @@ def document(run: Run) -> dict[str, Any]:
 
 
 def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
-    """What two results must share to be paired, with this precision in place of theirs."""
+    """What two results must share to be paired, with this precision instead of theirs."""
     best = result.measurement.at_largest_batch
     batch = 0 if best else result.case.batch_size
     case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)

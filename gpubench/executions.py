@@ -25,8 +25,8 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         words: How a case "was measured": "as a CUDA graph".
-        preparation: The phase between the first steps and the warm-up; None where nothing is prepared.
-        host_s_per_operator: Host time of a step per operator, where it was not measured [s]; None where
+        preparation: The phase between the first steps and the warm-up; None if nothing is prepared.
+        host_s_per_operator: Host time of a step per operator, where it was not measured [s]; None if
             nothing published says how fast such steps are: then it is measured, never predicted.
         needs_cuda: Whether only a device that torch reaches as ``cuda`` has it.
         on_several_gpus: Whether a job on several GPUs is measured so.
@@ -44,7 +44,7 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execution(StrEnum):
-    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA in its place.
+    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA instead.
 
     ``tf-graph`` is a step traced by TensorFlow and not compiled: no CUDA graph.
 

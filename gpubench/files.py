@@ -133,7 +133,7 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
     Args:
         data: The JSON document.
         shape: Its type, as msgspec reads it.
-        path: Where it came from, for the message.
+        path: If it came from, for the message.
         what: What it should be, such as ``a price snapshot``.
         hint: What to do otherwise.
 
@@ -276,7 +276,7 @@ def cause_of(error: OSError | ValueError) -> str:
 
 
 def _open_special(path: Path) -> int | None:
-    """Open what is written as it is; None where there is a regular file, a link, or nothing.
+    """Open what is written as it is; None if there is a regular file, a link, or nothing.
 
     A descriptor that was inherited is used itself: its name is a link, to a regular file where it was
     redirected to one, which must neither be replaced nor be written from its beginning.

@@ -98,7 +98,7 @@ UNFOUNDED = frozenset({FindingKind.HOST_BUSY, FindingKind.PRECISION_UNPROVEN})
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One flag: its kind, the value seen and the limit it was held against (None where there is none)."""
+    """One flag: its kind, the value seen and the limit it was compared with (None if there is none)."""
 
     kind: FindingKind
     value: float | str | None = None

@@ -60,7 +60,7 @@ def load_plugin(kind: str, point: EntryPoint) -> Any:
 
     Args:
         kind: What it is to people: "workload", "price source".
-        point: Where the package says that it is.
+        point: If the package says that it is.
 
     Raises:
         MisuseError: If it does not load.
@@ -103,7 +103,7 @@ def _lacks_shared_memory(error: BaseException) -> bool:
 def own_line(error: BaseException) -> str | None:
     """Return the last line of the user's own code on the way to an error, as ``net.py line 12``.
 
-    None where the error passed through libraries only.
+    None if the error passed through libraries only.
     """
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -31,7 +31,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """One launch: its mean step time, SM clock and temperature; None is unknown.
 
     Attributes:
-        slope_c_per_s: Of the temperature while it was timed; None where that was too short to tell.
+        slope_c_per_s: Of the temperature while it was timed; None if that was too short to tell.
     """
 
     step_s: float
@@ -44,7 +44,7 @@ def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
     """Return by what share a step gets longer for each degree, at most; one slope for a whole run.
 
     The logarithm of the step time is regressed on the temperature, each case about its own mean. The upper
-    end of the slope counts, and is never below 0. Where the launches are too restless to tell
+    end of the slope counts, and is never below 0. If the launches are too restless to tell
     ``USUAL_PER_C``, that is what counts, or the lower end of the slope if it is more.
 
     Args:
@@ -67,7 +67,7 @@ def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> fl
 
     Launches lie a minute or so apart. A card that still warmed up is taken to get hotter by ``USUAL_RISE_C``
     than in its last launch, however little the last one added: it rested between cases, and long work does
-    not. Where it stood it is what the slope within the launches is worth. None of one launch and of a device
+    not. If it stood it is what the slope within the launches is worth. None of one launch and of a device
     that tells no temperature: nothing is known.
 
     Args:
@@ -98,7 +98,7 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
 
 
 def _slope(moments: Sequence[Moment]) -> float:
-    """Mean slope of the temperature within launches that tell one [degrees C per s]; 0 where none does."""
+    """Mean slope of the temperature within launches that tell one [degrees C per s]; 0 if none does."""
     slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
     return fmean(slopes) if slopes else 0.0
 
@@ -110,5 +110,5 @@ def _warmer(early: Moment, late: Moment) -> bool:
 
 
 def _clock(early: Moment, late: Moment) -> float:
-    # By what share the clock rose; 0 where it is not known
+    # By what share the clock rose; 0 if it is unknown
     return late.clock_hz / early.clock_hz - 1 if early.clock_hz and late.clock_hz else 0.0

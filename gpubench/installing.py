@@ -25,7 +25,7 @@ def pip_install(*packages: str) -> str:
 
 
 def _own_bounds() -> dict[str, str]:
-    """Bounds of every package that gpubench or an extra of it asks for; empty where it is not installed."""
+    """Bounds of every package that gpubench or an extra of it asks for; empty if it is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -34,5 +34,5 @@ def _own_bounds() -> dict[str, str]:
         return {}
     named = (re.match(r"([\w.-]+)(?:\[[^]]*\])? *([^;]*)", line) for line in lines)
     found = {each[1]: ",".join(sorted(each[2].strip().split(","), reverse=True)) for each in named if each}
-    # A build for a CPU alone has a name of its own, and the versions of the one for every device.
+    # A build for a CPU alone has its own name, and the versions of the one for every device.
     return {name.removesuffix("-cpu"): bounds for name, bounds in found.items()} | found

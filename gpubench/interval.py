@@ -43,7 +43,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(self.value) if self.low == self.value == self.high else self
 
     def holds(self, number: float) -> bool | None:
-        """Whether a number lies within the ends; None where that cannot be told."""
+        """Whether a number lies within the ends; None if that cannot be told."""
         return None if self.low is None or self.high is None else self.low <= number <= self.high
 
     def each(self, function: Callable[[float], float]) -> Interval:

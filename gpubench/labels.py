@@ -45,7 +45,7 @@ def pricing_words(offer: Offer) -> str:
 
 
 def card_condition(condition: PriceCondition) -> str:
-    """Return what stands beside cards to buy: "used"; nothing where they are quoted, or nobody says."""
+    """Return what stands beside cards to buy: "used"; nothing if they are quoted, or nobody says."""
     says = condition not in {PriceCondition.QUOTED, PriceCondition.UNSTATED}
     return CONDITION_WORDS[condition] if says else ""
 

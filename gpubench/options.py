@@ -101,7 +101,7 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> str:
-        """The limits in words: ``above 0``, ``from 0 to below 10``; empty where there are none."""
+        """The limits in words: ``above 0``, ``from 0 to below 10``; empty if there are none."""
         least = "at least" if self.meta.lt is None and self.meta.le is None else "from"
         words = {"above": self.meta.gt, least: self.meta.ge, "to below": self.meta.lt, "to": self.meta.le}
         return " ".join(f"{word} {limit:.13g}" for word, limit in words.items() if limit is not None)
@@ -198,7 +198,7 @@ def request_from(
         request_type: The struct.
         given: Values by the option's name. A lone value stands for several.
         call: The Python function that a message names; None is the command line, whose values are text.
-        file: Where the settings among these values stand.
+        file: If the settings among these values stand.
 
     Raises:
         WrongArgumentError: If a name is unknown, a type is wrong, or a value that must be given is missing.

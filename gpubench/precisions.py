@@ -24,7 +24,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
         name: As micro-benchmarks and the drivers' lists of formats have it.
         peak: The field of ``GpuSpec`` with the dense peak rate.
         on_tensor_cores: Whether that peak is of tensor cores.
-        torch_type: Of the operands that are timed; None where torch has no product of that format.
+        torch_type: Of the operands that are timed; None if torch has no product of that format.
         sizes: Edges of the square products that are timed on a GPU.
         usual_share: Share of the peak that the best of them reaches on a card in good health, an H200.
         unit: Of its rates: products of whole numbers are no floating-point operations.
@@ -90,7 +90,7 @@ FORMATS = (FP32, TF32, FP16, BF16, FP8, INT8)
 
 
 RECURRENT = "rnn"
-"""The name of a recurrent layer among the operators that are held against float64."""
+"""The name of a recurrent layer among the operators that are compared with float64."""
 
 
 class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +99,8 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         format: In which most products are computed.
         words: For people, where its name alone would mislead.
-        autocast: The torch type of autocast; None where autocast is off.
-        whole_model: The torch type of weights, activations and optimizer state alike; None where the weights
+        autocast: The torch type of autocast; None if autocast is off.
+        whole_model: The torch type of weights, activations and optimizer state alike; None if the weights
             are float32. Measured where a workload asks for it, or a user.
         beside: A workload that is offered at this other precision is offered at this one too.
         in_blocks: Whether only the linear layers of repeated blocks are computed so.
@@ -116,8 +116,8 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         told_by_rate: Whether another vendor's GPU has it where its datasheet has a rate of ``format``.
         on_cpu: Whether a CPU may have it, by its instructions of ``format`` and ``whole_model``.
         needs: The package that computes it, beside torch.
-        keras_policy: Keras's name for its types, None where it has none; the backend parts fp32 from tf32.
-        predicted_as: The mode of ``predict.roofline``; None where nothing published says how fast it is.
+        keras_policy: Keras's name for its types, None if it has none; the backend parts fp32 from tf32.
+        predicted_as: The mode of ``predict.roofline``; None if nothing published says how fast it is.
     """
 
     format: Format
@@ -190,7 +190,7 @@ class Precision(StrEnum):
         return self.facts.words
 
     def why_not_for(self, task: str) -> str | None:
-        """Say why it is not offered for a task, "train" or "infer"; None where it is."""
+        """Say why it is not offered for a task, "train" or "infer"; None if it is."""
         only = self.facts.only
         if only in {None, task}:
             return None

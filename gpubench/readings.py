@@ -20,7 +20,7 @@ from gpubench.units import GIB
 
 
 class StepReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload at one batch and precision; None where it was not read.
+    """One workload at one batch and precision; None if it was not read.
 
     Attributes:
         ours: Whether the model is that of the standard workload; else it only shares its name.
@@ -63,7 +63,7 @@ class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
     def step_time_s(
         self, workload: str, batch_size: int, precision: Precision, execution: Execution, task: TaskKind
     ) -> float | None:
-        """Return the time of a step of a standard workload [s]; None where that very step was not read."""
+        """Return the time of a step of a standard workload [s]; None if that very step was not read."""
         if task is not TaskKind.TRAIN:
             return None
         for step in self.steps:

@@ -35,7 +35,7 @@ def load_specs() -> Mapping[str, GpuSpec]:
 def find_spec(
     name: str, memory_bytes: int | None = None, power_limit_w: float | None = None
 ) -> GpuSpec | None:
-    """Return the row that a device or catalog name belongs to; None where unknown or ambiguous.
+    """Return the row that a device or catalog name belongs to; None if unknown or ambiguous.
 
     Args:
         name: A key, a marketing name, or any alias.
@@ -169,10 +169,10 @@ def _cards_of(keys: Iterable[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
-    """Return the key of the GPU that a price list means; None where unknown or ambiguous.
+    """Return the key of the GPU that a price list means; None if unknown or ambiguous.
 
-    A price list that leaves the form factor open ("H100", 80 GB) means a row of its own, whose figures are
-    those of the slowest variant. Where no name is as it is written, its words count in any order, with a size
+    A price list that leaves the form factor open ("H100", 80 GB) means its own row, whose figures are
+    those of the slowest variant. If no name is as written, its words count in any order, with a size
     among them as the memory: "H100 (80 GB) SXM".
 
     Args:

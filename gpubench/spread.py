@@ -22,7 +22,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: One of ``PARTS``.
         half_width: Of its 95 % interval, over the figure; of heat on the slow side alone. None is unknown.
-        n: How many of its kind were seen; None where a source does not say.
+        n: How many of its kind were seen; None if a source does not say.
         source: What it rests on.
     """
 

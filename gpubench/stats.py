@@ -85,9 +85,9 @@ def expected_autocorrelation(deviations: Sequence[float], margin: float = 0.0) -
     """Lag-1 autocorrelation freed of its bias, with so many standard errors added.
 
     ``r + (1 + 4 max(r, 0)) / n + margin sqrt((1 - r^2) / n)``, kept between 0 and 1 - 1/n: a correlation over
-    more than the length of the series cannot be told from a drift. A short series shows too little of its own
-    correlation (the second term, after Marriott and Pope 1954, Biometrika 41, 390-402), and an interval
-    built on an estimate that is too low half of the time is too narrow half of the time (the third).
+    more than the length of the series cannot be distinguished from a drift. A short series shows too little
+    of its own correlation (the second term, after Marriott and Pope 1954, Biometrika 41, 390-402), and an
+    interval built on an estimate that is too low half of the time is too narrow half of the time (the third).
     """
     n, r = len(deviations), lag1_autocorrelation(deviations)
     high = r + (1 + 4 * max(r, 0.0)) / n + margin * math.sqrt(max(1 - r * r, 0.0) / n)
@@ -117,7 +117,7 @@ class Prior(msgspec.Struct, frozen=True):
 
     Attributes:
         variance: The variance about which theirs lie.
-        freedom: How many degrees of freedom that is worth; infinite where theirs differ by chance alone.
+        freedom: How many degrees of freedom that is worth; infinite if theirs differ by chance alone.
     """
 
     variance: float

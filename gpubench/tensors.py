@@ -23,7 +23,7 @@ def with_tensors(
 ) -> Any:
     """Return the value with every tensor in it changed, however deep.
 
-    Lists, tuples, named tuples, mappings and dataclasses are made anew; all else passes through.
+    Lists, tuples, named tuples, mappings and dataclasses are made again; all else passes through.
 
     Args:
         value: Anything.

@@ -1,4 +1,4 @@
-"""The date: one place asks the clock for it, and one rule says which other day may stand in its place.
+"""The date: one place asks the clock for it, and one rule says which other day may stand instead.
 
 The day is that of UTC, like every stamp in a file: it is the same on every machine. It is asked for where a
 verb begins and handed down as an argument, never kept.

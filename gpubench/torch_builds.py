@@ -35,7 +35,7 @@ class Build(msgspec.Struct, frozen=True):
         release: Of torch, as ``2.14``.
         name: The CUDA or ROCm release that it is built for, as ``cu130`` or ``rocm7.2``.
         is_default: Whether ``pip install torch`` takes it on Linux.
-        architectures: What it has kernels for; None where nobody has read them.
+        architectures: What it has kernels for; None if nobody has read them.
     """
 
     release: str

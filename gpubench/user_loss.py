@@ -59,7 +59,7 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
 
 
 def loose_tensor(task: Task) -> str | None:
-    """Say which tensor a loss works with that neither it nor the model registers; None where there is none.
+    """Say which tensor a loss works with that neither it nor the model registers; None if there is none.
 
     A single number on the CPU works on every device, and what the loss moves itself is no fault. The step is
     tried for it, so a loss that is never reached has no such tensor either.

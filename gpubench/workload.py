@@ -108,10 +108,10 @@ class Workload:
         batches: Default batch sizes: small, main, large.
         is_image: Whether the input is a batch of images, so that a memory format matters.
         tasks: What can be measured with it.
-        source: Where the model is described.
+        source: If the model is described.
         summary: What it is, in a few words, for `gpubench list`.
         build: ``build(batch_size, seed)``; equal seeds give equal tasks.
-        tiny: The same code with a preset small enough for a CPU test; None where there is none.
+        tiny: The same code with a preset small enough for a CPU test; None if there is none.
         recipe: How it does its work unless something else is asked for.
         settings: The fields of the recipe that may be changed: ``build`` and ``tiny`` take ``recipe=`` where
             there are any.
@@ -150,7 +150,7 @@ class Workload:
     check: Callable[[Recipe], None] | None = None
 
     def recipe_over(self, gpu_count: int) -> Recipe:
-        """The recipe of a job of so many GPUs."""
+        """The recipe of a job of this many GPUs."""
         return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
 
     def at(self, recipe: Recipe) -> Workload:
@@ -192,7 +192,7 @@ CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
 
 
 def _contradiction(recipe: Recipe) -> str | None:
-    """Say what of a recipe cannot be together; None where all can."""
+    """Say what of a recipe cannot be together; None if all can."""
     lies_in, how = recipe.weight_type, recipe.trainable
     if how is Trainable.QLORA and lies_in is not WeightType.NF4:
         return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {lies_in}: use LoRA for that"

@@ -60,16 +60,16 @@ class Choice(Record, frozen=True, kw_only=True):
     """A row with what else must be known before it is paid for; unknown is None.
 
     Attributes:
-        row: The offer in its place; without a rank where it stands beside the ranking, as hardware to buy
+        row: The offer instead; without a rank where it stands beside the ranking, as hardware to buy
             unless asked for.
         condition: What its price is: a list price, one host's, of new or used cards, or quoted by the buyer.
         purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
         assumed: Of owned hardware: what was not given.
         price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
-        price_doubt: How far a price that no other provider confirms stands from theirs; None where it is
+        price_doubt: How far a price that no other provider confirms stands from theirs; None if it is
             believed.
         asks: Of a marketplace: what the others ask.
-        regions: Where this provider has this GPU in this number, the offer's own first.
+        regions: If this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must ask for a quota first.
         p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's; to rent and to own apart.
         feed_images_per_s: Photographs that must be decoded and augmented each second at work, of spot before
@@ -109,11 +109,11 @@ class Choice(Record, frozen=True, kw_only=True):
 
     @property
     def fed_share(self) -> float | None:
-        """Photographs that its vCPUs prepare, as a share of what its GPUs take; None where not known."""
+        """Photographs that its vCPUs prepare, as a share of what its GPUs take; None if not known."""
         vcpus = self.offer.vcpus
         return None if vcpus is None or not self.feed_vcpus else vcpus / self.feed_vcpus
 
     @property
     def can_feed(self) -> bool | None:
-        """Whether its vCPUs prepare as many photographs as its GPUs take; None where that is not known."""
+        """Whether its vCPUs prepare as many photographs as its GPUs take; None if that is unknown."""
         return None if self.fed_share is None else self.fed_share >= 1

@@ -39,7 +39,7 @@ class Column(NamedTuple, Generic[T]):
         return self.is_in(lambda each: each == value)
 
     def figures(self, of: Callable[[T], float]) -> Floats:
-        """Return a figure for each cell, which is worked out once for each value that a cell has."""
+        """Return a figure for each cell, which is computed once for each value that a cell has."""
         result = np.full(len(self.values), np.nan)
         for code in np.unique(self.codes).tolist():
             result[code] = of(self.values[code])

@@ -54,7 +54,7 @@ def price_day(price_date: str) -> date:
 
 
 def age_days(price_date: str, today: date) -> int:
-    """Return how long ago a date was [days], 0 where it is still to come; a partial one is its oldest day."""
+    """Return how long ago a date was [days], 0 if it is still to come; a partial one is its oldest day."""
     return max(0, (today - price_day(price_date)).days)
 
 
@@ -135,7 +135,7 @@ def drift_of(changes: Iterable[PriceChange]) -> float:
 # --- asks of marketplaces --------------------------------------------------------------------------------
 
 ASKS_HALF_LIFE_DAYS = 30.0
-"""After so many days an ask still stands with one half, assumed: nobody publishes how long hosts stay."""
+"""After this many days an ask still stands with one half, assumed: nobody publishes how long hosts stay."""
 
 USUAL_ASK_SPREAD = 0.33
 """Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
@@ -167,7 +167,7 @@ AskKey: TypeAlias = tuple[str, Pricing]
 def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """Return what the hosts of marketplaces ask for each GPU, by GPU and way of paying.
 
-    Where a source gave the number and the median of its hosts beside the cheapest, or alone, they count too.
+    If a source gave the number and the median of its hosts beside the cheapest, or alone, they count too.
     The middle of few asks is drawn to what the list prices of clouds suggest.
 
     Args:

@@ -36,7 +36,7 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_provider(name: str, there: Iterable[str]) -> str | None:
-    """Return in lower case the provider that people call so; None where none of those there is called so.
+    """Return in lower case the provider that people call so; None if none of those there is called so.
 
     Case and punctuation do not count, and some have a second name: ``Vast.ai``, ``Google Cloud``.
     """

@@ -57,7 +57,7 @@ class Standard(NamedTuple):
     Attributes:
         unless: What would have borne the price out, and is not there.
         loosened: In how many respects the others differ.
-        providers: How many others ask it; 0 where it is no median of others.
+        providers: How many others ask it; 0 if it is no median of others.
     """
 
     usd: float
@@ -157,7 +157,7 @@ class AskedPrices:
     # --- what is said of a price -------------------------------------------------------------------------
 
     def doubt(self, offer: Offer) -> str | None:
-        """Return why a price is likely a mistake, with its figures; None where it is believed.
+        """Return why a price is likely a mistake, with its figures; None if it is believed.
 
         It is doubted below a fifth of the median of the hosts in its own source. It is doubted below a fifth
         of the median of the other providers, and above five times that of its own kind, unless a second
@@ -173,7 +173,7 @@ class AskedPrices:
         return f"{format_usd(usd)} a GPU-hour is {ratio} times {whose}{standard.unless}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
-        """Return the same in a few words: "0.00091 times what 4 others ask"; None where it is believed."""
+        """Return the same in a few words: "0.00091 times what 4 others ask"; None if it is believed."""
         standard = self._doubted_by(offer)
         return None if standard is None else _times(offer, standard)
 
@@ -289,7 +289,7 @@ class AskedPrices:
         return not self._witnesses(offer, hand, offer.usd_per_gpu_hour)
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
-        """Return what the others ask for the same; None where nobody does, or no such price is judged.
+        """Return what the others ask for the same; None if nobody does, or no such price is judged.
 
         Asked are those of the same kind who are paid alike, else all who are paid alike, else all: of a
         stranger's table those in other tables, before anybody beside it.

@@ -54,7 +54,7 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
     """Turn quotes into offers; what is unknown, implausible or a duplicate is set aside with the reason.
 
     Args:
-        quotes: As a source, an import or a table of one's own has them.
+        quotes: As a source, an import or a table of the user has them.
         retrieved_at: UTC time of the retrieval; its day dates the quotes that carry no date.
         latest: A price of a later day is set aside: it would count as fresh until that day has passed. None
             is the day after the retrieval.
@@ -100,7 +100,7 @@ def _aside(quote: Quote, reason: str) -> SetAside:
 
 
 def _named_alone(quote: Quote) -> Quote:
-    """Return the offer that a quote names, with nothing else of it, at a price that stands for none."""
+    """Return the offer that a quote names, with nothing else of it, at a price that represents none."""
     unsaid = dict.fromkeys(("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median"))
     kind = "vm" if quote.kind == "free" else quote.kind
     return msgspec.structs.replace(quote, price="1", kind=kind, host=NO_HOST, **unsaid)
@@ -219,7 +219,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def find_machine(provider: str, instance: str) -> Machine | None:
-    """Return the machine of an instance name; None where the table has no such name.
+    """Return the machine of an instance name; None if the table has no such name.
 
     A row's instance may end in ``*``: it then stands for every name that begins so; the longest wins.
     """

@@ -1,6 +1,6 @@
 """Fetch today's prices, source by source or as somebody else published them; what fails loses nothing.
 
-Where a source fails its old prices stay, with their old dates. A snapshot that somebody else refreshed needs
+If a source fails its old prices stay, with their old dates. A snapshot that somebody else refreshed needs
 no key and no library; it is held to what is known here like an answer of its sources: older answers than
 one's own are left, jumps are set aside, and an empty one loses nothing.
 """
@@ -68,7 +68,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a refresh did; ``path`` is None where no source answered and nothing was written.
+    """What a refresh did; ``path`` is None if no source answered and nothing was written.
 
     ``notes`` say which earlier snapshot could not be read, so that an older one was carried over.
     """
@@ -118,7 +118,7 @@ def refresh(
     on_source: Callable[[str, SourceOffers], None] = lambda _name, _source: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Refreshed:
-    """Ask each source, and write one dated snapshot of all that is known afterwards.
+    """Ask each source, and write one dated snapshot of everything known afterwards.
 
     Args:
         sources: Which to ask; what a snapshot holds of others is carried over.
@@ -242,7 +242,7 @@ def take_over(
     accept_outliers: bool = False,
     now: datetime | None = None,
 ) -> Refreshed:
-    """Read a published snapshot and write one of one's own, of all that is known afterwards.
+    """Read a published snapshot and write one of the user, of everything known afterwards.
 
     Args:
         url: Where the snapshot lies, as ``gpubench offers refresh`` writes it. It is held to the SHA-256 in
@@ -254,7 +254,7 @@ def take_over(
         now: Time of this refresh.
 
     Returns:
-        What was done; ``path`` is None where nothing in it is newer than what is here.
+        What was done; ``path`` is None if nothing in it is newer than what is here.
 
     Raises:
         SourceError: If the URL or its hash cannot be read or they differ, or it is no snapshot, holds no
@@ -332,7 +332,7 @@ def _take(
 ) -> tuple[SourceOffers, tuple[SetAside, ...]]:
     """Hold an answer to what was known: nothing is lost to an empty, a cut or a nonsensical one.
 
-    Without one usable price it is a failure, and the earlier prices stay. Where it is complete, what it does
+    Without one usable price it is a failure, and the earlier prices stay. If it is complete, what it does
     not name is retired; else, and where it names an offer at a price that cannot be used, the earlier price
     stays with its date.
 
@@ -387,7 +387,7 @@ def _heard(
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
     """Return the claims where the answer names at least one offer, and those where it names none.
 
-    Where it names none, the offers may be gone, or a name in the answer may have changed: nobody can tell.
+    If it names none, the offers may be gone, or a name in the answer may have changed: nobody can tell.
     """
     heard: list[Coverage] = []
     unknown: list[Coverage] = []

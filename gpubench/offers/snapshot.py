@@ -43,7 +43,7 @@ SNAPSHOT_VERSION = 2
 IMPORTED, REFRESHED = "imported", "refreshed"
 WRITE_HINT = "give another folder with --results"
 MOST_SOURCES, MOST_COVERS = 200, 500
-"""Of a snapshot, and of a source: each offer is held against each of them, and dozens are usual."""
+"""Of a snapshot, and of a source: each offer is compared with each of them, and dozens are usual."""
 _PATTERN = "[0-9]*T[0-9]*Z.json"
 """20261120T190500Z.json: the name is the UTC time of the refresh, so the newest sorts last."""
 
@@ -58,7 +58,7 @@ class SourceRows(msgspec.Struct, Generic[_Row, _Claim], frozen=True, kw_only=Tru
 
     Attributes:
         state: ``ok``; or ``failed`` or ``skipped``, and then ``offers`` are those of an earlier refresh.
-        retrieved_at: UTC time at which ``offers`` were read; None where it never answered.
+        retrieved_at: UTC time at which ``offers`` were read; None if it never answered.
         reason: Why it failed or was skipped; of ``ok``, why it was not taken for complete.
         covers: What its answer was complete in.
         retired: How many offers known before that answer no longer lists.
@@ -124,7 +124,7 @@ def load_offers(
 
 
 def _state(path: Path) -> object:
-    """Return what changes where the content of a file does; None where there is none."""
+    """Return what changes where the content of a file does; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -151,7 +151,7 @@ class Dated(NamedTuple):
     """Every offer known, and the day that their ages count to.
 
     Attributes:
-        clock: Where the clock stands far from the newest price: both, and which ages count from.
+        clock: If the clock stands far from the newest price: both, and which ages count from.
     """
 
     table: OfferTable
@@ -162,7 +162,7 @@ class Dated(NamedTuple):
 def load_dated(results: Path | None = None, extra: Path | None = None, as_of: date | None = None) -> Dated:
     """Return every offer known, and the day that ages count to: the one asked for, else today.
 
-    Where the clock stands before the newest price or before gpubench itself, ages count to the later of both.
+    If the clock stands before the newest price or before gpubench itself, ages count to the later of both.
     Args as ``load_offers``.
 
     Raises:
@@ -211,7 +211,7 @@ def embedded_offers(as_of: date | None = None) -> OfferTable:
 
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
-    """Return the offers of the newest readable snapshot until a day; empty where there is none."""
+    """Return the offers of the newest readable snapshot until a day; empty if there is none."""
     read, notes = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
     for name, source in read.sources.items():
@@ -229,7 +229,7 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
 
 
 def known_before(folder: Path) -> Sequence[Offer]:
-    """Return the shipped and the refreshed offers, which new ones are held against."""
+    """Return the shipped and the refreshed offers, which new ones are compared with."""
     return overlay([embedded_offers(), refreshed_offers(folder)]).offers
 
 
@@ -380,7 +380,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
 def _believed_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
-    """Return the offers that keep every rule, and which the others are; None where that cannot be told."""
+    """Return the offers that keep every rule, and which the others are; None if that cannot be told."""
     offers, bad = _believed(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []

@@ -102,7 +102,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
 def up_to(table: OfferTable, day: date) -> OfferTable:
     """Set aside the prices of later days.
 
-    Else they would count as fresh until their day has passed, in place of an earlier price of the same offer.
+    Else they would count as fresh until their day has passed, instead of an earlier price of the same offer.
     """
     kept: list[Offer] = []
     late: list[SetAside] = []
@@ -137,7 +137,7 @@ offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "reg
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     """Lay tables over one another, least trusted first.
 
-    A later offer replaces an earlier one of its key, in its place; where a later table is complete, an
+    A later offer replaces an earlier one of its key, instead; where a later table is complete, an
     earlier offer that it does not list is retired.
     """
     below: dict[OfferKey, Offer] = {}

@@ -176,7 +176,7 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 
 def missing_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns that a table of one's own must have and this one lacks."""
+    """Return the columns that a table of the user must have and this one lacks."""
     missing = [column for column in REQUIRED if column not in columns]
     if not any(column in columns for column in PRICES):
         missing.append("on_demand_usd_per_h or spot_usd_per_h")

@@ -155,7 +155,7 @@ class _Session(requests.Session):
 
 
 class _ByUrl(AuthBase):
-    """Signs by the URL alone: else requests puts a password of ~/.netrc in place of a key in the headers."""
+    """Signs by the URL alone: else requests puts a password of ~/.netrc instead of a key in the headers."""
 
     def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
         name, password = get_auth_from_url(r.url or "")

@@ -87,8 +87,8 @@ def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
     """Every measurement whose peak memory tells of the question's workload and task, the newest first.
 
     By any recipe, on any number of GPUs and on a busy host: those start no prediction of the speed of one,
-    but each is the memory of its own case. Those of the shipped runs are none of them: the model is held
-    against them (docs/memory.md, "Own readings").
+    but each is the memory of its own case. Those of the shipped runs are none of them: the model is
+    compared with them (docs/memory.md, "Own readings").
     """
     return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
 
@@ -211,7 +211,7 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """The nearest reading of each GPU that may start a prediction of this case.
 
     The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
-    differ, in that order of weight. Where nothing has it, a step whose products run on the same units will
+    differ, in that order of weight. If nothing has it, a step whose products run on the same units will
     do: for weights in BF16 one at AMP, and the other way round. A host-bound reading says nothing about a
     GPU and starts nothing; nor does a training step of another stack. What the user measured stands alone:
     another's harness adds its own error to it.

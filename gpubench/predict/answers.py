@@ -209,7 +209,7 @@ def start_of(estimate: Estimate) -> tuple[str, ...] | None:
 
 
 def most_of(estimate: Estimate) -> float:
-    """Return the throughput that no draw goes beyond [samples/s]; infinite where there is no such end."""
+    """Return the throughput that no draw goes beyond [samples/s]; infinite if there is no such end."""
     return estimate.high if estimate.high is not None and _is_cut_off(estimate) else math.inf
 
 

@@ -38,7 +38,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         base: Of every pair.
         gap: For each e-fold by which the ratio of the bandwidths leaves the ratio of the peaks.
-        crossing: Where one of the two has tensor cores for the step's arithmetic and the other has none.
+        crossing: If one of the two has tensor cores for the step's arithmetic and the other has none.
     """
 
     base: float
@@ -129,7 +129,7 @@ class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
         covariance: Of those logs, what the published jobs leave open.
         noise: Usual log error for each doubling beside it.
         factor: Half-width of the 90 % interval over the usual error.
-        other_vendors: Log half-width of the interval of GPUs that no fit holds; None where they have no job.
+        other_vendors: Log half-width of the interval of GPUs that no fit holds; None if they have no job.
     """
 
     logs: tuple[float, ...]

@@ -51,7 +51,7 @@ class Room(Record, frozen=True, kw_only=True):
     """What a card has room for.
 
     Attributes:
-        context_tokens: Of one sequence, the largest whose upper end fits, by 1,024; 0 where none does.
+        context_tokens: Of one sequence, the largest whose upper end fits, by 1,024; 0 if none does.
         device: Memory in use at 1,024 tokens [B].
     """
 
@@ -66,7 +66,7 @@ class Capacity(Record, frozen=True, kw_only=True):
     """What one card has room for, each model and each way.
 
     Attributes:
-        speed_untold: Why the speed of these models is not told on it; None where it is.
+        speed_untold: Why the speed of these models is not told on it; None if it is.
     """
 
     gpu_key: str

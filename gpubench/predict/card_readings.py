@@ -46,7 +46,7 @@ def _readings() -> dict[tuple[str, str, str], CardReading]:
 
 
 def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading | None:
-    """Return what was published of a workload on a card at a precision; None where nothing was."""
+    """Return what was published of a workload on a card at a precision; None if nothing was."""
     math = "amp" if precision.is_amp else str(precision)
     return _readings().get((workload, gpu_key, math))
 

@@ -41,12 +41,12 @@ class Chips:
     """Datasheet figures of n GPUs.
 
     Attributes:
-        peaks: (n, 3) FLOP/s by ``Mode``, NaN where unknown; FP32 where there are no tensor cores.
+        peaks: (n, 3) FLOP/s by ``Mode``, NaN if unknown; FP32 where there are no tensor cores.
         tensor: (n, 3) whether tensor cores do that mode.
         bandwidth: (n,) bytes per second of the memory.
         dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
-        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 where not known.
-        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 where not known.
+        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 if not known.
+        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 if not known.
         power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
             where not known), and the clock that the peaks are stated at.
         product: (n,) share of the peak that large products of tensor cores reach at the full clock, as read
@@ -246,7 +246,7 @@ def architecture_of(gpu_key: str) -> str:
 
 
 def predecessor(architecture: str, known: Collection[str]) -> str | None:
-    """The last known architecture of the same family before this one; None where there is none."""
+    """The last known architecture of the same family before this one; None if there is none."""
     lineages = _lineages()
     if architecture not in lineages:
         return None
@@ -294,5 +294,5 @@ def chips() -> Mapping[str, str]:
 
 
 def chip_of(gpu_key: str) -> str:
-    """The chip of a GPU; one that is not known is a chip of its own."""
+    """The chip of a GPU; one that is not known is its own chip."""
     return chips().get(gpu_key, gpu_key)

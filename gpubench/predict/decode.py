@@ -116,7 +116,7 @@ def decode_fit() -> DecodeFit:
 
 
 def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> TokenTime | None:
-    """Predict the time of one token of every sequence; None where the card's bandwidth is not known.
+    """Predict the time of one token of every sequence; None if the card's bandwidth is not known.
 
     Args:
         work: What one token reads and computes.

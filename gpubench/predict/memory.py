@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryFit | None:
-    """Say whether the case fits on a card: one that has run there does. None where its memory is not known.
+    """Say whether the case fits on a card: one that has run there does. None if its memory is not known.
 
     Args:
         question: Workload and task.
@@ -72,7 +72,7 @@ def doubts(
 ) -> tuple[str, ...]:
     """One line for each case of a plan that does not surely fit the device; none where it was searched.
 
-    They are tried all the same: the device decides.
+    They are tried anyway: the device decides.
 
     Args:
         made: The plan.
@@ -115,7 +115,7 @@ def sharded_fit_of(
 ) -> MemoryFit | None:
     """Say whether the case fits on a card that shares it out over several (FSDP), the batch on each as it is.
 
-    By the recipe of a job of that size. Args as ``fit_of``. None where it cannot be shared out: the card's
+    By the recipe of a job of that size. Args as ``fit_of``. None if it cannot be shared out: the card's
     memory is not known, nothing is trained, the model has no blocks, its weights are quantized, or its
     precision scales gradients.
     """
@@ -133,7 +133,7 @@ def fewest_sharing(
 ) -> tuple[int, MemoryFit] | None:
     """The fewest GPUs, 2 to ``most``, over which the case fits shared out, and how it does.
 
-    Where no number suffices, the most of them that hold the largest batch, and what they lack; None where
+    If no number suffices, the most of them that hold the largest batch, and what they lack; None if
     it cannot be shared out.
     """
     tried: dict[int, MemoryFit | None] = {}
@@ -156,7 +156,7 @@ def fewest_sharing(
 
 
 def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> int:
-    """The largest batch of the case that fits a card whose memory is known; 0 where none does."""
+    """The largest batch of the case that fits a card whose memory is known; 0 if none does."""
     card = card_of(spec)
     assert card is not None
     return memory.largest_batch(question.profile, case, card, scale=scale_of(question, case, readings))

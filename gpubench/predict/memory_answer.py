@@ -412,7 +412,7 @@ def _on_several(
             alone = msgspec.structs.replace(case, batch_size=each)
             split = question.profile.shared_by(alone, gpu_count, mode)
             as_here = msgspec.structs.replace(split, checkpointing=case.checkpointing)
-            ways = dict.fromkeys((split, as_here))  # two where a job of that size has a recipe of its own
+            ways = dict.fromkeys((split, as_here))  # two where a job of that size has its own recipe
             cut = min(accumulate, each)
             fits = (
                 judge_fit(

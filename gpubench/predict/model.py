@@ -260,7 +260,7 @@ def _beyond(question: Question, anchor: Reading, learned: Learned, host: float) 
 
 
 def own_part(beyond: Floats | float) -> Floats:
-    """Return what is a measured card's own of the logs by which it leaves its level; 0 where one is NaN."""
+    """Return what is a measured card's own of the logs by which it leaves its level; 0 if one is NaN."""
     known = np.nan_to_num(beyond)
     return np.asarray(OWN_SHARE * known * np.clip(2 - np.abs(known) / OWN_LIMIT, 0.0, 1.0))
 

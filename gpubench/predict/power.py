@@ -93,7 +93,7 @@ def _step(beyond: float, sharpness: float) -> float:
 
 
 def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
-    """Return the mean power of a training job without a limit of one's own [W].
+    """Return the mean power of a training job without a limit of the user [W].
 
     Args:
         spec: The card.

@@ -26,7 +26,7 @@ from gpubench.workload import check_weights
 FITTED_VENDOR = "NVIDIA"
 """Whose published measurements the model is fitted on."""
 OTHER_VENDORS = ("AMD",)
-"""Predicted by what was fitted on the former, with an interval of their own error."""
+"""Predicted by what was fitted on the former, with their own interval error."""
 FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
 
 
@@ -115,7 +115,7 @@ def check(question: Question) -> Question:
 
 
 def why_impossible(question: Question) -> str | None:
-    """Say why no GPU does this work at the precision that was asked for; None where some do."""
+    """Say why no GPU does this work at the precision that was asked for; None if some do."""
     meant = [
         best_amp(lambda _: True),
         best_amp(lambda _: False),
@@ -142,7 +142,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 
 
 def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
-    """Say why a GPU has an answer of memory at a precision and none of speed; None where it has both.
+    """Say why a GPU has an answer of memory at a precision and none of speed; None if it has both.
 
     Without hardware for bf16 a model is run in fp16, whose elements take as many bytes. Nothing published
     says how fast that is where the weights are cast too.
@@ -198,7 +198,7 @@ def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
 
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
-    """Why this GPU lies outside of what the model was ever checked against; None where it does not."""
+    """Why this GPU lies outside of what the model was ever checked against; None if it does not."""
     if spec.vendor not in (FITTED_VENDOR, *OTHER_VENDORS):
         return f"no published measurements of {spec.vendor} GPUs at work equal to another vendor's"
     capability = capability_of(spec)

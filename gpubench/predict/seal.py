@@ -92,7 +92,7 @@ def seal(cases: Path) -> Seal:
 
 
 def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
-    """Hold readings against the forecasts of a seal: each line a case with what it was read at.
+    """Compare readings with the forecasts of a seal: each line a case with what it was read at.
 
     Raises:
         MisuseError: If the seal was changed or made by other coefficients, or a reading cannot be used.

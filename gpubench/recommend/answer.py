@@ -140,8 +140,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
 
 
 def _between(ranking: Ranking) -> Iterator[Told]:
-    """Yield the assumed worth of an hour of waiting, and its price from each answer to the next faster
-    one."""
+    """Yield the assumed worth of an hour of waiting, and its price between neighboring answers."""
     if ranking.hour_worth_usd is None:
         return
     if ranking.hour_worth_usd:
@@ -256,8 +255,7 @@ def _between_named(found: Eligible) -> Iterator[Told]:
 
 
 def answered(ranking: Ranking) -> list[Choice]:
-    """Return the choices that the first screen names, each once: the answers, a cloud's offer, owned
-    machines."""
+    """Return the choices that the first screen names, each once: answers, a cloud's offer, own machines."""
     every = [answer.choice for answer in ranking.answers.values()]
     every += [*([ranking.cloud] if ranking.cloud else []), *ranking.owned]
     return list({each.offer: each for each in every}.values())
@@ -303,8 +301,7 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds of the answers are guesses, rest on few readings or are limited by the host, and who
-    saves energy."""
+    """Yield which speeds are guesses, rest on few readings or are the host's, and who saves energy."""
     first = ranking.rows[0]
     if found.request.sort == "joules" and (joules := first.joules_per_sample):
         unit = first.estimate.case.sample_unit

@@ -167,7 +167,8 @@ class Candidates:
     expected price of the instance [USD/h], ``prices`` its distribution. ``machine`` is the row of each in
     ``scalings``: a GPU and how many. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` if only its
     ratio to the reference GPU counts: their common error is not in them. ``work`` is the job, if there is
-    one. """
+    one.
+    """
 
     offers: Offers
     speeds: Speeds
@@ -197,8 +198,7 @@ class Candidates:
 
     @property
     def kind(self) -> Indices:
-        """The kind of each offer except for its price: offers of one kind have the same speed and
-        start-up."""
+        """The kind of each offer except for its price: one kind has the same speed and start-up."""
         spreads, links = np.unique(self.spread, return_inverse=True)
         kept, losses = np.unique(self.delivered, return_inverse=True)
         alike = 4 * (len(kept) * self.machine + losses) + 2 * (self.certain < 1) + self.is_owned
@@ -365,8 +365,8 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
 
     Returns:
         down, up: Of the speed of each GPU, in the logarithm; unknown is NaN. The reference GPU is 1 relative
-            to itself, within the difference between two machines of one kind. low, high: The factors by which
-            a certain rate extends down and up.
+            to itself, within the difference between two machines of one kind.
+        low, high: The factors by which a certain rate extends down and up.
     """
     row = speeds.row_of_one(reference_gpu)
     if row is None:

@@ -2,7 +2,8 @@
 
 Everything is over joint draws. Offers of one GPU share its draw, so only the price decides between them. Two
 GPUs have a draw each. An error common to all GPUs (of a shared anchor) is in every draw and cancels.
-Overlapping intervals are not the test: they count that common error twice. """
+Overlapping intervals are not the test: they count that common error twice.
+"""
 
 from __future__ import annotations
 
@@ -165,8 +166,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
 
 
 def costs_over(request: RankRequest, pool: Candidates, least: int, others: Sequence[int]) -> list[Interval]:
-    """Return the costs of rows over that of one of them, with the ends that hold nine tenths of the joint
-    draws."""
+    """Return the costs of rows over those of one of them, with ends that hold nine tenths of the draws."""
     by_cost = msgspec.structs.replace(request, sort="cost")
     rows = np.array([least, *others])
     price = drawn_prices(pool.prices, rows, by_cost.draws, by_cost.seed)
@@ -182,7 +182,8 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
 
     These are the detailed ones, and three of each machine that may lead in a draw. A machine is a GPU, its
     number, and its pricing. Of two offers of one machine, the cheaper as listed is better; between one GPU
-    and eight, start-up or billing increment may favor either. """
+    and eight, start-up or billing increment may favor either.
+    """
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
@@ -202,7 +203,8 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     """Return which positions may be the best in some draw; no others are.
 
     A row's best draw is compared with the worst draws of others: the ends of its GPU's draws, and
-    ``_FARTHEST`` for what is drawn per row. """
+    ``_FARTHEST`` for what is drawn per row.
+    """
     speeds, price = pool.speeds, pool.price[order]
     slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))
     instance, vcpu_limit = (pool.count * pool.pace * pool.delivered)[order], pool.vcpu_limit[order]

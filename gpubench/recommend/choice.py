@@ -44,7 +44,8 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
 
     Args:
         found: The offers that can do the job.
-        row: One of its rows, or one shown beside the ranking. among: Other places of the same GPU.
+        row: One of its rows, or one shown beside the ranking.
+        among: Other places of the same GPU.
     """
     offer, filtered, market = row.offer, found.filtered, found.filtered.market
     machine = filtered.machines.get(offer)

@@ -80,7 +80,8 @@ def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
     """Return the hours on the bill: rounded up to whole units of the granularity.
 
     12.25 h billed by the hour are 13 h, billed by the quarter of an hour 12.25 h. Any time at all is at least
-    one unit, however far below the slack of the rounding. """
+    one unit, however far below the slack of the rounding.
+    """
     units = np.ceil((hours - _ROUNDING) / granularity_hours)
     return np.asarray(np.maximum(units, hours > 0) * granularity_hours)
 

@@ -85,7 +85,7 @@ class FilterResult:
     machines: Mapping[Offer, Ownership]
 
     def doubt(self, offer: Offer) -> str | None:
-        """Return why the price of an offer that ranks is doubtful, in a few words; None where it is not."""
+        """Return why the price of an offer that ranks is doubtful, in a few words; None if it is not."""
         age = age_days(offer.price_date, self.market.today)
         is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
         old = f"a price of {dated(offer.price_date, age)}" if is_old else None
@@ -153,7 +153,7 @@ class CandidateFinder:
     Attributes:
         request: What was asked; where no job can be assumed, of relative units.
         speeds: Of one GPU of each kind.
-        without_room: Whether each of several GPUs holds its share of one job; None where none is shared.
+        without_room: Whether each of several GPUs holds its share of one job; None if none is shared.
         work: The job; None in relative units.
         scalings: How machines scale that were asked about.
     """
@@ -189,7 +189,7 @@ class CandidateFinder:
         return offers.where(runs), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
-        """Return why so many of a GPU cannot run the job, or may not; None where they do."""
+        """Return why so many of a GPU cannot run the job, or may not; None if they do."""
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
@@ -403,7 +403,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     """Return the rows that may miss the deadline or the budget, each with its figures, the nearest last.
 
-    A limit is held against the unfavorable end of the interval: a promise, not a hope. A row without an
+    A limit is compared with the unfavorable end of the interval: a promise, not a hope. A row without an
     interval is judged by its estimate.
 
     Raises:

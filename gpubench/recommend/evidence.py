@@ -72,7 +72,7 @@ class Runs(NamedTuple):
 
 
 Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
-"""(workload, GPU, how many, estimate of one) to why they have no room for one job; None where they do."""
+"""(workload, GPU, how many, estimate of one) to why they have no room for one job; None if they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Evidence:
 
     Attributes:
         without_room: Whether each of several GPUs holds its share of one job, which takes more there than on
-            one alone; None where nobody looked.
+            one alone; None if nobody looked.
         scaler: How well they share one job.
-        independent: How well a job on each goes on beside the others; None where no run tells.
+        independent: How well a job on each goes on beside the others; None if no run tells.
         photographs: The workloads that train on decoded photographs, which a host must prepare.
         usual_job: The job by which the workload is known, where it is one.
         host: What the job takes of the host around the GPUs.
@@ -125,7 +125,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 def _sharers(
     request: RankRequest, questions: Mapping[str, Question], specs: Sequence[GpuSpec], runs: Runs
 ) -> tuple[Scaler, Refuser]:
-    """Return how well so many GPUs share one job, and why they have no room for it where they have none."""
+    """Return how well this many GPUs share one job, and why they have no room for it where they have none."""
 
     @cache
     def seen(name: str) -> Seen:
@@ -138,7 +138,7 @@ def _sharers(
         return question, _answers(request, question, specs, runs)
 
     def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> OneOf:
-        """Ask again where a job of so many GPUs has another recipe than one alone."""
+        """Ask again where a job of this many GPUs has another recipe than one alone."""
         rule = questions[name].profile.checkpointing_from
         fewest = max((n for n, _ in rule if n <= gpu_count), default=1)
         if fewest == 1:
@@ -166,7 +166,7 @@ def _sharers(
 
 
 def _side_by_side(runs: Runs) -> Scaler | None:
-    """Return how well a job on each of several GPUs goes on beside the others; None where no run tells."""
+    """Return how well a job on each of several GPUs goes on beside the others; None if no run tells."""
     mode = ParallelMode.INDEPENDENT
     at_once = [r for r in runs.every if any(m.case.parallel_mode is mode for m in r.measurements)]
 
@@ -262,7 +262,7 @@ def _within_latency(
 
 
 def _why_late(answer: Estimate, limit_s: float) -> str | None:
-    """Say why an answer may take longer than the limit, or that nobody knows; None where it keeps to it."""
+    """Say why an answer may take longer than the limit, or that nobody knows; None if it keeps to it."""
     batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
     if slow_s is None:
         return f"the time of a token of each of {batch_size} is not known: its measurement has none"
@@ -275,7 +275,7 @@ def _why_late(answer: Estimate, limit_s: float) -> str | None:
 def slow_latency_s(answer: Estimate) -> float | None:
     """Return the time of one step at the slow end [s]; of a generation of a token after the first.
 
-    None where that of a token is not known.
+    None if that of a token is not known.
     """
     if answer.case.new_tokens:
         times = generation_times(answer)
@@ -319,7 +319,7 @@ def measured_by_the_user(
 
 
 def _distance(question: Question, case: Case) -> int | None:
-    """Return how far a case is from the question; None where it answers another one."""
+    """Return how far a case is from the question; None if it answers another one."""
     same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
         question.profile.name,
         question.profile.version,

@@ -51,7 +51,7 @@ NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with -
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One restriction: ``reason`` returns why an offer falls to it, or None where the offer stays.
+    """One restriction: ``reason`` returns why an offer falls to it, or None if the offer stays.
 
     One that is of ``owned`` hardware is not asked of anything else. One that looks at nothing but some
     ``fields`` of an offer is asked once for each of their kinds: of 100,000 offers some hundred differ. One
@@ -80,7 +80,7 @@ class Exclusion(NamedTuple):
 
 
 class Doubted(NamedTuple):
-    """What prices that nobody bears out come to: ``accepted``, own or admitted, are kept all the same."""
+    """What prices that nobody bears out come to: ``accepted``, own or admitted, are kept anyway."""
 
     kept: Offers
     excluded: list[Exclusion]
@@ -523,7 +523,7 @@ def _of_the_card(
 
 
 def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
-    """Return the filters on how an offer is paid: what they drop may still be what owning is held against.
+    """Return the filters on how an offer is paid: what they drop may still be what owning is compared with.
 
     Args:
         request: What the buyer rules out.

@@ -1,6 +1,6 @@
 """What a job takes of its host: memory, disk, lanes. What no source says is said, never assumed.
 
-How many vCPUs a job takes is told by what they prepare, and slows a row in place of leaving it out.
+How many vCPUs a job takes is told by what they prepare, and slows a row instead of leaving it out.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ DISK_OVER_WEIGHTS = 2
 SYSTEM_DISK_BYTES = 20 * GIB
 """Of the system, torch and its libraries, assumed."""
 SIXTEEN_BITS_FROM = 1e9
-"""Language models of so many parameters are published in bfloat16 or float16."""
+"""Language models of this many parameters are published in bfloat16 or float16."""
 PHOTOGRAPH_FILE_BYTES = 110_000
 """Mean file of ILSVRC 2012: 138 GB of 1,281,167 training images."""
 
 
 class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job takes of its host; 0 where nothing was asked about.
+    """What a job takes of its host; 0 if nothing was asked about.
 
     Attributes:
         weights_bytes: Of the largest file of weights, in the type that such files have.
@@ -40,7 +40,7 @@ class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: float = 0.0
 
     def ram_bytes(self, gpu_count: int) -> float:
-        """Memory that a host of so many GPUs needs [B]."""
+        """Memory that a host of this many GPUs needs [B]."""
         weights = self.weights_bytes
         return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0
 
@@ -54,7 +54,7 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
     Args:
         profiles: A file of a large language model is in 16 bits, any other in float32.
         task: train or infer; only training reads a data set.
-        images: Photographs in the data set, 0 where nobody knows.
+        images: Photographs in the data set, 0 if unknown.
     """
     every = list(profiles)
     weights = max(map(_file_bytes, every))
@@ -107,7 +107,7 @@ GATES = (
 
 
 def lacks(gate: Gate, offer: Offer, need: HostNeed) -> str | None:
-    """Return why a host falls to a gate; None where it does not, or where that is not known."""
+    """Return why a host falls to a gate; None if it does not, or where that is not known."""
     has, least = getattr(offer, gate.fields[0]), gate.least(need, offer.gpu_count)
     if has is None or has >= least:
         return None

@@ -122,7 +122,7 @@ def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -
 
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
-    """Return the ranking in figures; ``priced`` has all rent that owned hardware is held against."""
+    """Return the ranking in figures; ``priced`` has all rent that owned hardware is compared with."""
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     mine = [(place, found.offers[place]) for place in owned(found).tolist()]
     bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
@@ -181,7 +181,7 @@ def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, A
 
     Args:
         request: A checked request.
-        workloads: Its workloads by the names that their cases bear: a model of one's own is asked for by its
+        workloads: Its workloads by the names that their cases bear: a model of the user is asked for by its
             file.
     """
     fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _NOT_ASKED}

@@ -22,7 +22,7 @@ from gpubench.recommend.prices import DrawnPrices
 from gpubench.recommend.request import RankRequest
 
 _AT_ONCE = 16
-"""Rows whose draws are worked out together: what they take on the way stays in the processor's cache."""
+"""Rows whose draws are computed together: what they take on the way stays in the processor's cache."""
 
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "value": "value",
@@ -189,7 +189,7 @@ def drawn_job_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Fl
 def order(request: RankRequest, pool: Candidates) -> Indices:
     """Return the rows, best first, by their point estimates; guesses beyond the fit after all others.
 
-    Where a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
+    If a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
     by price, then by name, so that the order of the input is nothing.
     """
     return np.lexsort(_sort_keys(request, pool))
@@ -273,7 +273,7 @@ def hours(
 
 
 def waiting_usd(request: RankRequest, job_hours: Floats) -> Floats:
-    """Return what so many hours of waiting count [USD]."""
+    """Return what this many hours of waiting count [USD]."""
     return request.hour_worth_usd * job_hours
 
 
@@ -305,12 +305,12 @@ def cost_of_billed(
     rows: Indices | slice,
     price: Floats | None = None,
 ) -> Floats:
-    """Return what so many hours on the bill cost [USD]; as ``cost`` otherwise."""
+    """Return what this many hours on the bill cost [USD]; as ``cost`` otherwise."""
     if price is None:
         price = _beside(pool.price[rows], billed_hours)
     if not request.shares_work:
         price = price / _beside(pool.count[rows], billed_hours)
-    rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # a disk of one's own is paid for
+    rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # a disk of the user is paid for
     storage, egress = request.storage_usd_per_month * rented, request.egress_usd * rented
     return np.asarray(economics.job_cost(billed_hours, price, storage, egress, request.tax))
 
@@ -383,7 +383,7 @@ def _beside(column: Floats, like: Floats) -> Floats:
 
 
 def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
-    """Return the share of lost work at which spot stops being the cheaper; 0 where it never is.
+    """Return the share of lost work at which spot stops being the cheaper; 0 if it never is.
 
     What is paid once (egress) or before the first step is not paid again for what is lost, so that the ratio
     of the two prices alone tells it only where there is no job. A bill is a straight line of its hours.

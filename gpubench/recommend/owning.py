@@ -40,7 +40,7 @@ UNKNOWN_SLOTS = 3.0
 """Slots that a card takes whose width is not in the table: most large ones take as many."""
 
 SESSION_HOURS = 1.0
-"""Shorter jobs are held against rent by an hour of them, for which a rented machine is started once."""
+"""Shorter jobs are compared with rent by an hour of them, for which a rented machine is started once."""
 
 _LEAST_USD = Decimal("0.000001")
 _INTERVAL = (0.05, 0.95)
@@ -173,7 +173,7 @@ def ownerships(
 ) -> list[Ownership]:
     """Return the hardware to weigh: the buyer's quotes, and with ``--buy`` every card with a dated price.
 
-    A quote for a GPU stands in place of those prices. Under a limit of the purchase, or for so many jobs a
+    A quote for a GPU stands instead of those prices. Under a limit of the purchase, or for so many jobs a
     month, sets of 1 to 8 of each card are weighed, otherwise as many as asked for. A computer is sold whole.
 
     Args:
@@ -256,7 +256,7 @@ def _machine(
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
     if (
         is_quoted
-    ):  # it stands and runs; a PC of one's own has the room of a desktop unless the settings say more
+    ):  # it stands and runs; a PC of the user has the room of a desktop unless the settings say more
         told |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,
@@ -287,7 +287,7 @@ def _machine(
 
 
 def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float) -> Host:
-    """Return the cheapest host that holds so many cards; where none does, the largest."""
+    """Return the cheapest host that holds this many cards; where none does, the largest."""
     has_fan = spec is None or cooling_of(spec) == "active"
 
     def holds(host: Host) -> bool:
@@ -302,7 +302,7 @@ def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu
 
 
 def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
-    """Return the slots that so many cards take."""
+    """Return the slots that this many cards take."""
     width = UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
     return width * gpu_count
 
@@ -397,7 +397,7 @@ def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[Rank
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
     offer = pool.offers[rival]
     is_committed = offer.pricing is Pricing.RESERVED
-    # From the corner that favors owning to that which favors renting. A commitment is paid day and night, so
+    # From the corner that favors owning to what favors renting. A commitment is paid day and night, so
     # that little use makes its useful hour dear: there, little use favors owning, else much use does.
     uses = owned.utilization if is_committed else owned.utilization[::-1]
     rents = [

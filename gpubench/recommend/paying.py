@@ -30,7 +30,7 @@ def on_commitments(found: Eligible) -> Iterator[Told]:
     """Yield what the best commitment costs and from which use on it pays, for the term asked and the others.
 
     A commitment is paid day and night, so that it pays from the use on that is its share of the price on
-    demand: 2.00 USD against 3.20 pays from 62.5 % use on. It is held against the seller's own price on
+    demand: 2.00 USD against 3.20 pays from 62.5 % use on. It is compared with the seller's own price on
     demand, and against the cheapest of anybody.
     """
     if found.request.commit is None:

@@ -57,8 +57,8 @@ class Prices:
     Attributes:
         expected: What a buyer should expect to pay: as likely too little as too much.
         sigma: Standard deviation of its logarithm.
-        group: Prices of one group move together: one hand sets a provider's prices of a GPU. An ask is a
-            group of its own.
+        group: Prices of one group move together: one hand sets a provider's prices of a GPU. An ask is its
+            own group.
         names: Of each group, by which its moves are drawn, whatever is drawn beside it.
     """
 

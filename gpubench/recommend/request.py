@@ -148,7 +148,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance
     where a job is trained (``samples``, ``epochs`` times ``dataset_size``, or the default), else one job per
     GPU. ``asked`` are the names of the options that were given, ``settings`` what a file set, in words; both
-    are empty where the request was made in code.
+    are empty if the request was made in code.
     """
 
     workloads: Annotated[
@@ -448,7 +448,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def job_samples(self) -> float | None:
-        """Samples of the whole job; None where no job is given."""
+        """Samples of the whole job; None if no job is given."""
         if self.epochs is not None and self.dataset_size is not None:
             return self.epochs * self.dataset_size
         return self.samples
@@ -484,7 +484,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def host_lost_share(self) -> float:
-        """Share of the work that failures of a private host cost: done again, and all data sent anew.
+        """Share of the work that failures of a private host cost: done again, and all data sent again.
 
         What was given, else of one failure in a week; answering questions loses none.
         """

@@ -163,7 +163,7 @@ def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
 
 
 def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
-    """Return the share of work that may be lost before on demand is as cheap; None where it is not spot."""
+    """Return the share of work that may be lost before on demand is as cheap; None if it is not spot."""
     shares: list[float | None] = [None] * len(rows)
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
@@ -275,7 +275,7 @@ def _dominators(found: Eligible, places: Indices) -> Indices:
 
 
 def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows: Indices) -> Indices:
-    """Return for each of these rows one that dominates it, or -1 where it is on the Pareto set.
+    """Return for each of these rows one that dominates it, or -1 if it is on the Pareto set.
 
     A row dominates another when it is no worse in time, cost and memory and better in at least one. Among
     the rows that dominate, the cheapest is named, of several the fastest. Rows alike in all three do not

@@ -100,8 +100,8 @@ def scaling_of(
         spec: Its GPU.
         gpu_count: How many.
         parts: The estimate of one GPU, by workload.
-        scaler: Of one job over all GPUs, or of a job on each; None where those do not hinder each other.
-        shares: Of the samples by workload; empty where the workloads count by geometric mean.
+        scaler: Of one job over all GPUs, or of a job on each; None if those do not hinder each other.
+        shares: Of the samples by workload; empty if the workloads count by geometric mean.
     """
     if gpu_count == 1:
         return SINGLE
@@ -151,7 +151,7 @@ class Sharing(NamedTuple):
 
 
 def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing:
-    """Say how so many GPUs share one job: each with all weights where that fits, else each with a share."""
+    """Say how this many GPUs share one job: each with all weights where that fits, else each with a share."""
     alone = one.answer
     if isinstance(alone, Refusal):
         return Sharing(ParallelMode.FSDP, reason=alone.reason)
@@ -206,7 +206,7 @@ def _short_of(case: Case, fit: MemoryFit) -> str:
 def efficiency_of(
     one: OneOf, spec: GpuSpec, gpu_count: int, mode: ParallelMode, measured: Sequence[Run]
 ) -> Efficiency:
-    """Return how well so many GPUs share one job at the batch of one alone: measured, else modeled."""
+    """Return how well this many GPUs share one job at the batch of one alone: measured, else modeled."""
     alone = one.answer
     assert isinstance(alone, Estimate)  # else there is no room, and nothing to scale
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
@@ -225,7 +225,7 @@ def measured_efficiency(
     gpu_count: int,
     mode: ParallelMode = ParallelMode.DDP,
 ) -> Efficiency | None:
-    """Return the efficiency of n GPUs where runs hold the case on one GPU and on n; None where not.
+    """Return the efficiency of n GPUs where runs hold the case on one GPU and on n; None if not.
 
     Three GPUs at 2,700/s where one does 1,000/s: 2,700 / (3 x 1,000) = 0.9. Several GPUs are measured
     eagerly; the efficiency of a host-bound row is the host's, and says nothing of a graph.
@@ -241,7 +241,7 @@ def measured_efficiency(
 def measured_together(
     runs: Sequence[Run], alone: Estimate, gpu_count: int, mode: ParallelMode
 ) -> Efficiency | None:
-    """Return the same of a job that is shared out, against what one GPU would do; None where no run tells.
+    """Return the same of a job that is shared out, against what one GPU would do; None if no run tells.
 
     Several GPUs are measured eagerly.
     """

@@ -39,7 +39,7 @@ class Speeds:
         draws: (G, D) joint draws of it.
         refusals: GPU key to the reason why there is no figure.
 
-    Where a job fits on several of a GPU alone, throughput is of one of them as if it held everything.
+    If a job fits on several of a GPU alone, throughput is of one of them as if it held everything.
     """
 
     keys: tuple[str, ...]
@@ -52,7 +52,7 @@ class Speeds:
     refusals: dict[str, str]
 
     def row_of_one(self, key: str) -> int | None:
-        """The row of a GPU that does the work by itself; None where it has no figure, or not by itself."""
+        """The row of a GPU that does the work by itself; None if it has no figure, or not by itself."""
         row = self.keys.index(key) if key in self.keys else None
         return None if row is None or self.estimates[row].fewest_gpus > 1 else row
 
@@ -163,7 +163,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
 
 
 def largest_of(figures: Sequence[float | None]) -> float | None:
-    """Return the largest of figures of single workloads; None where one is not known."""
+    """Return the largest of figures of single workloads; None if one is not known."""
     known = [figure for figure in figures if figure is not None]
     return max(known) if len(known) == len(figures) else None
 

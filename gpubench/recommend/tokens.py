@@ -65,7 +65,7 @@ def token_cost(row: Row) -> Interval | None:
 
 
 def token_costs(row: Row) -> dict[str, Interval]:
-    """Return the cost of a million tokens of an offer [USD], by what they are of; empty where none are known.
+    """Return the cost of a million tokens of an offer [USD], by what they are of; empty if none are known.
 
     Of training it follows from the throughput of the whole instance, of a generation from one static batch on
     each GPU: a server that joins sequences as they come has another cost.

@@ -159,7 +159,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
 
     Args:
         answer: A document of ``gpubench rank --json``.
-        folder: Where the tasks, ``try.sh`` and ``work`` go; made where it is missing.
+        folder: If the tasks, ``try.sh`` and ``work`` go; made where it is missing.
         gpu: The GPU to measure; None takes the best row of any.
         minutes: Time limit of the measurement.
 
@@ -228,7 +228,7 @@ _PRINT = "cat results/runs/*/*.json"
 
 
 def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
-    """Return what so many minutes of a machine cost [USD], in whole billing increments and with tax."""
+    """Return what this many minutes of a machine cost [USD], in whole billing increments and with tax."""
     billed = economics.billed_hours(np.array(minutes / 60), np.array(request.billing_unit_minutes / 60))
     return float(billed) * usd_per_hour * (1 + request.tax)
 
@@ -244,7 +244,7 @@ def clouds() -> Mapping[str, Mapping[str, str]]:
 
 @cache
 def accelerator(provider: str, gpu_key: str, tool: str = "sky") -> str:
-    """Return a tool's name of a GPU at a provider, else what most call it; empty where it has none."""
+    """Return a tool's name of a GPU at a provider, else what most call it; empty if it has none."""
     names = {(row["provider"], row["gpu_key"]): row[tool] for row in folders.data_rows("rented_gpus.csv")}
     seller = "" if tool == "dstack" else provider  # dstack has names of its own, whoever sells the GPU
     return names.get((seller, gpu_key), names.get(("", gpu_key), ""))

@@ -1,7 +1,7 @@
 """What the page's script answers with as ``rank`` does, whatever it is asked: figures, names and words.
 
 The script draws the same numbers (``gpubench.draws``) over the same factors. What it may not judge by itself
-(which machines run a job, whose prices count, who sells where) is worked out here and handed to it as data.
+(which machines run a job, whose prices count, who sells where) is computed here and handed to it as data.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _is_shipped(market: RankRequest) -> bool:
 def _case(
     asked: RankRequest, filtered: FilterResult, runs: Runs, starts: dict[str, int]
 ) -> tuple[dict[str, Any], Offers] | None:
-    """Return the figures of one model at one precision, and what runs it; None where no machine does."""
+    """Return the figures of one model at one precision, and what runs it; None if no machine does."""
     try:
         asked = check(asked)
         finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs))

@@ -119,7 +119,7 @@ def processor(data: ReportData) -> list[Part]:
 def _need(cpus: Sequence[Result]) -> str:
     """Whether a GPU is needed, by the interval of the fastest way of this CPU.
 
-    Not needed, or too slow, is said only where both ends of the interval say it. Where the likely time is
+    Not needed, or too slow, is said only where both ends of the interval say it. If the likely time is
     over ``FAR_OFF`` times the limit a GPU is needed, whatever the interval, known or not.
     """
     surely_s, likely_s, least_s = _surely_within_s(cpus), min(map(_job_s, cpus)), _at_least_s(cpus)
@@ -142,7 +142,7 @@ def _need(cpus: Sequence[Result]) -> str:
 
 
 def _surely_within_s(results: Sequence[Result]) -> float:
-    """Time for the job at the low end of the surest case [s]; infinite where no low end is known."""
+    """Time for the job at the low end of the surest case [s]; infinite if no low end is known."""
     lows = [r.measurement.samples_per_s_low for r in results]
     return min((JOB_SAMPLES / low for low in lows if low), default=float("inf"))
 
@@ -152,7 +152,7 @@ def _job_s(result: Result) -> float:
 
 
 def _at_least_s(results: Sequence[Result]) -> float:
-    """Time for the job at the high end of the fastest case [s]; 0 where a high end is not known."""
+    """Time for the job at the high end of the fastest case [s]; 0 if a high end is not known."""
     highs = [r.measurement.samples_per_s_high for r in results]
     return min((JOB_SAMPLES / high if high else 0.0) for high in highs)
 

@@ -35,15 +35,15 @@ class ReportData:
     Attributes:
         today: The day of the report; ages of prices count from it.
         runs: This user's stored runs, newest first.
-        ranking: None where no ranking could be made; ``ranking_problem`` then says why.
+        ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
         about: Id of the run whose device the page is about; None is the newest with a usable row.
         buy_or_rent: Owning against renting, of the user's own cards or what was asked to buy.
         specs: The specification table by GPU key.
-        most_offers: So many rows of the ranking a terminal shows; None is all.
+        most_offers: This many rows of the ranking a terminal shows; None is all.
         every_offer: Whether they are offers; else each is the best one of a GPU.
-        more_by: What shows the notes that a terminal leaves out; None where it shows all.
-        calculator: What the page's script answers with; None where there is nothing to ask.
+        more_by: What shows the notes that a terminal leaves out; None if it shows all.
+        calculator: What the page's script answers with; None if there is nothing to ask.
     """
 
     today: date
@@ -144,7 +144,7 @@ def of_ranking(
     every_offer: bool = False,
     more_by: str | None = None,
 ) -> ReportData:
-    """What a ranking alone says; of so many rows on a terminal, each a GPU or each an offer."""
+    """What a ranking alone says; of this many rows on a terminal, each a GPU or each an offer."""
     return ReportData(
         today=date.min,
         ranking=ranking,
@@ -186,7 +186,7 @@ def gather(
         run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
             usable one.
         every_run: Whether to read runs that later ones shadow in every case; no section needs them.
-        most_rows: So many offers of the ranking are enough, beside those that every cut of it keeps; None
+        most_rows: This many offers of the ranking are enough, beside those that every cut of it keeps; None
             is all.
         first: The workload that is ranked where none is named; None is what ``rank`` takes.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
@@ -239,7 +239,7 @@ def at_named_batches(results: Iterable[Result]) -> list[Result]:
 
 
 def pace(result: Result) -> float:
-    """Samples a second; 0 where there is no figure."""
+    """Samples a second; 0 if there is no figure."""
     return result.measurement.samples_per_s or 0.0
 
 

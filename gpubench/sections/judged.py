@@ -90,7 +90,7 @@ def _checked(check: Check) -> str:
 
 
 def compared(found: Comparison) -> list[Part]:
-    """Return one line a case; nothing where the runs have no case in common."""
+    """Return one line a case; nothing if the runs have no case in common."""
     if not found.rows:
         return []
     return [

@@ -141,7 +141,7 @@ def _dollars(price: float) -> str:
 
 
 def stored(runs: Sequence[Run]) -> list[Part]:
-    """Return one line a run, in the order given; nothing where there are none."""
+    """Return one line a run, in the order given; nothing if there are none."""
     if not runs:
         return []
     return [

@@ -287,7 +287,7 @@ def _loss(pair: Effect) -> str:
 
 
 def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
-    """The gain of the heaviest workload; None where no gain is known."""
+    """The gain of the heaviest workload; None if no gain is known."""
     known = _sure(against_fp32(pairs))
     return max(
         known, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value), default=None
@@ -295,7 +295,7 @@ def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
 
 
 def closing_sentence(run: Run) -> str | None:
-    """What mixed precision gained on the heaviest workload; nothing where the page calls no gain known."""
+    """What mixed precision gained on the heaviest workload; nothing if the page calls no gain known."""
     heaviest = _heaviest(amp_effects(on_all_threads(results_of(run))))
     if heaviest is None:
         return None

@@ -66,7 +66,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _unread(data: ReportData) -> list[Part]:
-    """The result files that could not be read, each with its reason; nothing where all were."""
+    """The result files that could not be read, each with its reason; nothing if all were."""
     if not data.problems:
         return []
     return [

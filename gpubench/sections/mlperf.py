@@ -20,7 +20,7 @@ class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A published run and the cheapest cloud machines that it would fit on.
 
     Attributes:
-        offer: What one machine is; None where no cloud lists such a machine on demand.
+        offer: What one machine is; None if no cloud lists such a machine on demand.
         machines: How many of them.
         usd: Hours of the run times the price of all machines, without start-up; None without an offer.
     """

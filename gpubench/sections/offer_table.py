@@ -146,7 +146,7 @@ def _paid_first(data: ReportData) -> Callable[[Row], str]:
 def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
     """Return what says how likely a row is the best.
 
-    Where each row stands for its GPU, one to rent has the chance of any offer of it, whoever's that is.
+    If each row stands for its GPU, one to rent has the chance of any offer of it, whoever's that is.
     """
     best_of_each = ranking.by_gpu if one_a_gpu else ()
     of_gpu = {each.offer.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
@@ -178,7 +178,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    """The time of a batch; of a generation first that of a token, which a limit is held against."""
+    """The time of a batch; of a generation first that of a token, which a limit is compared with."""
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 
@@ -246,7 +246,7 @@ def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
 
 
 def head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    """Return so many rows in their order: the best of each GPU to rent and to own, then the first others."""
+    """Return this many rows in order: the best of each GPU to rent and to own, then the first others."""
     if len(rows) <= most:
         return tuple(rows)
     kept = {id(row) for row in best_to_rent_and_to_own(rows)}

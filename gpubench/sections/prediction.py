@@ -68,7 +68,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
 
     Args:
         answers: By GPU.
-        whole: Whether all that is known is shown of more GPUs than a screen holds.
+        whole: Whether everything known is shown of more GPUs than a screen holds.
     """
     if not whole and len(answers) > MOST_ROWS:
         return _fastest(answers)

@@ -30,9 +30,9 @@ class Section:
 
     Attributes:
         key: Letters, digits and hyphens; the section's address on the page.
-        render: Gives the block, or None where there is nothing to say.
-        place: Where it stands, the smallest first.
-        heading: Which of ``HEADINGS`` it stands under on the page; None where the page has it in its answer.
+        render: Gives the block, or None if there is nothing to say.
+        place: If it stands, the smallest first.
+        heading: Which of ``HEADINGS`` it stands under on the page; None if the page has it in its answer.
     """
 
     key: str

@@ -1,4 +1,5 @@
-"""Figures that a page states of what was held against readings: those of the shipped tables, wherever they stand."""
+"""Figures that a page states of what was compared with readings: those of the shipped tables, wherever they
+stand."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MOST_IN_32_BITS = 2**31
 
 
 class Case(NamedTuple):
-    """One row of a B200 and the row of an H100 that it is held against: throughput over throughput."""
+    """One row of a B200 and the row of an H100 that it is compared with: throughput over throughput."""
 
     model: str
     precision: str

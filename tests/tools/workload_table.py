@@ -52,7 +52,7 @@ def _rule(task: Task) -> str:
 
 
 def page() -> str:
-    """Return the page with its table made anew."""
+    """Return the page with its table made again."""
     before, rest = PAGE.read_text(encoding="utf-8").split(HEAD)
     after = rest[rest.index("\n\n") :]
     return before + HEAD + "".join(map(_row, workload_names())).rstrip() + after

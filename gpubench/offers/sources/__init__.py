@@ -64,7 +64,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One price as a source or a table gives it, not yet believed.
 
     Attributes:
-        instance: The machine: the same for every way to pay for it, since a spot price is held against that
+        instance: The machine: the same for every way to pay for it, since a spot price is compared with that
             on demand of the same instance and region. A name to order by that differs goes into ``note``.
         gpu: The GPU in the source's own words; "" where only the instance tells it.
         gpu_memory_gib: Memory of one GPU, where the source says [GiB].
@@ -74,12 +74,12 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         price_date: The day that the source itself names, since a list may lie untouched; None is the day of
             retrieval.
         note: What to know of this price or how to order it.
-        in_stock: Whether one can be had at this moment; None where the source does not say.
+        in_stock: Whether one can be had at this moment; None if the source does not say.
         ask_count: Hosts of a marketplace whose cheapest this is.
         ask_median: What the middle one of them asks [USD/h].
         seller: None is the usual one of the kind: a company, or any host of a marketplace.
         host: What the source says of the host that asks.
-        row: Where it stands in a table of one's own, whose cells are all of text; None is no such table.
+        row: If it stands in a table of the user, whose cells are all of text; None is no such table.
     """
 
     provider: str
@@ -295,7 +295,7 @@ def decode_rows(
     """Decode the rows of an answer, each for itself: one of another shape costs no other.
 
     A price is typed as a number (``float``, ``Decimal``) in ``shape``, so that other text fails here. A row
-    that is read and cannot rank, such as one without a GPU, is skipped by the source without a word.
+    that is read and cannot rank, such as one without a GPU, is skipped by the source silently.
 
     Returns:
         The rows that have the shape, and what is said of the others.

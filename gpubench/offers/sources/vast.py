@@ -106,7 +106,7 @@ class _Host(msgspec.Struct):
 
     @property
     def country(self) -> str | None:
-        """Two letters; None where it does not say."""
+        """Two letters; None if it does not say."""
         code = (self.geolocation or "").rpartition(",")[2].strip()
         return code if len(code) == 2 and code.isalpha() else None
 
