@@ -131,7 +131,7 @@ def rank(
     Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None, lora: bool =
     False, qlora: bool = False,
 ) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours, from the tables here; no network, no GPU.
+    """Rank GPUs and instances for a job by dollars and hours, from the installed tables; no network, no GPU.
 
     Returns:
         The ranked offers, those left out with their reasons, and the verdict in a sentence.
