@@ -1,4 +1,4 @@
-"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and who is whose relative."""
+"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and which GPUs are related."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
 
 
 class Mode(IntEnum):
-    """The arithmetic that an operator really uses, whatever the label says."""
+    """The arithmetic that an operator really uses, regardless of its label."""
 
     FP32 = 0
     TF32 = 1
@@ -127,7 +127,7 @@ def _card_of(spec: GpuSpec) -> _Card:
 
 
 class PowerAndClock(NamedTuple):
-    """Logs over what is usual for the compute capability: watts per multiprocessor, and the stated clock."""
+    """Logs over the usual value for the compute capability: watts per multiprocessor, and stated clock."""
 
     power: float
     clock: float
@@ -138,13 +138,13 @@ UNLIMITED = PowerAndClock(power=inf, clock=0.0)
 
 
 def power_and_clock(spec: GpuSpec) -> PowerAndClock:
-    """Power and clock of a GPU beside others of its compute capability; ``UNLIMITED`` where not known.
+    """Power and clock of a GPU relative to others of its compute capability; ``UNLIMITED`` where not known.
 
     Peaks are stated at a clock that not every card can keep up. A chip's power grows with about the 2.5th
-    power of its clock, so what a card holds goes with its watts per multiprocessor to the power 0.4 or so
-    (fitted). That is compared with the clock that its peak is stated at: a card whose datasheet already
-    states a lower clock is not lowered a second time, and no amount of power lifts a card above its peak. A
-    row that stands for several cards has those of the variant with the least power.
+    power of its clock, so the clock that a card sustains grows with its watts per multiprocessor to the power
+    of about 0.4 (fitted). That is compared with the clock at which its peak is stated: a card whose datasheet
+    already states a lower clock is not lowered a second time, and no amount of power lifts a card above its
+    peak. A row for several cards has the figures of the variant with the least power.
     """
     if spec.variants:
         return min(power_and_clock(load_specs()[key]) for key in spec.variants)
@@ -195,7 +195,7 @@ class ProductRate(NamedTuple):
 
 @cache
 def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
-    """What large products of a GPU reach: as read on it, on its nearest relative, or as is usual.
+    """The rate of large products on a GPU: as read on it, on its nearest relative, or the usual share.
 
     A relative has the same compute capability, or one of the same family; of several, it is the one whose
     multiprocessors have the most similar power. GeForce cards compute at another rate than the cards of the
@@ -203,7 +203,7 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
 
     Args:
         spec: The GPU.
-        without: Key of a GPU whose reading is not looked at.
+        without: Key of a GPU whose reading is ignored.
     """
     is_geforce, own = spec.line == "GeForce", power_and_clock(spec)
     alike = [] if is_geforce else [each for each in _products_read() if _family(each) == _family(spec)]

@@ -21,8 +21,8 @@ from gpubench.specs import load_specs
 READINGS_FILE = "decode_readings.csv"
 VALIDATED_ENGINE = "llama.cpp"
 COMPUTE_SHARE = 0.5
-"""Products of few rows reach this share of the dense tensor peak; it matters at large batches alone, and no
-measured row holds it."""
+"""Products of few rows reach this share of the dense tensor peak; it matters only at large batches, and no
+measured row covers it."""
 
 
 class Decoder(NamedTuple):
