@@ -1,4 +1,4 @@
-"""Precisions of a training step, and the number formats of its products: every fact about each, once.
+"""Precisions of a training step, and the number formats of its products: all facts about each, once.
 
 A new precision is a member of ``Precision`` and a row of ``_FACTS``. What autocast cannot do by itself is
 put in by ``measure.quantize`` (fp8 and int8); a rate that the prediction has never seen
@@ -151,7 +151,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Precision(StrEnum):
     """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler.
 
-    ``bf16`` is the whole model in bfloat16, weights included, as large language models are trained and run.
+    ``bf16`` is the whole model in bfloat16, weights included, as is usual for large language models.
     ``fp8`` is that with the products of the linear layers of its blocks in 8 bits, for training; ``int8`` is
     that with the weights and activations of its linear layers in whole numbers of 8 bits, for inference.
     """
@@ -166,7 +166,7 @@ class Precision(StrEnum):
 
     @property
     def facts(self) -> PrecisionFacts:
-        """Everything else that is known of it."""
+        """All other facts about it."""
         return _FACTS[self]
 
     @property
@@ -176,17 +176,17 @@ class Precision(StrEnum):
 
     @property
     def in_half(self) -> bool:
-        """Whether what moves between operators takes 2 bytes an element: autocast, or a model cast whole."""
+        """Whether activations take 2 bytes an element: autocast, or a whole model cast."""
         return self.is_amp or self.facts.whole_model is not None
 
     @property
     def is_usual(self) -> bool:
-        """Whether every workload is measured so where the device can: not where the weights must be cast."""
+        """Whether every workload is measured this way if the device can: not if the weights must be cast."""
         return self.facts.whole_model is None
 
     @property
     def words(self) -> str:
-        """The precision for people."""
+        """The precision in words."""
         return self.facts.words
 
     def why_not_for(self, task: str) -> str | None:
@@ -198,7 +198,7 @@ class Precision(StrEnum):
         return f"{self} is a precision of {other} alone"
 
     def within(self, capability: tuple[int, int] | None) -> bool:
-        """Whether a CUDA compute capability has it; one that is not known has what every one has."""
+        """Whether a CUDA compute capability has it; an unknown one has the formats common to all."""
         least = self.facts.least_capability
         return least is None or (capability is not None and capability >= least)
 
@@ -295,7 +295,7 @@ _FACTS = {
 }
 
 CHOICES = (AMP, *Precision)
-"""What a user may write."""
+"""Values that a user may give."""
 
 PROOF_SIZE, PROOF_CHANNELS, PROOF_IMAGE = 512, 32, 16
 """Edge of the product, and channels and edge of the image of the convolution, that prove a precision."""
@@ -303,7 +303,7 @@ PROOF_SIZE, PROOF_CHANNELS, PROOF_IMAGE = 512, 32, 16
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 """Read by NVIDIA's libraries when they load: 0 forbids TF32 for the life of the process."""
 TF32_VARIABLES = (TF32_OVERRIDE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-"""Variables by which a user decides on TF32, against whatever torch is told."""
+"""Variables by which a user overrides torch's TF32 switches."""
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 """Those by which a user lets oneDNN compute fp32 in fewer bits on a CPU."""
 

@@ -73,7 +73,7 @@ def load_builds() -> tuple[Build, ...]:
 
 @cache
 def read_on() -> date:
-    """Return the day on which the newest row of the table was read: no clock of today stands before it."""
+    """Return the day on which the newest row of the table was read: no correct clock is before it."""
     return max(date.fromisoformat(row["date"]) for row in data_rows("torch_builds.csv"))
 
 
@@ -111,7 +111,7 @@ def newest_build_for(target: str | None) -> Build | None:
 
 
 def other_build_for(target: str | None) -> Build | None:
-    """Return the build that a GPU needs because today's torch has no kernels for it; else None."""
+    """Return the build that a GPU needs if today's torch has no kernels for it; else None."""
     return newest_build_for(target) if runs_on_todays_torch(target) is False else None
 
 
