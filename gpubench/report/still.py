@@ -1,4 +1,4 @@
-"""The answer that stands in the page's HTML, for readers without scripts and until the script has drawn."""
+"""The static answer in the page's HTML, for readers without scripts and until the script has drawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Still:
 
     Attributes:
         title: Model, job and precision.
-        three: For each different answer: its names, GPUs, seller, time, cost, basis, chances.
+        three: For each distinct answer: its names, GPUs, seller, time, cost, basis, chances.
         rows: For each machine: GPUs, seller, time, cost, price of an hour, memory, basis, chance.
     """
 
@@ -30,7 +30,7 @@ class Still:
 
 
 def still_of(ranking: Ranking, model: str) -> Still:
-    """Return the answer of a ranking in words, as the script tells it."""
+    """Return the answer of a ranking in words, as the script shows it."""
     heads: dict[tuple[str, int], Row] = {}
     for row in ranking.rows:
         heads.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
@@ -60,7 +60,7 @@ def still_of(ranking: Ranking, model: str) -> Still:
 
 
 def _ranged(words: str) -> str:
-    """Return an interval in fewer words: the three answers stand on one screen."""
+    """Return an interval in few words: the three answers must fit on one screen."""
     return words.replace(" to ", "\N{EN DASH}")
 
 

@@ -1,4 +1,4 @@
-"""What the answer rests on: what was measured, and the notes on its figures."""
+"""The evidence behind the answer: measurements, and notes on its figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _render(data: ReportData) -> Block:
 
 
 def _evidence(data: ReportData) -> Paragraph:
-    """What the page rests on, before anybody asks."""
+    """The evidence of the page's initial answer."""
     if not data.results:
         return Paragraph(
             text=(

@@ -1,4 +1,4 @@
-"""Footnotes: what is doubtful in the specification rows that this page used."""
+"""Footnotes: doubtful values in the specification rows used on this page."""
 
 from __future__ import annotations
 

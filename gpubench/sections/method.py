@@ -76,7 +76,7 @@ def _unread(data: ReportData) -> list[Part]:
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:
-    """One column of facts a run; several runs stand side by side, so that what differs is seen."""
+    """One column of facts per run, side by side to show differences."""
     facts = [_run_facts(run) for run in runs]
     terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
     return Table(
@@ -121,7 +121,7 @@ def _run_facts(run: Run) -> dict[str, str]:
 
 
 def _end(run: Run) -> str:
-    """When the run came to its end; of one that did not, how to go on."""
+    """When the run ended; if it did not, how to resume it."""
     if run.finished_at is not None and not run.interrupted:
         return moment_words(run.finished_at)
     end = f"interrupted {moment_words(run.finished_at)}" if run.finished_at else "not finished"
@@ -133,7 +133,7 @@ def _text(value: str | None) -> str:
 
 
 def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
-    """Every finding by its kind, with where it was seen."""
+    """Every finding by kind, with its places."""
     seen: dict[FindingKind, list[tuple[Finding, str]]] = {}
     runs = data.used_runs or data.device_runs[:1]
     for place, findings in (
@@ -147,7 +147,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def _brief(data: ReportData) -> tuple[Part, ...]:
-    """What failed, each kind of finding with the worst of its values, and what was paid once."""
+    """Failures, each kind of finding with its worst value, and one-time costs."""
     said = []
     for found in _seen(data).values():
         (worst,) = unique(finding for finding, _ in found)
@@ -181,7 +181,7 @@ def _rounds_table(results: Sequence[Result]) -> Table:
 
 
 def _rounds(m: Measurement) -> str:
-    """How many rounds of how many steps, and the time of all."""
+    """The number of rounds and steps, and their total time."""
     rounds = [each for launch in m.launches for each in launch.accepted]
     steps = sorted({each.steps for each in rounds})
     between = " to ".join(map(str, dict.fromkeys((*steps[:1], *steps[-1:])))) or UNKNOWN
@@ -207,7 +207,7 @@ def _half_width(m: Measurement, name: str) -> str:
 
 
 def _telemetry_table(results: Sequence[Result]) -> list[Part]:
-    """Clock, power, temperature and energy of the cases whose rounds were watched."""
+    """Clock, power, temperature and energy of the cases with telemetry."""
     watched = [
         result.measurement
         for result in results

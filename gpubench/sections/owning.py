@@ -1,4 +1,4 @@
-"""Buy or rent: what a useful hour of an owned card costs, against renting the same work."""
+"""Buy or rent: the cost of a useful hour of an owned card, compared with renting the same work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _best(data: ReportData) -> list[str]:
-    """Return a sentence on the best of each condition, new and used apart, where a sum was given."""
+    """Return a sentence on the best new and the best used hardware, if a sum was given."""
     if data.ranking is None or data.ranking.max_purchase_usd is None:
         return []
     best: dict[PriceCondition, BuyOrRent] = {}
@@ -69,7 +69,7 @@ def _best(data: ReportData) -> list[str]:
 
 
 def _verdicts(decisions: Sequence[BuyOrRent]) -> Iterator[str]:
-    """Yield what holds against rent on demand."""
+    """Yield the verdicts against rent on demand."""
     by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
     for verdict, words in _VERDICTS.items():
         names = dict.fromkeys(gpus_of(each) for each in by_the_hour if each.verdict == verdict)

@@ -1,4 +1,4 @@
-"""How far to trust the predictions: what each rests on, how wide it is, where it must not be trusted."""
+"""How far to trust the predictions: the basis and width of each, and their limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpubench.sections.words import kinds_words
 from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
-"""On one screen: of a line each, and of several where further figures stand beside the throughput."""
+"""Most rows on one screen: with one line each, and with several lines each."""
 CAPPED = (
     "time and energy are those under a limit of {limit} W, over those without; the power without one is as "
     "read where the case was measured, else the usual share of board power"
@@ -64,11 +64,11 @@ def _render(data: ReportData) -> Block | None:
 
 
 def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
-    """Each GPU with its figure and what that rests on, the fastest first, and those without one.
+    """Each GPU with its figure and basis, the fastest first, then those without one.
 
     Args:
         answers: By GPU.
-        whole: Whether everything known is shown of more GPUs than a screen holds.
+        whole: Whether to show all columns even for more GPUs than fit on a screen.
     """
     if not whole and len(answers) > MOST_ROWS:
         return _fastest(answers)
@@ -101,7 +101,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
 
 
 def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
-    """The columns of what was asked about energy: of an order by it, of a power limit."""
+    """The columns on energy: when sorted by it, and under a power limit."""
     joules: Cell[Estimate] = number("Joules a sample", lambda e: stacked(e.joules_per_sample.text(" J")))
     capped: tuple[Cell[Estimate], ...] = (
         number("Time", lambda e: stacked(e.capped_time.text("×"))),
@@ -111,7 +111,7 @@ def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
 
 
 def _on_the_limit(answers: Predictions) -> list[str]:
-    """What the figures under a power limit are relative to."""
+    """The reference of the figures under a power limit."""
     limit_w = _limit_w(answers)
     return [] if limit_w is None else [CAPPED.format(limit=format_number(limit_w))]
 
@@ -121,7 +121,7 @@ def _limit_w(answers: Predictions) -> Watts | None:
 
 
 def _fastest(answers: Predictions) -> tuple[Part, ...]:
-    """The head of the estimates, a line each, under the case that they are of."""
+    """The head of the estimates, a line each, under their case."""
     energy = _on_energy(answers)
     shown = answers.estimates[: MOST_TALL_ROWS if energy else MOST_ROWS]
     cases = listing(dict.fromkeys(e.case.label for e in shown), most=2)
@@ -141,7 +141,7 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
 
 
 def _published(answers: Predictions) -> Iterator[str]:
-    """What others read of the cards; of many, how many have such a reading."""
+    """Published readings of the cards; for many cards, the number that have one."""
     read = [each for each in answers.estimates if each.published]
     for each in read if len(answers) <= MOST_ROWS else ():
         yield f"{gpu_name(each.gpu_key)}: {each.published}"
@@ -232,7 +232,7 @@ def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Ma
 
 
 def _case(e: Estimate) -> str:
-    """The case; where its batch is the largest that fits, also by whose word."""
+    """The case; if its batch is the largest that fits, also the source of that."""
     if e.batch_choice != "largest":
         return e.case.label
     by = "the memory model" if e.batch_found_by is None else f"run {plain(e.batch_found_by)}"
@@ -242,7 +242,7 @@ def _case(e: Estimate) -> str:
 def _rests_on(
     compute: int = 0, bandwidth: int = 0, host: int = 0, method: int = 0
 ) -> tuple[Cell[Estimate], ...]:
-    """What limits a step and how that is known; each number says how early a narrow terminal drops it."""
+    """The limit of a step and the basis; each number says how early a narrow terminal drops it."""
     return (
         number("Compute", lambda e: format_percent(e.compute_share), compute),
         number("Bandwidth", lambda e: format_percent(e.bandwidth_share), bandwidth),

@@ -1,4 +1,4 @@
-"""Prices with their dates: whose, how many, how old. A price without a date is worthless."""
+"""Prices with their dates: source, number, age. A price without a date is worthless."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, count, listing, plain
 
 _MOST_LETTERS_OF_SOURCE = 300
-"""A source is told whole, with its license, since some ask to be named; yet no stranger fills a page."""
+"""A source is shown in full, with its license, since some require it; but it must not fill a page."""
 
 
 def _render(data: ReportData) -> Block | None:

@@ -1,4 +1,4 @@
-"""The roofline of the card: what each step reaches against what arithmetic and memory allow."""
+"""The roofline of the card: the rate of each step compared with the limits of arithmetic and memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOOKS = {
     precision: Look(name=precision.value, color=color, symbol=symbol)
     for precision, color, symbol in zip(Precision, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
 }
-"""How each precision is drawn, in the order of their table; one beyond the colors begins them again."""
+"""The style of each precision, in the order of their table; colors repeat after the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Point:
 
     Attributes:
         intensity: FLOP of the step for each byte that it must move [FLOP/B].
-        rate: What it reached [FLOP/s].
+        rate: Its measured rate [FLOP/s].
         roof: The lower of peak and bandwidth times intensity [FLOP/s].
     """
 
@@ -61,7 +61,7 @@ class Point:
 
     @property
     def share(self) -> float:
-        """What it reached of its roof."""
+        """Its measured share of the roof."""
         return self.rate / self.roof
 
 
@@ -85,7 +85,7 @@ def points_of(data: ReportData) -> tuple[Point, ...]:
 
 
 def _bandwidth(data: ReportData) -> float | None:
-    """Bytes of the memory a second, as the driver or the data sheet says."""
+    """Memory bandwidth [B/s], from the driver or the data sheet."""
     told = None if data.device is None else data.device.memory_bandwidth_bytes_per_s
     return told or (None if data.spec is None else data.spec.memory_bandwidth_bytes_per_s)
 

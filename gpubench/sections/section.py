@@ -1,4 +1,4 @@
-"""What a section is, and which there are: every module here that has a ``SECTION``."""
+"""The type of a section, and the list of them: every module here with a ``SECTION``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HEADINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """What stands under a heading of the page.
+    """Content under a heading of the page.
 
     Attributes:
         key: Letters, digits and hyphens; the section's address on the page.
         render: Gives the block, or None if there is nothing to say.
-        place: If it stands, the smallest first.
-        heading: Which of ``HEADINGS`` it stands under on the page; None if the page has it in its answer.
+        place: Its position, the smallest first.
+        heading: Its heading in ``HEADINGS``; None if the page has it in its answer.
     """
 
     key: str
@@ -42,13 +42,13 @@ class Section:
 
 
 def brief(data: ReportData, *keys: str) -> list[Part]:
-    """Return what a terminal shows of some of the page's sections; no other module is imported."""
+    """Return the terminal's version of some sections; no other module is imported."""
     found = (import_module(f"{room.__name__}.{key}").SECTION.render(data) for key in keys)
     return [part for block in found if block is not None for part in block.brief]
 
 
 def unexplained(parts: Iterable[Part]) -> list[Part]:
-    """Leave out the notes, which say what the tables beside them mean: a terminal shows the tables."""
+    """Leave out the notes that explain the tables: a terminal shows only the tables."""
     return [part for part in parts if not (isinstance(part, Paragraph) and part.tone == "note")]
 
 
