@@ -257,7 +257,11 @@ def known_keys(name: str) -> tuple[str, ...]:
     if printed := (spec.key,) if spec else _named(name, "printed"):
         return printed
     words = names.sized(name).replace("-", " ").split()
-    return tuple(key for key in load_specs() if words and set(words) <= set(key.split("-")))
+    return tuple(
+        key
+        for key, spec in load_specs().items()
+        if words and set(words) <= {*key.split("-"), *names.normalize(spec.line or "").split()}
+    )
 
 
 @cache

@@ -149,7 +149,10 @@ def refusal(name: str, error: Exception) -> str:
     """Say in one line, which names the model once, why it cannot be trained."""
     if isinstance(error, MisuseError):
         return f"{name}: {str(error).removeprefix(f'{name}: ')}"
-    return f"{name}: cannot run one training step on its own batch: {one_line(error)}"
+    why = f"cannot run one training step on its own batch: {one_line(error)}"
+    if "does not support sparse gradients" in str(error):
+        why += "; give an optimizer that takes them, as torch.optim.SGD does"
+    return f"{name}: {why}"
 
 
 def on_meta(workload: Workload, batch_size: int) -> Task:

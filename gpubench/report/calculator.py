@@ -393,7 +393,6 @@ def _is_to_choose(offer: Offer, given: set[Offer]) -> bool:
 
 
 def _costs(asked: RankRequest) -> dict[str, Any]:
-    """Return the factors from a rate to hours and dollars, and the uncertainty of their assumptions."""
     return {
         "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
         "startup_factor": asked.startup_factor,

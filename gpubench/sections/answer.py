@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpubench.blocks.block import Block
 from gpubench.blocks.parts import (
     NO_BREAK_SPACE,
+    Block,
     Bullets,
     Fact,
     Facts,
@@ -36,7 +36,6 @@ from gpubench.recommend.lines import (
     what_of,
 )
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
 from gpubench.sections.words import in_stock_words, measured_facts, per_s_unit, per_usd_unit
 from gpubench.sentences import say
 from gpubench.units import (
@@ -97,7 +96,6 @@ def _seller(line: Line) -> str:
 
 
 def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
-    """Put the ends of an interval on a second line, in few words: the answers must fit on one screen."""
     return lambda line: stacked(words(line.choice.row)).replace(" to ", "\N{EN DASH}")
 
 
@@ -169,7 +167,7 @@ def _render(data: ReportData) -> Block:
     return Block(title="The answer", parts=parts, brief=parts)
 
 
-SECTION = Section(key="answer", render=_render, place=10)
+SECTIONS = {"answer": _render}
 
 
 # --- each answer in full -----------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, number, table, text
+from gpubench.blocks.parts import Block, Bullets, Fact, Facts, Paragraph, Part, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.capability import best_products, datasheet_peak, datasheet_share
 from gpubench.models import DeviceProfile, Environment, GpuSpec, MicroResult
@@ -17,7 +16,6 @@ from gpubench.probe.backend import DeviceState, Host, ProbeReport, uuid_is_blank
 from gpubench.probe.health import limits
 from gpubench.probe.nvml import fp32_flops_per_s
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
 from gpubench.sections.words import kinds_words, memory_words
 from gpubench.specs import load_specs
 from gpubench.units import (
@@ -346,4 +344,4 @@ def _name(device: DeviceProfile) -> str:
     return plain(device.name or "unknown device")
 
 
-SECTION = Section(key="device", render=_render, place=20, heading="device")
+SECTIONS = {"device": _render}

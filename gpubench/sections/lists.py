@@ -35,17 +35,15 @@ def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
         number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
         number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
         text("Batches", known(lambda p: ", ".join(map(str, p.batches)))),
-        text("sample", known(_sample), optional=1),
+        text(
+            "sample", known(lambda p: f"{p.sample_unit} {' x '.join(map(str, p.sample_shape))}"), optional=1
+        ),
     )
 
 
 def has_counted_work(profile: WorkloadProfile) -> bool:
     """Whether its FLOPs measure its work: those of an input pipeline are not counted."""
     return profile.parameters > 0
-
-
-def _sample(profile: WorkloadProfile) -> str:
-    return f"{profile.sample_unit} {' x '.join(map(str, profile.sample_shape))}"
 
 
 def _parameters(profile: WorkloadProfile) -> str:
@@ -59,7 +57,6 @@ def _parameters(profile: WorkloadProfile) -> str:
 
 
 def _short(parameters: int) -> str:
-    """A number of parameters in the usual notation of large models."""
     return f"{parameters / BILLION:.2f}B" if parameters >= BILLION else f"{parameters / 1e6:.1f}M"
 
 

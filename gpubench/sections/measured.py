@@ -7,9 +7,8 @@ from itertools import cycle, groupby
 
 import msgspec
 
-from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SLATE, Look, Mark, dots, two_lines
-from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Part, number, table, text
+from gpubench.blocks.parts import Block, Cell, Charts, Figure, Paragraph, Part, number, table, text
 from gpubench.effects import (
     Effect,
     Result,
@@ -41,7 +40,7 @@ from gpubench.profile import load_profiles
 from gpubench.record.sharing import readings_by
 from gpubench.sections.compared import devices, processor
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section, unexplained
+from gpubench.sections.section import unexplained
 from gpubench.sections.words import (
     FINDINGS,
     explained,
@@ -93,7 +92,10 @@ def throughput(data: ReportData) -> list[Part]:
         "Every measured case on this device",
         results,
         text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
-        number("Throughput, 95 % interval", _throughput),
+        number(
+            "Throughput, 95 % interval",
+            lambda r: rate_of(r.measurement) + "\nof one process" * r.measurement.within_one_process,
+        ),
         number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
         number("Step", lambda r: format_duration(r.measurement.step_time_s)),
         number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
@@ -152,10 +154,6 @@ def _shared(result: Result) -> str | None:
     """The number of shared readings of a case on this GPU."""
     key = result.run.device.gpu_key
     return None if key is None else readings_by(key, result.case)
-
-
-def _throughput(result: Result) -> str:
-    return rate_of(result.measurement) + ("\nof one process" * result.measurement.within_one_process)
 
 
 def _of_peak(result: Result) -> str:
@@ -262,7 +260,6 @@ def _amp_figure(pairs: Sequence[Effect]) -> Figure:
 
 
 def _sure(pairs: Sequence[Effect]) -> list[Effect]:
-    """The gains to state in words: neither figure is doubtful, and the interval is narrow."""
     return [pair for pair in pairs if not pair.doubts and _narrow(pair.interval)]
 
 
@@ -598,4 +595,4 @@ def _render(data: ReportData) -> Block | None:
     return Block(title="Throughput", finding=finding, parts=tuple(parts))
 
 
-SECTION = Section(key="measured", render=_render, place=30, heading="throughput")
+SECTIONS = {"measured": _render}

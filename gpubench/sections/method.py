@@ -6,25 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import (
-    Bullets,
-    Cell,
-    Column,
-    Paragraph,
-    Part,
-    Table,
-    number,
-    table,
-    text,
-)
+from gpubench.blocks.parts import Block, Bullets, Cell, Column, Paragraph, Part, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, TelemetrySample
 from gpubench.record.figures import cold_costs, spread
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
 from gpubench.sections.words import IN_USE, RESERVED, case_words, moment_words
 from gpubench.spread import PARTS
 from gpubench.units import (
@@ -156,8 +144,16 @@ def _brief(data: ReportData) -> tuple[Part, ...]:
         said.append(describe(worst, None if place == "the run" else f"{several}{place}"))
     paid = cold_costs(result.measurement for result in data.results)
     costs = ", ".join(f"{name.replace('_', ' ')} {_range(*ends)}" for name, ends in paid.items())
+    failures = table(
+        "Tried and not measured",
+        data.failures,
+        text("Case", lambda r: case_words(r.case)),
+        text("Status", lambda r: r.measurement.status.value.replace("_", " ")),
+        text("Reason", lambda r: plain(r.measurement.reason or "no reason was stored", 300)),
+        marks=tuple("bad" for _ in data.failures),
+    )
     return (
-        *((_failures_table(data.failures),) if data.failures else ()),
+        *((failures,) if data.failures else ()),
         *((Bullets(items=tuple(plain(line, 400) for line in said)),) if said else ()),
         *((Paragraph(text=f"Paid once, apart from the steps: {costs}."),) if costs else ()),
     )
@@ -268,15 +264,4 @@ def _switches(launches: tuple[Launch, ...]) -> str:
     return (states.pop() if len(states) == 1 else "differs between launches") if states else UNKNOWN
 
 
-def _failures_table(failures: Sequence[Result]) -> Table:
-    return table(
-        "Tried and not measured",
-        failures,
-        text("Case", lambda r: case_words(r.case)),
-        text("Status", lambda r: r.measurement.status.value.replace("_", " ")),
-        text("Reason", lambda r: plain(r.measurement.reason or "no reason was stored", 300)),
-        marks=tuple("bad" for _ in failures),
-    )
-
-
-SECTION = Section(key="method", render=_render, place=170, heading="method")
+SECTIONS = {"method": _render}
