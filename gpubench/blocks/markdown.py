@@ -80,7 +80,6 @@ def _part(part: Part) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
-    """A table; of a long one the head."""
     rows = table.rows[:MOST_OF_A_LONG_TABLE]
     left = len(table.rows) - len(rows)
     return [

@@ -91,7 +91,6 @@ def _chances(line: Line) -> str:
 
 
 def _seller(line: Line) -> str:
-    """Return the seller, with its kind on a second line if it is not a company."""
     return stacked(seller(line.choice.offer)).removesuffix(f"\n{SELLERS['cloud']}")
 
 
@@ -189,7 +188,6 @@ def in_full(ranking: Ranking) -> Facts:
 
 
 def _in_full(choice: Choice, use: float | None) -> str:
-    """One offer: its price with label and age, memory, feed, and obstacles."""
     row = choice.row
     read = dated(plain(choice.offer.price_date, 20), row.price_age_days)
     label, busy = _label(choice), "" if use is None else f", if busy {format_percent(use)}"
@@ -208,7 +206,6 @@ def _in_full(choice: Choice, use: float | None) -> str:
 
 
 def _label(choice: Choice) -> str:
-    """Return the kind of its price: "list price", "spot price", "used"."""
     if choice.condition is PriceCondition.LIST and choice.offer.pricing is not Pricing.ON_DEMAND:
         return f"{pricing_words(choice.offer)} price"
     return CONDITION_WORDS[choice.condition]

@@ -113,7 +113,13 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             text("Pricing", lambda row: pricing_words(row.offer), 2),
             text("Kind", lambda row: row.offer.kind, 3),
             text("Price of", lambda row: show_price_date(row.offer.price_date), 4),
-            text("Age", _age, 1),
+            text(
+                "Age",
+                lambda row: (
+                    f"{row.price_age_days} days" + f", {row.freshness}" * (row.freshness != "current")
+                ),
+                optional=1,
+            ),
             text("Stock", _stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
         ),
         *(
@@ -121,10 +127,6 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             for number_, reason in enumerate(reasons, 1)
         ),
     ]
-
-
-def _age(row: ListedOffer) -> str:
-    return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
 
 
 def _stock(row: ListedOffer) -> str:

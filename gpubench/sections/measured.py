@@ -110,7 +110,6 @@ def throughput(data: ReportData) -> list[Part]:
 
 
 def _order(result: Result) -> tuple[object, ...]:
-    """The sort key of results: first the subject of a chart."""
     case = result.case
     return (
         case.workload,
@@ -127,7 +126,6 @@ def _order(result: Result) -> tuple[object, ...]:
 
 
 def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -> Figure:
-    """One workload: a row for each precision, batch, layout, job and recipe, a dot for each execution."""
     marks = []
     for r in group:
         case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
@@ -151,7 +149,6 @@ def _how(result: Result) -> str:
 
 
 def _shared(result: Result) -> str | None:
-    """The number of shared readings of a case on this GPU."""
     key = result.run.device.gpu_key
     return None if key is None else readings_by(key, result.case)
 
@@ -215,7 +212,6 @@ def amp(data: ReportData) -> list[Part]:
 
 
 def _amp_sentence(pairs: Sequence[Effect]) -> str:
-    """The strongest gain, and how many cases lose."""
     sure = _sure(pairs)
     if not sure:
         return "No pairing was measured well enough to state a gain (see the findings)."
@@ -235,7 +231,6 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
 
 
 def _batches(pair: Effect) -> str:
-    """The batch of both, or of each."""
     if pair.of.case.batch_size == pair.to.case.batch_size:
         return pair.of.batch_words
     return f"{pair.of.batch_words}, against {pair.to.batch_words}"
@@ -269,7 +264,6 @@ def _narrow(interval: Interval) -> bool:
 
 
 def _memory(pair: Effect) -> str:
-    """Peak memory of tensors under AMP over that of the baseline."""
     amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
     if pair.memory_ratio is None:
         return UNKNOWN
@@ -284,7 +278,6 @@ def _loss(pair: Effect) -> str:
 
 
 def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
-    """The gain of the heaviest workload; None if no gain is known."""
     known = _sure(against_fp32(pairs))
     return max(
         known, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value), default=None
@@ -391,16 +384,19 @@ def together(data: ReportData) -> list[Part]:
         pairs,
         text("Case", lambda p: f"{workload_name(p.of.case)}\n{p.of.case.precision.value} {_batch_each(p)}"),
         number("GPUs", lambda p: str(p.of.case.gpu_count)),
-        text("How", lambda p: _mode(p.of.case), optional=2),
+        text(
+            "How",
+            lambda p: (
+                p.of.case.parallel_mode.value
+                + f", {p.of.case.node_count} machines" * (p.of.case.node_count > 1)
+            ),
+            optional=2,
+        ),
         _RATE,
         _TIMES,
         number("Efficiency", lambda p: format_percent(p.value / p.of.case.gpu_count)),
         FINDINGS,
     )
-
-
-def _mode(case: Case) -> str:
-    return case.parallel_mode.value + (f", {case.node_count} machines" if case.node_count > 1 else "")
 
 
 def _batch_each(pair: Effect) -> str:

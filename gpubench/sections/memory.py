@@ -133,7 +133,6 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
 
 
 def _figures(need: MemoryNeed) -> tuple[str, str, str]:
-    """The three figures with their intervals, in the order of ``FIGURES``."""
     allocated, reserved, device = (f.by(format_bytes) for f in (need.allocated, need.reserved, need.device))
     return allocated, reserved, device
 

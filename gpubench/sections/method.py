@@ -109,7 +109,6 @@ def _run_facts(run: Run) -> dict[str, str]:
 
 
 def _end(run: Run) -> str:
-    """When the run ended; if it did not, how to resume it."""
     if run.finished_at is not None and not run.interrupted:
         return moment_words(run.finished_at)
     end = f"interrupted {moment_words(run.finished_at)}" if run.finished_at else "not finished"
@@ -121,7 +120,6 @@ def _text(value: str | None) -> str:
 
 
 def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
-    """Every finding by kind, with its places."""
     seen: dict[FindingKind, list[tuple[Finding, str]]] = {}
     runs = data.used_runs or data.device_runs[:1]
     for place, findings in (
@@ -177,7 +175,6 @@ def _rounds_table(results: Sequence[Result]) -> Table:
 
 
 def _rounds(m: Measurement) -> str:
-    """The number of rounds and steps, and their total time."""
     rounds = [each for launch in m.launches for each in launch.accepted]
     steps = sorted({each.steps for each in rounds})
     between = " to ".join(map(str, dict.fromkeys((*steps[:1], *steps[-1:])))) or UNKNOWN
@@ -203,7 +200,6 @@ def _half_width(m: Measurement, name: str) -> str:
 
 
 def _telemetry_table(results: Sequence[Result]) -> list[Part]:
-    """Clock, power, temperature and energy of the cases with telemetry."""
     watched = [
         result.measurement
         for result in results

@@ -113,7 +113,6 @@ def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
 
 
 def _on_the_limit(answers: Predictions) -> list[str]:
-    """The reference of the figures under a power limit."""
     limit_w = _limit_w(answers)
     return [] if limit_w is None else [CAPPED.format(limit=format_number(limit_w))]
 
@@ -123,7 +122,6 @@ def _limit_w(answers: Predictions) -> Watts | None:
 
 
 def _fastest(answers: Predictions) -> tuple[Part, ...]:
-    """The head of the estimates, a line each, under their case."""
     energy = _on_energy(answers)
     shown = answers.estimates[: MOST_TALL_ROWS if energy else MOST_ROWS]
     cases = listing(dict.fromkeys(e.case.label for e in shown), most=2)
@@ -234,7 +232,6 @@ def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Ma
 
 
 def _case(e: Estimate) -> str:
-    """The case; if its batch is the largest that fits, also the source of that."""
     if e.batch_choice != "largest":
         return e.case.label
     by = "the memory model" if e.batch_found_by is None else f"run {plain(e.batch_found_by)}"
@@ -280,7 +277,6 @@ def _measured_and_noted(data: ReportData) -> Block:
 
 
 def _evidence(data: ReportData) -> Paragraph:
-    """What the page rests on, before anybody asks."""
     if not data.results:
         return Paragraph(
             text=(

@@ -55,7 +55,6 @@ def _owning(data: ReportData) -> Block | None:
 
 
 def _best(data: ReportData) -> list[str]:
-    """Return a sentence on the best of each condition, new and used apart, where a sum was given."""
     if data.ranking is None or data.ranking.max_purchase_usd is None:
         return []
     best: dict[PriceCondition, BuyOrRent] = {}
@@ -70,7 +69,6 @@ def _best(data: ReportData) -> list[str]:
 
 
 def _verdicts(decisions: Sequence[BuyOrRent]) -> Iterator[str]:
-    """Yield what holds against rent on demand."""
     by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
     for verdict, words in _VERDICTS.items():
         names = dict.fromkeys(gpus_of(each) for each in by_the_hour if each.verdict == verdict)

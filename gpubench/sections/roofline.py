@@ -83,7 +83,6 @@ def points_of(data: ReportData) -> tuple[Point, ...]:
 
 
 def _bandwidth(data: ReportData) -> float | None:
-    """Memory bandwidth [B/s], from the driver or the data sheet."""
     told = None if data.device is None else data.device.memory_bandwidth_bytes_per_s
     return told or (None if data.spec is None else data.spec.memory_bandwidth_bytes_per_s)
 

@@ -114,7 +114,6 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _page_table(data: ReportData, ranking: Ranking) -> Table:
-    """What is ranked, as much of it as a page holds."""
     shown, total = head_of(ranking.rows, TABLE_ROWS), len(ranking.rows)
     caption = f"All {total:,} offers"
     if len(shown) < total:
@@ -164,7 +163,6 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
 
 
 def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[str]:
-    """What the words of the table mean, and how the chances were come by."""
     bound = any(each.kind is FindingKind.FEED_BOUND for row in rows for each in row.findings)
     shares = not ranking.shared_ranks.isdisjoint(row.rank for row in rows)
     legend = [f"{_SHARED_RANK}."] if shares else []
