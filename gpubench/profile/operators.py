@@ -159,22 +159,11 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
     """Build a workload where nothing is allocated."""
     with torch.device("meta"):
         task = workload.build(batch_size, _SEED)
-    inputs, targets = task.batches[0]
     model, loss = task.model, task.loss
     if not all(p.is_meta for p in model.parameters()):  # a file may keep its one model
         model, loss = copy.deepcopy((model, loss))
-    return Task(
-        model=model.to("meta"),
-        batches=((with_tensors(inputs, _to_meta), with_tensors(targets, _to_meta)),),
-        loss=loss,
-        optimizer=task.optimizer,
-        decode=task.decode,
-        again=task.again,
-    )
-
-
-def _to_meta(tensor: Tensor) -> Tensor:
-    return tensor.to("meta")
+    batches = with_tensors(task.batches[:1], lambda tensor: tensor.to("meta"))
+    return replace(task, model=model.to("meta"), loss=loss, batches=batches)
 
 
 @contextmanager

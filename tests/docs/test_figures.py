@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 import pytest
+from decode_fit import decode_fit
 from memory_cases import Held, own_readings
 from memory_scores import (
     ReservedOutcome,
@@ -24,7 +25,6 @@ from memory_scores import (
 )
 
 from gpubench.models import CardClass, Execution, Precision
-from gpubench.predict.decode import decode_fit
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.profile.memory_figures import FIXED_BYTES
 from gpubench.sections.prediction import REGRET, REGRET_SETTINGS
