@@ -43,7 +43,7 @@ from strict_cuda.machine import Machine
 HOPPER = DeviceProfile(backend="cuda", compute_capability=(9, 0))
 """A card that has every precision."""
 BATCHES = 2
-"""Prebuilt batches of a task: each has a graph of its own, and two show it."""
+"""Prebuilt batches of a task: each has its own graph, and two show it."""
 ONE_LAYER = {"layers": 1}
 SMALLER = {
     "bert_base": ONE_LAYER,
@@ -131,7 +131,7 @@ def has_fp8_layers(name: str) -> bool:
 
 
 def why_unsupported(case: Case) -> str | None:
-    """Return words of the reason for which a case cannot be measured; None where it can."""
+    """Return words of the reason for which a case cannot be measured; None if it can."""
     if case.execution is Execution.GRAPH and case.workload in PIPELINES:
         return "capturing"
     if case.execution is Execution.COMPILE and case.workload in RECURRENT:

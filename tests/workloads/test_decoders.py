@@ -19,6 +19,7 @@ from gpubench import memory, predict
 from gpubench.cli.app import main
 from gpubench.decoders import Decoder, find_decoder, load_decoders
 from gpubench.discovery import load_workload, workload_names
+from gpubench.errors import MisuseError
 from gpubench.models import (
     Checkpointing,
     Estimate,
