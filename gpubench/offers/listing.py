@@ -10,7 +10,6 @@ from functools import cache
 
 import msgspec
 
-from gpubench.folders import data_rows
 from gpubench.models import Offer, Pricing
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
@@ -19,6 +18,7 @@ from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.options import unknown_name
+from gpubench.providers import find_provider
 from gpubench.specs import load_specs, matching_keys
 
 ANY_REGION = "any"
@@ -33,26 +33,6 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
     price_age_days: int
     freshness: str
     not_ranked_because: str | None
-
-
-def find_provider(name: str, there: Iterable[str]) -> str | None:
-    """Return in lower case the provider that people call so; None where none of those there is called so.
-
-    Case and punctuation do not count, and some have a second name: ``Vast.ai``, ``Google Cloud``.
-    """
-    word = _letters(name)
-    by_letters = {_letters(provider): provider.casefold() for provider in there}
-    return by_letters.get(word) or by_letters.get(_letters(_also_called().get(word, "")))
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name.casefold())
-
-
-@cache
-def _also_called() -> Mapping[str, str]:
-    rows = data_rows("providers.csv")
-    return {name.strip(): row["provider"] for row in rows for name in row["also_called"].split(";")}
 
 
 def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:

@@ -354,6 +354,14 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             f"{gpu_name(theirs[0].offer.gpu_key)} at {plain(theirs[0].offer.provider)}: {theirs[0].reason}"
         )
         yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
+    beyond = Counter(each.option for each in found.excluded)
+    limits = {
+        "--deadline-hours": f"may take more than {duration(request.deadline_hours)}",
+        "--budget-usd": f"may cost more than {format_usd(request.budget_usd)}",
+    }
+    if what := [f"{beyond[option]:,} that {words}" for option, words in limits.items() if beyond[option]]:
+        total = len(found) + sum(beyond[option] for option in limits)
+        yield tell("beyond_limits", total=f"{total:,}", what=listing(what))
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
     if extras := list(_extras(request)):
