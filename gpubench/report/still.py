@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpubench.labels import gpus_of
 from gpubench.models import Ranking, Row
-from gpubench.recommend.lines import basis_text, hours_text, lines, precisions_of, seller
+from gpubench.recommend.lines import BOTH, basis_text, hours_text, lines, precisions_of, seller
 from gpubench.sentences import say
 from gpubench.specs import load_specs
 from gpubench.units import format_bytes, format_chance, format_usd, plain
@@ -47,7 +47,7 @@ def still_of(ranking: Ranking, model: str) -> Still:
                 _ranged(hours_text(line.choice.row)),
                 _ranged(line.choice.row.cost_usd.by(format_usd)),
                 basis_text(line.choice.row),
-                " · ".join(line.chances),
+                BOTH.join(line.chances),
             )
             for line in named
         ),

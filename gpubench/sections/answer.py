@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, Table, number, table, text
+from gpubench.blocks.parts import (
+    NO_BREAK_SPACE,
+    Bullets,
+    Fact,
+    Facts,
+    Paragraph,
+    Part,
+    Table,
+    number,
+    table,
+    text,
+)
 from gpubench.interval import stacked
 from gpubench.labels import CONDITION_WORDS, SELLERS, gpus_of, price_of, pricing_words
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking, Row
@@ -13,6 +24,7 @@ from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
 from gpubench.providers import price_page
 from gpubench.recommend.lines import (
+    BOTH,
     CHANCE,
     COST,
     Line,
@@ -70,8 +82,14 @@ def answer_table(ranking: Ranking) -> Table:
         text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
         text("Seller", _seller),
         *figures,
-        number(CHANCE, lambda line: " · ".join(map(stacked, line.chances))),
+        number(CHANCE, _chances),
     )
+
+
+def _chances(line: Line) -> str:
+    if len(line.chances) < 2:
+        return stacked("".join(line.chances))
+    return BOTH.join(line.chances).replace(" %", f"{NO_BREAK_SPACE}%")
 
 
 def _seller(line: Line) -> str:

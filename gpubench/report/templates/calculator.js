@@ -118,14 +118,14 @@ const answered = (async () => {
     if (asked.deadline && Number.isFinite(hours)) said.push(say("relax_deadline", { hours: up(hours) }));
     return said;
   };
-  const NUMBERS = ["hours", "usd", "price", "memory"];
   const tableRow = (head, figures) => make("tr", {}, make("th", { scope: "row" }, head),
-    ...Object.entries(figures).map(([name, text]) => make("td", NUMBERS.includes(name) ? { class: "number" } : {}, text)));
+    ...Object.entries(figures).map(([name, text]) => make("td", ["hours", "usd", "price", "memory"].includes(name) ? { class: "number" } : {}, text)));
   const likely = ({ p, rival }) => p === null ? "" : chance(p) + (rival ? ` (${data.labels.or} ${rival.row.offer.count > 1 ? gpusOf(rival.row) : gpuOf(rival.row)} ${chance(rival.p)})` : "");
   const titles = (row) => row.answersTo.map((name) => data.titles[name]).join(" · ");
   const drawThree = ({ named, answers }) => at("three").tBodies[0].replaceChildren(...named.map((row) => {
-    const { gpus, seller, hours, usd: cost, basis } = cells(row), chances = new Set(row.answersTo.map((name) => likely(answers[name])));
-    return tableRow(titles(row), { gpus, seller, hours: ranged(hours), usd: ranged(cost), basis, p: [...chances].join(" · ") });
+    const { gpus, seller, hours, usd: cost, basis } = cells(row), chances = row.answersTo.map((name) => likely(answers[name]));
+    const p = new Set(chances).size === 1 ? chances[0] : chances.map((words, i) => `${data.titles[row.answersTo[i]].toLowerCase()} ${words}`).join(" · ");
+    return tableRow(titles(row), { gpus, seller, hours: ranged(hours), usd: ranged(cost), basis, p });
   }));
 
   // --- the chart: hours to the right, dollars upward, both on logarithmic axes ---------------------------------
