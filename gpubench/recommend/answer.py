@@ -302,9 +302,11 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield which speeds of the answers are guesses, of few readings, or the host's; and who saves energy."""
     first = ranking.rows[0]
-    if found.request.sort == "joules" and (joules := first.joules_per_sample):
+    of_one = first.estimate.joules_per_sample
+    if found.request.sort == "joules" and (joules := first.joules_per_sample) and of_one.value:
+        of_all = of_one.over(of_one.value / joules)
         unit = first.estimate.case.sample_unit
-        yield tell("by_energy", gpu=gpus_of(first.offer), joules=format_number(joules), unit=unit)
+        yield tell("by_energy", gpu=gpus_of(first.offer), joules=of_all.by(format_number, " J"), unit=unit)
     named = [each.row for each in answered(ranking)]
     if (guess := _faster_guess(found, ranking)) is not None:
         told = tell("guess_faster", gpu=guess)

@@ -239,8 +239,8 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
             is_sold = any(each.gpu_key in meant for each in card_prices())
             buy = "; --buy ranks what it costs to buy" if is_sold else ""
             raise MisuseError(
-                f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, "
-                f"or give its price with --offers or --have{buy}"
+                f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, give its "
+                f"price with --offers, or say with --have that one is yours{buy}"
             )
         matched |= meant & keys
     return frozenset(matched)
