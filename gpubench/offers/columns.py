@@ -81,11 +81,6 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     return Column(np.argsort(in_order)[kinds], tuple(values))
 
 
-def _alphabetical(column: Column[Any]) -> Indices:
-    """Return the place of each cell among the values in their order; none comes first."""
-    return np.argsort(np.argsort([str(value or "") for value in column.values]))[column.codes]
-
-
 BY_USER = "the user"
 """Where the offers come from that were given for this one question: they are taken as they are."""
 UNTOLD = ""
@@ -110,8 +105,9 @@ class _Table:
     @cached_property
     def by_name(self) -> Indices:
         names = ("gpu_key", "pricing", "region", "instance", "provider")
-        order = np.lexsort(tuple(_alphabetical(self.column(name)) for name in names))
-        return np.argsort(order)
+        columns = map(self.column, names)
+        places = (np.argsort(np.argsort([str(v or "") for v in each.values]))[each.codes] for each in columns)
+        return np.argsort(np.lexsort(tuple(places)))
 
     @cached_property
     def price(self) -> Floats:

@@ -22,8 +22,6 @@ from gpubench.providers import find_provider
 from gpubench.specs import load_specs, matching_keys
 
 ANY_REGION = "any"
-_NEWER = f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones of this GPU"
-_WITH_A_DAY = "its price has no day, and there is one of this GPU there that has"
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,9 +120,11 @@ def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
     for offer, paid, place in there:
         age = age_days(offer.price_date, today)
         if age > NOT_CURRENT_AFTER_DAYS and paid in newer:
-            reasons[offer_key(offer)] = _NEWER
+            reasons[offer_key(offer)] = (
+                f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones of this GPU"
+            )
         elif (paid, place) in dated and not has_day(offer.price_date):
-            reasons[offer_key(offer)] = _WITH_A_DAY
+            reasons[offer_key(offer)] = "its price has no day, and there is one of this GPU there that has"
     return reasons
 
 

@@ -95,7 +95,7 @@ class _Hand(NamedTuple):
 
 @cache
 def _name(provider: str) -> str:
-    """Return the letters and digits of a provider's name: one seller may be spelled in many ways."""
+    # one seller may be spelled in many ways
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", provider).casefold()))
 
 
@@ -151,8 +151,7 @@ class AskedPrices:
         return _Asks(*(column[places] for column in self._columns))
 
     def _hand(self, offer: Offer) -> _Hand:
-        origin = self._origins.get(offer_key(offer), 0)
-        return _Hand(self._names.get(_name(offer.provider), -1), origin)
+        return _Hand(self._names.get(_name(offer.provider), -1), self._origins.get(offer_key(offer), 0))
 
     # --- what is said of a price -------------------------------------------------------------------------
 
@@ -336,7 +335,7 @@ class AskedPrices:
         return is_another
 
     def _find_alone(self, gpu_key: str, hand: _Hand) -> bool:
-        """Return whether nobody else, in a table that another wrote, sells the GPU at all."""
+        # nobody else, in a table that another wrote, sells the GPU at all
         return not self._of_another(self._asks(*_means(gpu_key)), hand).any()
 
     def _witnesses(self, offer: Offer, hand: _Hand, usd: float) -> set[int]:

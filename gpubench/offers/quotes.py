@@ -199,7 +199,7 @@ def _ram_bytes(said: float | str | None) -> int | None:
 
 
 def _price(price: float | str, kind: str, usd_per_unit: Decimal | None = None) -> Decimal:
-    """Return a price, checked; binary fractions such as 0.30000000000000004 are cut at a millionth."""
+    # binary fractions such as 0.30000000000000004 are cut at a millionth
     return read_price(price if isinstance(price, str) else str(round(price, 6)), kind, usd_per_unit)
 
 

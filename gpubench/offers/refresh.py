@@ -226,8 +226,7 @@ def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
             return offer
         return msgspec.structs.replace(offer, instance=name)
 
-    offers = tuple(map(renamed, fresh.offers))
-    return overlay([msgspec.structs.replace(fresh, offers=offers)])
+    return overlay([msgspec.structs.replace(fresh, offers=tuple(map(renamed, fresh.offers)))])
 
 
 # --- as somebody else published them ---------------------------------------------------------------------
@@ -403,7 +402,6 @@ def _heard(
 def _covered(
     covers: Sequence[Coverage], before: Mapping[OfferKey, Offer], earlier: Iterable[Offer]
 ) -> set[OfferKey]:
-    """Return the offers known before of which claims speak."""
     return {
         offer_key(offer)
         for offer in earlier
@@ -431,7 +429,7 @@ def _whose(covers: Iterable[Coverage]) -> list[str]:
 
 
 def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
-    """Return what stays of a source that failed: its earlier answer."""
+    # what stays of a source that failed is its earlier answer
     return SourceOffers(
         state="skipped" if isinstance(error, SourceSkippedError) else "failed",
         retrieved_at=last.retrieved_at if last else None,

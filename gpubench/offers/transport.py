@@ -105,13 +105,10 @@ class HttpTransport:
                 ended.set_exception(error)
 
         Thread(target=follow, daemon=True).start()
-        if not wait([ended], self._left_s()).done:
+        left_s = REQUEST_TIMEOUT_S if self._last_s is None else max(0.0, self._last_s - time.monotonic())
+        if not wait([ended], left_s).done:
             raise _too_slow(url, self._within_s)
         return ended.result()
-
-    def _left_s(self) -> float:
-        """What is left for a request."""
-        return REQUEST_TIMEOUT_S if self._last_s is None else max(0.0, self._last_s - time.monotonic())
 
     def _follow(
         self, url: str, params: Mapping[str, str] | None, body: Any, headers: Mapping[str, str] | None

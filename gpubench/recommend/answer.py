@@ -18,7 +18,6 @@ from gpubench.models import (
     PriceCondition,
     Pricing,
     Ranking,
-    Row,
     TaskKind,
     Trainable,
 )
@@ -317,7 +316,8 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     bases = {row.estimate.basis for row in (*named, *(each.row for each in ranking.by_gpu[:2]))}
     if found.request.task == "infer" and "predicted" in bases:
         yield tell("few_measurements")
-    for gpu in dict.fromkeys(gpus_of(row.offer) for row in named if _has(row, FindingKind.HOST_BOUND)):
+    by_host = (row for row in named if any(f.kind is FindingKind.HOST_BOUND for f in row.findings))
+    for gpu in dict.fromkeys(gpus_of(row.offer) for row in by_host):
         yield tell("host_bound", gpu=gpu)
 
 
@@ -327,10 +327,6 @@ def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
     place, named = int(np.argmax(p_fastest)), ranking.answers["fastest"]
     is_likelier = not named.row.estimate.is_extrapolated and p_fastest[place] > (named.row.p_fastest or 0.0)
     return gpus_of(found.offers[place]) if is_likelier else None
-
-
-def _has(row: Row, kind: FindingKind) -> bool:
-    return any(finding.kind is kind for finding in row.findings)
 
 
 def _extras(request: RankRequest) -> Iterator[str]:

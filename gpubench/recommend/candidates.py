@@ -352,7 +352,7 @@ def _rates(
 
 
 def _both(*factors: float) -> float:
-    """Return how far two factors that err on their own reach together."""
+    # how far two factors that err on their own reach together
     return math.exp(math.hypot(*map(math.log, factors)))
 
 

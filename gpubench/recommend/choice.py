@@ -60,7 +60,9 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     return Choice(
         row=row,
         condition=condition,
-        **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
+        purchase_usd=None if machine is None else machine.purchase_usd,
+        host_usd=None if machine is None else machine.host_usd,
+        assumed=() if machine is None else machine.assumed,
         price_note=offer.note if machine is None else machine.price_note,
         price_doubt=filtered.doubt(offer),
         asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
@@ -72,9 +74,6 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         also_at=tuple(_elsewhere(offer, among, same)),
         host_unsaid=() if machine is not None else tuple(unsaid(offer, found.finder.evidence.host)),
     )
-
-
-_OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
 
 
 def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
@@ -182,7 +181,7 @@ def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
 
 
 def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
-    """Return other offers of which only the first is looked at; the others are where else it is to be had."""
+    # only the first is looked at; the others are where else it is to be had
     return replace(found, pool=pool, order=order, chances=chances_of(found.request, pool, order[:1]))
 
 

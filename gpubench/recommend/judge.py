@@ -139,7 +139,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         as_of=filtered.market.today.isoformat(),
         objective=objective.in_words(request),
         sorted_by=objective.sorted_by(request),
-        hour_worth_usd=request.hour_worth_usd if request.has_job else None,
+        hour_worth_usd=None if request.relative else request.hour_worth_usd,
         cases=tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts)),
         unit=unit,
         by_reference=by_reference,

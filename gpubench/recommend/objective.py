@@ -50,7 +50,7 @@ _WORDS: dict[SortedBy, str] = {
 
 def sorted_by(request: RankRequest) -> SortedBy:
     """Return what the rows are in order of; value is, of a job, dollars and what its hours are worth."""
-    by = (_OF_A_JOB if request.has_job else _WITHOUT_A_JOB)[request.sort]
+    by = (_WITHOUT_A_JOB if request.relative else _OF_A_JOB)[request.sort]
     return "cost" if by == "total" and request.hour_worth_usd == 0 else by
 
 
@@ -59,8 +59,7 @@ def in_words(request: RankRequest) -> str:
     words = _WORDS[sorted_by(request)]
     if request.task == "infer":
         words = words.replace("to train", "of the job")
-    best = ", each GPU at its own largest batch" if request.batch_size == "max" else ""
-    return f"{words}{best}"
+    return f"{words}, each GPU at its own largest batch" if request.batch_size == "max" else words
 
 
 def merit(
@@ -378,7 +377,7 @@ def _tie_break(
 
 
 def _beside(column: Floats, like: Floats) -> Floats:
-    """Return a column (N,) so that it multiplies rates of shape (N,) or (N, D)."""
+    # a column (N,) multiplies rates of shape (N,) or (N, D)
     return column[:, None] if like.ndim == 2 else column
 
 

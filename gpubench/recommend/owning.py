@@ -146,9 +146,8 @@ def card_share(owned: Ownership) -> float:
 
 def offer_of(owned: Ownership) -> Offer:
     """Return owned hardware as an offer: its price is the likely cost of a useful hour."""
-    years = f"{owned.years:g} years at {format_percent(owned.utilization.likely)}"
-    if not owned.purchase_usd:
-        years = "yours"
+    paid_for = f"{owned.years:g} years at {format_percent(owned.utilization.likely)}"
+    years = paid_for if owned.purchase_usd else "yours"
     return Offer(
         provider=QUOTED if owned.source == QUOTED else "buy",
         instance=", ".join(filter(None, (card_condition(owned.condition), years))),
@@ -225,11 +224,6 @@ def is_a_host(spec: str) -> bool:
     return spec.strip().casefold() == "pc"
 
 
-def is_a_computer(spec: GpuSpec | None) -> bool:
-    """Return whether what is sold is a computer, and no card for one: the developer kit of a Jetson."""
-    return spec is not None and spec.line == "Jetson"
-
-
 def _machine(
     request: RankRequest,
     power_w: Mapping[str, float],
@@ -244,7 +238,7 @@ def _machine(
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
         raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
-    is_whole = price.is_computer or spec is None or is_a_computer(spec)  # a kit, this CPU, a Mac
+    is_whole = price.is_computer or spec is None or spec.line == "Jetson"  # a kit, this CPU, a Mac
     is_any = is_quoted or request.host_usd is not None  # one that somebody has, or knows the price of
     host = None if is_whole else hosts()[0] if is_any else host_for(request, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
@@ -254,10 +248,8 @@ def _machine(
     around_w = hosts()[-1].power_w if is_whole and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
-    if (
-        is_quoted
-    ):  # it stands and runs; a PC of one's own has the room of a desktop unless the settings say more
-        told |= {"psu_watts", "slots"}
+    # what is quoted stands and runs; a PC of one's own has the room of a desktop unless the settings say more
+    told |= {"psu_watts", "slots"} if is_quoted else set()
     return Ownership(
         gpu_key=gpu_key,
         gpu_count=gpu_count,
@@ -303,8 +295,7 @@ def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu
 
 def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
     """Return the slots that so many cards take."""
-    width = UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
-    return width * gpu_count
+    return gpu_count * (UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count)
 
 
 def _price_note(price: CardPrice) -> str:

@@ -469,11 +469,6 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         return IMAGENET_IMAGES if self.dataset_size is None and is_of_imagenet else self.dataset_size
 
     @property
-    def has_job(self) -> bool:
-        """Whether hours and dollars are of a job: the one asked for, else the default."""
-        return not self.relative
-
-    @property
     def rented_startup_minutes(self) -> float:
         """Paid on a rented machine before the first step [min]."""
         start = STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
@@ -482,8 +477,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def startup_factor(self) -> float:
         """By how much a start may take more or less, in nine of ten cases; what was given is certain: 1."""
-        is_certain = self.startup_minutes is not None and self.dataset_gb is None
-        return 1.0 if is_certain else STARTUP_FACTOR
+        return STARTUP_FACTOR if self.startup_minutes is None or self.dataset_gb is not None else 1.0
 
     @property
     def billing_unit_minutes(self) -> float:
@@ -522,8 +516,8 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def one_job_over_all_gpus(self) -> bool:
         """Whether an instance of several GPUs counts as one data-parallel job."""
-        one_job = self.has_job and self.task == "train"
-        return (self.jobs or ("ddp" if one_job else "independent")) == "ddp"
+        usual = "independent" if self.relative or self.task == "infer" else "ddp"
+        return (self.jobs or usual) == "ddp"
 
 
 class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from gpubench.interval import Interval
 from gpubench.measure.request import RunRequest
 from gpubench.models import RANKING_SCHEMA, Checkpointing, ParallelMode, Pricing
 from gpubench.profile import profile_of
-from gpubench.recommend import economics, filters
+from gpubench.recommend import economics, filters, rank
 from gpubench.recommend.request import RankRequest
 from gpubench.units import GIB, format_usd, plain
 
@@ -175,9 +175,9 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     if folder.exists() and any(folder.iterdir()):
         raise MisuseError(f"{plain(str(folder))} is not empty: name another --output")
     usual_minutes = minutes + SETUP_MINUTES + IDLE_MINUTES
-    usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
-    most = usd_of(request, row.most_usd_per_hour, usual_minutes + GRACE_MINUTES)
-    about = f"{row.name}: about {format_usd(usual)}, at most {format_usd(most)}"
+    usual_usd = usd_of(request, row.price_usd_per_hour, usual_minutes)
+    most_usd = usd_of(request, row.most_usd_per_hour, usual_minutes + GRACE_MINUTES)
+    about = f"{row.name}: about {format_usd(usual_usd)}, at most {format_usd(most_usd)}"
     tasks, reasons = tasks_of(row, work, minutes), {tool: why_not(row, tool) for tool in TOOLS}
     written = {f"work/{name}": data for name, data in work.files.items()}
     for tool, task in tasks.items():
@@ -223,8 +223,6 @@ cd {asked_in} || exit 1
 gpubench results add "$fetched" {results} || exit
 gpubench rank {question}
 """
-# dstack brings no files back: what it shows of the task is kept.
-_PRINT = "cat results/runs/*/*.json"
 
 
 def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
@@ -306,6 +304,8 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     # of cards of one name the larger one
     memory = {} if memory_bytes is None else {"memory": f"{round(0.9 * memory_bytes / GIB)}GB.."}
     dstack_gpu = accelerator(row.provider, row.gpu_key, "dstack")
+    # dstack brings no files back: what it shows of the task is kept
+    shows = ["cat results/runs/*/*.json"] if work.is_run else []
     made: dict[str, dict[str, Any]] = {
         "sky": {
             "name": name_of(row),
@@ -327,7 +327,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
             "python": "3.12",
             "files": ["work:/work"],
             "working_dir": "/work",
-            "commands": ["set -e", *work.setup, work.command, *([_PRINT] if work.is_run else [])],
+            "commands": ["set -e", *work.setup, work.command, *shows],
             "resources": {
                 "gpu": {"name": dstack_gpu, "count": row.gpu_count, **memory},
                 "disk": f"{work.disk_gb}GB..",
@@ -413,7 +413,11 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
         raise MisuseError("a limit of latency gives each workload a batch of its own: rank one workload")
-    mode = mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
+    mode = None
+    if row.gpu_count > 1 and request.one_job_over_all_gpus:
+        # its row does not say how its GPUs share the job, so such GPUs are ranked again
+        alike = msgspec.structs.replace(request, gpus=(row.gpu_key,), count=row.gpu_count, limit=1, draws=1)
+        mode = rank.ranked(alike).rows[0].parallel_mode
     is_one_job = mode in options.JOB_MODES
     return RunRequest(
         workloads=tuple(references.values()),
@@ -429,18 +433,6 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
         time_limit_s=round(minutes * 60),
         results=Path("results"),
     )
-
-
-def mode_of(row: Row, request: RankRequest) -> ParallelMode:
-    """Return how the GPUs of a machine share the job: its row does not say, so such GPUs are ranked again.
-
-    Raises:
-        MisuseError: If no price of such a machine is left.
-    """
-    from gpubench.recommend.rank import ranked
-
-    alike = msgspec.structs.replace(request, gpus=(row.gpu_key,), count=row.gpu_count, limit=1, draws=1)
-    return ranked(alike).rows[0].parallel_mode
 
 
 # --- what travels -----------------------------------------------------------------------------------------

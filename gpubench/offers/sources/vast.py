@@ -160,7 +160,10 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     yield from unread
     alike: dict[tuple[str, int, int], list[_Host]] = defaultdict(list)
     for host in hosts:
-        if _passes(host):
+        # what it does not say is not held against it
+        is_reliable = host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY
+        is_wide = host.pcie_bw is None or host.pcie_bw * 1e9 >= LEAST_PCIE_BYTES_PER_S
+        if is_reliable and is_wide and host.verification in {None, "verified"}:
             alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
     for (name, count, memory_gib), group in alike.items():
         middle, first = median(host.dph_total for host in group), min(group, key=lambda host: host.dph_total)
@@ -189,15 +192,6 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
             )
     if len(answer.offers) < ROWS_PER_MODEL and not unread:
         yield Complete(pricings=(Pricing.ON_DEMAND,), gpu=model)
-
-
-def _passes(host: _Host) -> bool:
-    """Return whether a host is good enough to be quoted; what it does not say is not held against it."""
-    return (
-        host.verification in {None, "verified"}
-        and (host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY)
-        and (host.pcie_bw is None or host.pcie_bw * 1e9 >= LEAST_PCIE_BYTES_PER_S)
-    )
 
 
 SOURCE = Source("vast", "vast", fetch)
