@@ -122,6 +122,13 @@ def test_every_file_that_the_page_names_is_there():
         ("the screen that `rank` prints first", "sections/answer.py", "def screen("),
         ("a switch of torch", "measure/step.py", "allow_tf32"),
         ("when a series of rounds ends", "measure/loop.py", "def stop_rule("),
+        ("the interval of a measured figure", "models/measurement.py", "def ledger("),
+        ("the memory of a step", "profile/memory.py", "def need_of("),
+        ("how a GPU's name becomes its key", "specs.py", "def find_spec("),
+        ("how a run file is written", "record/store.py", "def write_run("),
+        ("how a run file is written, read", "record/run_file.py", "def read_run("),
+        ("the exit code of a command", "errors.py", "EVERY_CASE_FAILED ="),
+        ("the data of the page's script", "report/calculator.py", "def calculator("),
         ("a sentence of the answer", "data/sentences.json", '"sureness"'),
     ],
 )

@@ -71,6 +71,10 @@ class _OutOfTimeError(Exception):
     """A step on the CPU took longer than it may."""
 
 
+class TooSlowError(MisuseError):
+    """A step takes too long on the CPU, and cannot be traced without values."""
+
+
 def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     """Trace on the meta device; on the CPU where that cannot be, and by one path where that takes long."""
     try:
@@ -95,18 +99,18 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
             return replace(_trace_task(on_meta(workload, batch_size), workload.tasks), why_on_cpu=slow)
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
-        raise MisuseError(f"{workload.name}: {too_long}: {one_line(error)}") from error
+        raise TooSlowError(f"{workload.name}: {too_long}: {one_line(error)}") from error
 
 
 def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
     """Trace until a moment: the first operator after it is refused, and one call of torch is waited for."""
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if time.monotonic() >= until_s:
+        if time.process_time() >= until_s:
             raise _OutOfTimeError
         return func(*args, **kwargs)
 
-    if time.monotonic() >= until_s:
+    if time.process_time() >= until_s:
         raise _OutOfTimeError
     try:
         task = workload.build(batch_size, _SEED)
