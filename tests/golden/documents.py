@@ -124,7 +124,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
         "Offers",
         {"schema_version": int, "as_of": str, "clock": Text,
          "offers": list[_flat("ListedOffer", _LISTED | {
-             "usd_per_gpu_hour": Number, "price_age_days": int | None,
+             "usd_per_gpu_hour": Number, "price_url": Text, "price_age_days": int | None,
              "freshness": str, "not_ranked_because": Text})],
          "retired": list[dict[str, Text]], "set_aside": list[dict[str, str]], "notes": list[str]},
     )),
