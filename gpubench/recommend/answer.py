@@ -354,10 +354,10 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
     beyond = Counter(each.option for each in found.excluded)
     limits = {
-        "--deadline-hours": f"may take more than {duration(request.deadline_hours)}",
-        "--budget-usd": f"may cost more than {format_usd(request.budget_usd)}",
+        "--deadline-hours": f"may exceed {duration(request.deadline_hours)}",
+        "--budget-usd": f"may exceed {format_usd(request.budget_usd)}",
     }
-    if what := [f"{beyond[option]:,} that {words}" for option, words in limits.items() if beyond[option]]:
+    if what := [f"{beyond[option]:,} {words}" for option, words in limits.items() if beyond[option]]:
         total = len(found) + sum(beyond[option] for option in limits)
         yield tell("beyond_limits", total=f"{total:,}", what=listing(what))
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
