@@ -1,4 +1,4 @@
-"""Which offers a buyer asked to see, in which part of the world, and how old each price is."""
+"""The offers that a buyer asked to see, by part of the world and age of the price."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY_REGION = "any"
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An offer with what follows from it on one day."""
+    """An offer with its derived fields on one day."""
 
     offer: Offer
     price_age_days: int
@@ -34,7 +34,7 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:
-    """Return the providers asked for in lower case; one that is not there would only hide every price.
+    """Return the providers asked for in lower case; an unknown one would hide every price.
 
     Raises:
         MisuseError: For the first that is unknown, with the nearest that are known.
@@ -49,7 +49,7 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
 def known_regions(
     wanted: Iterable[str], there: Iterable[str | None], more: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the regions asked for in lower case: those there, parts of the world, and ``more``.
+    """Return the regions asked for in lower case: known ones, parts of the world, and ``more``.
 
     Raises:
         MisuseError: For the first that no offer is in, with the nearest that are known.
@@ -67,7 +67,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     """Return the offers that pass a filter, cheapest GPU-hour first.
 
     Args:
-        offers: Every offer known: a price is judged by what the others ask, unless the user gave it.
+        offers: Every offer known: a price is judged by the others' prices, unless the user gave it.
         wanted: What to show.
         today: The day that ages count to.
 
@@ -99,10 +99,10 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
 
 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
-    """Return which prices newer ones stand in for, and why; the user's own count as given.
+    """Return which prices are replaced by newer ones, and why; the user's own count as given.
 
-    One of over 180 days does not rank beside a newer one of the same GPU, paid alike, nor one without a day
-    beside one with a day of the same GPU, provider, region and count.
+    A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
+    without a day does not rank if there is one with a day for the same GPU, provider, region and count.
     """
     newer: set[tuple[str, Pricing]] = set()
     dated: set[tuple[object, ...]] = set()

@@ -149,29 +149,21 @@ def refusal(name: str, error: Exception) -> str:
     """Say in one line, which names the model once, why it cannot be trained."""
     if isinstance(error, MisuseError):
         return f"{name}: {str(error).removeprefix(f'{name}: ')}"
-    return f"{name}: cannot run one training step on its own batch: {one_line(error)}"
+    why = f"cannot run one training step on its own batch: {one_line(error)}"
+    if "does not support sparse gradients" in str(error):
+        why += "; give an optimizer that takes them, as torch.optim.SGD does"
+    return f"{name}: {why}"
 
 
 def on_meta(workload: Workload, batch_size: int) -> Task:
     """Build a workload where nothing is allocated."""
     with torch.device("meta"):
         task = workload.build(batch_size, _SEED)
-    inputs, targets = task.batches[0]
     model, loss = task.model, task.loss
     if not all(p.is_meta for p in model.parameters()):  # a file may keep its one model
         model, loss = copy.deepcopy((model, loss))
-    return Task(
-        model=model.to("meta"),
-        batches=((with_tensors(inputs, _to_meta), with_tensors(targets, _to_meta)),),
-        loss=loss,
-        optimizer=task.optimizer,
-        decode=task.decode,
-        again=task.again,
-    )
-
-
-def _to_meta(tensor: Tensor) -> Tensor:
-    return tensor.to("meta")
+    batches = with_tensors(task.batches[:1], lambda tensor: tensor.to("meta"))
+    return replace(task, model=model.to("meta"), loss=loss, batches=batches)
 
 
 @contextmanager

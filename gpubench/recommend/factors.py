@@ -1,11 +1,11 @@
-"""The factors that buyers compare GPUs by: one flat record of each GPU, and the filters on them."""
+"""The factors by which buyers compare GPUs: one flat record for each GPU, and the filters on them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubench.models import GpuSpec, Offer
 from gpubench.names import nearest, normalize
@@ -15,6 +15,7 @@ from gpubench.specs import load_specs
 from gpubench.units import GIB, format_number
 
 Reason = Callable[[Offer, GpuSpec | None], str | None]
+_GIGA = 1e9
 
 FAST_FP64 = 0.25
 """Share of the FP32 rate from which FP64 counts as fast: data-center parts have 1/2, GeForce 1/64."""
@@ -32,21 +33,22 @@ LINES = {
     "radeon": ("Radeon",),
     "instinct": ("Instinct",),
 }
-"""What buyers call a product line, and the lines of the table that it means."""
+"""The names that buyers use for product lines, and the lines of the table that each means."""
 
 _MODULES = ("SXM", "OAM", "superchip", "system on chip", "module")
 _PASSIVE_LINES = frozenset({"Tesla", "Data Center", "Instinct"})
 
 
 def lines_meant(word: str) -> tuple[str, ...]:
-    """Return the lines of the table that a word means, itself where it is one of them."""
+    """Return the lines of the table that a word means; a line's own name means itself."""
     return LINES.get(normalize(word), (word,))
 
 
 def ecc_of(spec: GpuSpec) -> bool | None:
     """Return whether the memory corrects errors; stacked memory (HBM) always does."""
-    is_stacked = (spec.memory_type or "").startswith("HBM")
-    return True if spec.ecc is None and is_stacked else spec.ecc
+    if spec.ecc is not None:
+        return spec.ecc
+    return True if (spec.memory_type or "").startswith("HBM") else None
 
 
 def fp64_share(spec: GpuSpec) -> float | None:
@@ -57,7 +59,7 @@ def fp64_share(spec: GpuSpec) -> float | None:
 
 
 def has_fast_fp64(spec: GpuSpec) -> bool:
-    """Return whether FP64 counts as fast; where it is not known it does not."""
+    """Return whether FP64 counts as fast; if the rate is unknown it does not."""
     return (fp64_share(spec) or 0) >= FAST_FP64
 
 
@@ -67,7 +69,10 @@ def link_of(spec: GpuSpec) -> str | None:
 
 
 def cooling_of(spec: GpuSpec) -> str | None:
-    """Return active (a fan), passive (the server's air), liquid or module; else what the line usually has."""
+    """Return active (a fan), passive (the server's air), liquid or module.
+
+    Else the usual cooling of the line.
+    """
     if spec.cooling is not None:
         return spec.cooling
     if spec.form_factor is None:
@@ -94,14 +99,25 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
 
 
 def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return a GPU's factors as they stand beside its row; unknown is None."""
+    """Return a GPU's factors for its row; unknown is None."""
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
+
+
+class _Limit(NamedTuple):
+    """A condition on a GPU: its field of the data sheet, the values that pass, and the words for others."""
+
+    option: str
+    is_asked: bool
+    of: Callable[[GpuSpec], Any]
+    does: Callable[[Any], bool]
+    unknown: str
+    otherwise: Callable[[Any], str]
 
 
 def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     """Yield the option and the test of each factor that the request restricts.
 
-    What is not known of a GPU fails a filter on it, and the reason says so.
+    An unknown value fails a filter on it, and the reason says so.
 
     Raises:
         MisuseError: If a line, architecture or memory type is named that the table does not know.
@@ -112,65 +128,66 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     for name, field, bound, scale, unit in (
         ("--min-memory-gib", "memory_bytes", request.min_memory_gib, GIB, "GiB of memory"),
         ("the setting min-bandwidth-gbps", "memory_bandwidth_bytes_per_s", request.min_bandwidth_gbps,
-         1e9, "GB/s"),
+         _GIGA, "GB/s"),
         ("the setting min-cores", "cuda_core_count", request.min_cores, 1, "cores"),
         ("the setting min-tensor-cores", "tensor_core_count", request.min_tensor_cores, 1, "tensor cores"),
     ):  # fmt: skip
         if bound is not None:
             yield name, _at_least(field, bound, scale, unit)
     most_w, cooling = request.max_watts or math.inf, request.cooling
-    for option, is_asked, test in (
-        ("the setting max-watts", request.max_watts is not None, _test(
-            attrgetter("board_power_w"), lambda watts: watts <= most_w, "its power is not known",
-            lambda watts: f"{watts:g} W for one GPU, above {most_w:g} W")),
-        ("the setting line", bool(lines), _test(
-            attrgetter("line"), lambda line: normalize(line) in lines, "its line is not known",
-            lambda line: f"line {line}")),
-        ("the setting architecture", bool(architectures), _test(
-            attrgetter("architecture"), lambda name: normalize(name) in architectures,
-            "its architecture is not known", lambda name: f"architecture {name}")),
-        ("the setting memory-type", bool(memory), _test(
-            attrgetter("memory_type"), lambda name: name.casefold().startswith(memory),
-            "its memory type is not known", lambda name: f"memory {name}")),
-        ("the setting ecc", request.ecc, _test(ecc_of, bool, "no memory that corrects errors, or not known")),
-        ("the setting fp64", request.fp64, _test(has_fast_fp64, bool, "no fast FP64, or not known")),
-        ("the setting nvlink", request.nvlink, _test(
-            attrgetter("is_linked"), bool, "no NVLink, or only with a bridge that is sold apart")),
-        ("the setting cooling", cooling is not None, _test(
-            cooling_of, lambda kind: kind == cooling, f"its cooling is not {cooling}")),
+    for each in (
+        _Limit("the setting max-watts", request.max_watts is not None, attrgetter("board_power_w"),
+               lambda watts: watts <= most_w, "its power is not known",
+               lambda watts: f"{watts:g} W for one GPU, above {most_w:g} W"),
+        _Limit("the setting line", bool(lines), attrgetter("line"),
+               lambda line: normalize(line) in lines, "its line is not known", lambda line: f"line {line}"),
+        _Limit("the setting architecture", bool(architectures), attrgetter("architecture"),
+               lambda name: normalize(name) in architectures, "its architecture is not known",
+               lambda name: f"architecture {name}"),
+        _Limit("the setting memory-type", bool(memory), attrgetter("memory_type"),
+               lambda name: name.casefold().startswith(memory), "its memory type is not known",
+               lambda name: f"memory {name}"),
+        _Limit("the setting ecc", request.ecc, ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
+        _Limit("the setting fp64", request.fp64, has_fast_fp64, bool, _NO_FP64, lambda _: _NO_FP64),
+        _Limit("the setting nvlink", request.nvlink, attrgetter("is_linked"), bool,
+               _NO_LINK, lambda _: _NO_LINK),
+        _Limit("the setting cooling", cooling is not None, cooling_of, lambda kind: kind == cooling,
+               f"its cooling is not {cooling}", lambda _: f"its cooling is not {cooling}"),
     ):  # fmt: skip
-        if is_asked:
-            yield option, test
+        if each.is_asked:
+            yield each.option, _reason_of(each)
+
+
+_NO_ECC = "no memory that corrects errors, or not known"
+_NO_FP64 = "no fast FP64, or not known"
+_NO_LINK = "no NVLink, or only with a bridge that is sold apart"
 
 
 def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
-    return _test(
-        attrgetter(field),
-        lambda value: value >= bound * scale,
-        f"its {unit} {'are' if unit.endswith('s') else 'is'} not known",
-        lambda value: f"{format_number(value / scale)} {unit}, under {bound:g}",
+    return _reason_of(
+        _Limit(
+            option="",
+            is_asked=True,
+            of=attrgetter(field),
+            does=lambda value: value >= bound * scale,
+            unknown=f"its {unit} {'are' if unit.endswith('s') else 'is'} not known",
+            otherwise=lambda value: f"{format_number(value / scale)} {unit}, under {bound:g}",
+        )
     )
 
 
-def _test(
-    of: Callable[[GpuSpec], Any],
-    does: Callable[[Any], bool],
-    unknown: str,
-    otherwise: Callable[[Any], str] | None = None,
-) -> Reason:
-    """Return what says why a GPU is not as asked: its data sheet says nothing of it, or another value."""
-
+def _reason_of(limit: _Limit) -> Reason:
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        value = None if spec is None else of(spec)
-        if value is not None and does(value):
-            return None
-        return unknown if value is None or otherwise is None else otherwise(value)
+        value = None if spec is None else limit.of(spec)
+        if value is None:
+            return limit.unknown
+        return None if limit.does(value) else limit.otherwise(value)
 
     return reason
 
 
 def _known(field: str, wanted: Sequence[str], more: Iterable[str]) -> frozenset[str]:
-    """Return the names that are wanted as they are compared; one that no GPU has is a mistake."""
+    """Return the wanted names in the form in which they are compared; a name that no GPU has is a mistake."""
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = frozenset(map(normalize, wanted))
     for name in sorted(chosen - set(map(normalize, known))):

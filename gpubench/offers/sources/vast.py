@@ -1,8 +1,9 @@
 """Vast.ai: the cheapest verified host of each GPU model, count and country; no key needed.
 
-Interface: https://docs.vast.ai/api (search offers). A broad query is cut at 64 rows, so each model is
-asked for by itself; an answer of 64 rows may be cut. A host is one machine at one moment: quotes carry the
-number of hosts and their median. Hosts that are often away, or whose GPUs hang on a riser, are passed over.
+Interface: https://docs.vast.ai/api (search offers). A broad query is truncated at 64 rows, so each model is
+    queried separately; an answer of 64 rows may be truncated. A host is one machine at one moment: quotes
+    carry the number of hosts and their median. Hosts that are often offline, or whose GPUs are on a riser,
+    are skipped.
 """
 
 from __future__ import annotations
@@ -75,13 +76,13 @@ MODELS = (
 
 
 _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
-"""A host that asks nothing would be the cheapest of its like, and hide them."""
+"""A host with a price of zero would hide all others."""
 
 
 LEAST_RELIABILITY = 0.98
-"""Share of the time that a host is to be there: below it, a job of a day is likely to be cut."""
+"""Least availability of a host: below it, a job of a day is likely to be interrupted."""
 _DATA_CENTER = (1, "datacenter")
-"""How a host that Vast has vetted as a data center says so."""
+"""Vast's mark for a host that it has vetted as a data center."""
 _NOT_NEGATIVE = msgspec.Meta(ge=0)
 
 
@@ -106,7 +107,7 @@ class _Host(msgspec.Struct):
 
     @property
     def country(self) -> str | None:
-        """Two letters; None where it does not say."""
+        """Two letters; None if it does not say."""
         code = (self.geolocation or "").rpartition(",")[2].strip()
         return code if len(code) == 2 and code.isalpha() else None
 
@@ -119,7 +120,7 @@ class _Host(msgspec.Struct):
 
     @property
     def facts(self) -> HostFacts:
-        """What it says of itself, in the units of an offer; 0 is not said."""
+        """Its facts, in the units of an offer; 0 is not stated."""
         return HostFacts(
             host_id=None if self.host_id is None else str(self.host_id),
             machine_id=None if self.machine_id is None else str(self.machine_id),
@@ -136,7 +137,7 @@ class _Answer(msgspec.Struct):
 
 
 def fetch(transport: Transport) -> Iterator[Said]:
-    """Yield what hosts ask for each model."""
+    """Yield the asks of hosts for each model."""
     for model in MODELS:
         yield from fetch_model(model, transport)
 
@@ -144,7 +145,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
 def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     """Yield one quote per GPU memory, count and country of a model: the cheapest verified host there.
 
-    The first of them stands for the hosts that are not quoted: with their number, and the median of all.
+    The first of them represents the hosts that are not quoted: with their number, and the median of all.
     """
     query = {
         "gpu_name": {"eq": model},
@@ -160,10 +161,7 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     yield from unread
     alike: dict[tuple[str, int, int], list[_Host]] = defaultdict(list)
     for host in hosts:
-        # what it does not say is not held against it
-        is_reliable = host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY
-        is_wide = host.pcie_bw is None or host.pcie_bw * 1e9 >= LEAST_PCIE_BYTES_PER_S
-        if is_reliable and is_wide and host.verification in {None, "verified"}:
+        if _passes(host):
             alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
     for (name, count, memory_gib), group in alike.items():
         middle, first = median(host.dph_total for host in group), min(group, key=lambda host: host.dph_total)
@@ -192,6 +190,14 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
             )
     if len(answer.offers) < ROWS_PER_MODEL and not unread:
         yield Complete(pricings=(Pricing.ON_DEMAND,), gpu=model)
+
+
+def _passes(host: _Host) -> bool:
+    return (
+        host.verification in {None, "verified"}
+        and (host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY)
+        and (host.pcie_bw is None or host.pcie_bw * 1e9 >= LEAST_PCIE_BYTES_PER_S)
+    )
 
 
 SOURCE = Source("vast", "vast", fetch)
