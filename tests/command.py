@@ -1,4 +1,4 @@
-"""The command line as a user types it: a process of its own, whose output is read whole."""
+"""The command line as a user types it: its own process, whose output is read whole."""
 
 from __future__ import annotations
 

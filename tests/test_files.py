@@ -19,7 +19,7 @@ import pytest
 from gpubench import folders
 from gpubench.cuda_check.judge import read_check
 from gpubench.errors import MisuseError, StorageError
-from gpubench.files import create_file, read_bytes, require_writable, write_file
+from gpubench.files import create_file, read_bytes, require_writable, table_json, write_file
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
 from gpubench.offers.tables import read_own, read_table
 from gpubench.predict.calibration import read_calibration
@@ -165,9 +165,8 @@ def _report(path: Path) -> None:
 
 def _calibrate(path: Path) -> None:
     from gpubench.predict.calibration import load_calibration
-    from tools.calibrate import encode
 
-    write_file(path, encode(load_calibration()))
+    write_file(path, table_json(load_calibration(), order="sorted"))
 
 
 WRITERS = {
@@ -325,10 +324,10 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, m
 # --- nothing beside it -----------------------------------------------------------------------------------
 
 BESIDE = {
-    "measure/worker.py": {"open"},  # /dev/null, in place of the pipe to the parent
+    "measure/worker.py": {"open"},  # /dev/null, instead of the pipe to the parent
     # where the log of an internal error goes, through the gate; the null device behind a pipe that is gone
     "cli/last_words.py": {"gettempdir", "open"},
-    "cli/output.py": {"open"},  # /dev/null, in place of a standard output that is gone
+    "cli/output.py": {"open"},  # /dev/null, instead of a standard output that is gone
     "files.py": {"open", "fdopen"},  # the gate
     "offers/sources/gpuhunt_catalog.py": {
         "TemporaryDirectory"

@@ -275,7 +275,7 @@ def host_prior_s(table: Table) -> Floats:
 
 
 def batch_spread(table: Table) -> Floats:
-    """(n,) log standard deviation of the seconds per sample for want of the batch; 0 where it is stated.
+    """(n,) log standard deviation of the seconds per sample for want of the batch; 0 if it is stated.
 
     Every batch between the smallest and the largest plausible one is taken to be as likely, on a log scale,
     and the roofline before any row was seen says how far apart the two are.
@@ -634,13 +634,15 @@ def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
 
 # What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows.
 KINDS = {"known": "harness", "stranger": "stranger"}
-# Of another vendor's architecture that has an interval of its own.
+# Of another vendor's architecture that has its own interval.
 FEWEST_CARDS = 3
 _DIGITS = 6  # enough for every prediction, few enough to be the same on every machine
 
 
 def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
     """Fit everything that a prediction needs. The same inputs give the same calibration.
+
+    Each float has so many digits that all machines agree.
 
     Args:
         own: Runs that join the published rows as further cells; GPU runs alone count.
@@ -661,12 +663,13 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         scaling=fit_scaling(jobs()),
         common_share=COMMON_SHARE,
     )
-    return msgspec.convert(json.loads(msgspec.json.encode(calibration), parse_float=_rounded), Calibration)
-
-
-def encode(calibration: Calibration) -> bytes:
-    """Write a calibration: equal calibrations give equal bytes."""
-    return files.table_json(calibration, order="sorted")
+    return msgspec.convert(
+        json.loads(
+            msgspec.json.encode(calibration),
+            parse_float=lambda figure: float(f"{float(figure):.{_DIGITS - 1}e}"),
+        ),
+        Calibration,
+    )
 
 
 def write_calibration(results: Path | None, path: Path, day: date | None = None) -> dict[str, Any]:
@@ -683,7 +686,7 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         raise errors.MisuseError(f"{results} is not a results folder: give the one that holds runs/")
     own = () if results is None else own_runs(results)
     calibration = calibrate(own, fitted=today.day_of(day, "--date").isoformat())
-    files.write_file(path, encode(calibration), hint="choose another file with -o")
+    files.write_file(path, files.table_json(calibration, order="sorted"), hint="choose another file with -o")
     return {
         "path": str(path),
         "fitted": calibration.fitted,
@@ -694,11 +697,6 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         "skipped": dict(shipped((question.FITTED_VENDOR, *question.OTHER_VENDORS)).skipped_by_kind),
         "inputs": calibration.inputs,
     }
-
-
-def _rounded(figure: str) -> float:
-    # A float of a calibration at so many digits that all machines agree
-    return float(f"{float(figure):.{_DIGITS - 1}e}")
 
 
 def _fitted(task: TaskKind, own: Table | None) -> Fitted:
@@ -822,7 +820,7 @@ def _learned(
 
 
 def own_table(runs: Sequence[Run]) -> Table | None:
-    """GPU training rows of standard workloads, run as a CUDA graph, as a table; None where there is none.
+    """GPU training rows of standard workloads, run as a CUDA graph, as a table; None if there is none.
 
     A graph keeps the host out of the figure; an eager row would teach the fit about this host's Python.
     """

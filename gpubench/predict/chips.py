@@ -1,4 +1,4 @@
-"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and who is whose relative."""
+"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and which GPUs are related."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
 
 
 class Mode(IntEnum):
-    """The arithmetic that an operator really uses, whatever the label says."""
+    """The arithmetic that an operator really uses, regardless of its label."""
 
     FP32 = 0
     TF32 = 1
@@ -41,12 +41,12 @@ class Chips:
     """Datasheet figures of n GPUs.
 
     Attributes:
-        peaks: (n, 3) FLOP/s by ``Mode``, NaN where unknown; FP32 where there are no tensor cores.
+        peaks: (n, 3) FLOP/s by ``Mode``, NaN if unknown; FP32 where there are no tensor cores.
         tensor: (n, 3) whether tensor cores do that mode.
         bandwidth: (n,) bytes per second of the memory.
         dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
-        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 where not known.
-        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 where not known.
+        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 if not known.
+        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 if not known.
         power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
             where not known), and the clock that the peaks are stated at.
         product: (n,) share of the peak that large products of tensor cores reach at the full clock, as read
@@ -74,35 +74,27 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
     whose rate is not stated is NaN, so that nothing is predicted rather than something.
     """
-    cards = [_card_of(spec) for spec in specs]
+    held, products = list(map(power_and_clock, specs)), list(map(product_rate, specs))
+    by_mode = [_by_mode(spec) for spec in specs]
+    peaks, tensor, width = np.moveaxis(np.array(by_mode, dtype=float).reshape(-1, 3, len(Mode)), 1, 0)
     return Chips(
-        peaks=np.array([card.peaks for card in cards]).reshape(-1, len(Mode)),
-        tensor=np.array([card.tensor for card in cards], dtype=bool).reshape(-1, len(Mode)),
+        peaks=peaks,
+        tensor=tensor.astype(bool),
         bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
-        dual_issue=np.array([card.dual_issue for card in cards], dtype=bool),
-        width=np.array([card.width for card in cards], dtype=float).reshape(-1, len(Mode)),
+        dual_issue=np.array([_issues_two(spec) for spec in specs], dtype=bool),
+        width=width,
         l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
-        power=np.array([card.held.power for card in cards], dtype=float),
-        clock=np.array([card.held.clock for card in cards], dtype=float),
-        product=np.array([card.product.share for card in cards], dtype=float),
-        product_best=np.array([card.product.best for card in cards], dtype=float),
-        product_read=np.array([card.product.is_read for card in cards], dtype=bool),
+        power=np.array([each.power for each in held], dtype=float),
+        clock=np.array([each.clock for each in held], dtype=float),
+        product=np.array([each.share for each in products], dtype=float),
+        product_best=np.array([each.best for each in products], dtype=float),
+        product_read=np.array([each.is_read for each in products], dtype=bool),
     )
 
 
-class _Card(NamedTuple):
-    """One GPU as ``Chips`` has it: the first, second and fourth by mode."""
-
-    peaks: list[float]
-    tensor: list[bool]
-    dual_issue: bool
-    width: list[float]
-    held: PowerAndClock
-    product: ProductRate
-
-
 @cache
-def _card_of(spec: GpuSpec) -> _Card:
+def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
+    """Peak, whether tensor cores do it, and width, by ``Mode``."""
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
@@ -110,7 +102,6 @@ def _card_of(spec: GpuSpec) -> _Card:
         tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
     # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
     without_tensor = capability is None or spec.tensor_core_count == 0
-    dual = spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
     peaks = [
         fp32,
         tf32 or (np.nan if Precision.TF32.within(capability) else fp32),
@@ -122,12 +113,16 @@ def _card_of(spec: GpuSpec) -> _Card:
         rates = {Mode.TF32: spec.tf32_tensor_flops_per_s, Mode.HALF: spec.fp16_tensor_flops_per_s}
         for mode, rate in rates.items():
             wide[mode] = log(rate / clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
-    tensor = [False, tf32 is not None, half is not None]
-    return _Card(peaks, tensor, dual, wide, power_and_clock(spec), product_rate(spec))
+    return peaks, [False, tf32 is not None, half is not None], wide
+
+
+def _issues_two(spec: GpuSpec) -> bool:
+    capability = capability_of(spec)
+    return spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
 
 
 class PowerAndClock(NamedTuple):
-    """Logs over what is usual for the compute capability: watts per multiprocessor, and the stated clock."""
+    """Logs over the usual value for the compute capability: watts per multiprocessor, and stated clock."""
 
     power: float
     clock: float
@@ -137,14 +132,15 @@ UNLIMITED = PowerAndClock(power=inf, clock=0.0)
 """Stands for a GPU whose own power is not known, such as one that shares its limit with a CPU."""
 
 
+@cache
 def power_and_clock(spec: GpuSpec) -> PowerAndClock:
-    """Power and clock of a GPU beside others of its compute capability; ``UNLIMITED`` where not known.
+    """Power and clock of a GPU relative to others of its compute capability; ``UNLIMITED`` where not known.
 
     Peaks are stated at a clock that not every card can keep up. A chip's power grows with about the 2.5th
-    power of its clock, so what a card holds goes with its watts per multiprocessor to the power 0.4 or so
-    (fitted). That is compared with the clock that its peak is stated at: a card whose datasheet already
-    states a lower clock is not lowered a second time, and no amount of power lifts a card above its peak. A
-    row that stands for several cards has those of the variant with the least power.
+    power of its clock, so the clock that a card sustains grows with its watts per multiprocessor to the power
+    of about 0.4 (fitted). That is compared with the clock at which its peak is stated: a card whose datasheet
+    already states a lower clock is not lowered a second time, and no amount of power lifts a card above its
+    peak. A row for several cards has the figures of the variant with the least power.
     """
     if spec.variants:
         return min(power_and_clock(load_specs()[key]) for key in spec.variants)
@@ -195,7 +191,7 @@ class ProductRate(NamedTuple):
 
 @cache
 def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
-    """What large products of a GPU reach: as read on it, on its nearest relative, or as is usual.
+    """The rate of large products on a GPU: as read on it, on its nearest relative, or the usual share.
 
     A relative has the same compute capability, or one of the same family; of several, it is the one whose
     multiprocessors have the most similar power. GeForce cards compute at another rate than the cards of the
@@ -203,7 +199,7 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
 
     Args:
         spec: The GPU.
-        without: Key of a GPU whose reading is not looked at.
+        without: Key of a GPU whose reading is ignored.
     """
     is_geforce, own = spec.line == "GeForce", power_and_clock(spec)
     alike = [] if is_geforce else [each for each in _products_read() if _family(each) == _family(spec)]
@@ -246,7 +242,7 @@ def architecture_of(gpu_key: str) -> str:
 
 
 def predecessor(architecture: str, known: Collection[str]) -> str | None:
-    """The last known architecture of the same family before this one; None where there is none."""
+    """The last known architecture of the same family before this one; None if there is none."""
     lineages = _lineages()
     if architecture not in lineages:
         return None
@@ -294,5 +290,5 @@ def chips() -> Mapping[str, str]:
 
 
 def chip_of(gpu_key: str) -> str:
-    """The chip of a GPU; one that is not known is a chip of its own."""
+    """The chip of a GPU; one that is not known is its own chip."""
     return chips().get(gpu_key, gpu_key)

@@ -1,4 +1,4 @@
-"""Throughput of one workload on many GPUs: measured where it was, predicted where it was not."""
+"""Throughput of one workload on many GPUs: measured if possible, else predicted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from gpubench.units import Watts
 
 @takes_options_of(PredictRequest)
 def predict(request: PredictRequest) -> Predictions:
-    """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
+    """Predict the throughput of a workload on GPUs by name, using this user's results.
 
     Returns:
         By GPU key, an estimate, or a refusal with its reason.
@@ -61,19 +61,15 @@ def predict(request: PredictRequest) -> Predictions:
     """
     from gpubench.record.store import own_runs
 
-    return _answered(request, own_runs(request.results))
+    return predict_from(request, own_runs(request.results))
 
 
-def predict_from_shipped(request: PredictRequest) -> Predictions:
-    """Answer as ``predict`` does where nobody has measured anything: from the shipped readings alone.
+def predict_from(request: PredictRequest, own: Sequence[Run]) -> Predictions:
+    """Answer as ``predict`` does, from these runs and the shipped ones.
 
     Raises:
         MisuseError: As ``predict``.
     """
-    return _answered(request, ())
-
-
-def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     from gpubench.profile.cache import profile_as_asked, profile_of
     from gpubench.record.store import reference_runs
 
@@ -104,7 +100,7 @@ def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
 
 
 def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
-    """Return an answer whose interval holds what was published of the card and the workload."""
+    """Return an answer with its interval widened to the published figures for card and workload."""
     if isinstance(answer, Refusal) or answer.basis != "predicted" or answer.case.task is not TaskKind.TRAIN:
         return answer
     reading = reading_of(answer.case.workload, answer.gpu_key, answer.case.precision)
@@ -117,10 +113,10 @@ def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
 
 
 def _under(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
-    """Return an answer with what a power limit costs and saves, or why nobody can tell.
+    """Return an answer with the cost and savings of a power limit, or why they are unknown.
 
     Raises:
-        MisuseError: If the limit is none for a GPU that was named.
+        MisuseError: If the limit is invalid for a named GPU.
     """
     if isinstance(answer, Refusal):
         return answer
@@ -144,15 +140,15 @@ def estimate(
     most_sharing: int = 1,
     may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
-    """Answer the question for each GPU: measured there, else read elsewhere and shipped, else predicted.
+    """Answer the question for each GPU: measured there, else a shipped reading, else predicted.
 
     Args:
         question: Workload, precision, execution, task and batch.
         specs: The GPUs to answer for.
-        own: This user's runs. Runs on a CPU are looked over.
+        own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
-        most_sharing: GPUs over which a case is shared out (FSDP) that does not fit on one; 1 refuses it.
-        may_fit: Whether a case that may not fit is answered too, rather than refused.
+        most_sharing: Most GPUs to shard a case over (FSDP) that does not fit on one; 1 refuses it.
+        may_fit: Whether to answer, not refuse, a case that may not fit.
 
     Returns:
         By GPU key, in the order of ``specs``, an estimate or a refusal with its reason.
@@ -180,7 +176,7 @@ def estimate(
         else:
             to_predict.append(found)
     cases = [(each.spec, each.case) for each in to_predict]
-    # What is predicted of a generation is its prompt: a reading of the whole is no start for that.
+    # For a generation the prompt is predicted: a reading of the whole is no anchor for it.
     starts = () if question.profile.decode is not None else readings
     predictions = predict_all(question, cases, starts, load_calibration())
     for each, prediction in zip(to_predict, predictions, strict=True):
@@ -189,7 +185,7 @@ def estimate(
 
 
 def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Sequence[Reading]) -> Refusal:
-    """Return the refusal, with its memory where that is all that can be told."""
+    """Return the refusal, with its memory if only that is known."""
     case = memory_case_for(question, spec)
     fit = None if isinstance(case, Refusal) else memory.fit_of(question, case, spec, peaks)
     if fit is None:
@@ -199,7 +195,7 @@ def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Seq
 
 @dataclass(frozen=True)
 class _ToPredict:
-    """A case on a GPU where nobody measured it, with its fit in memory over the fewest GPUs that hold it."""
+    """A case on a GPU without a measurement, with its fit in memory over the fewest GPUs that hold it."""
 
     spec: GpuSpec
     case: Case
@@ -243,7 +239,7 @@ def estimate_at_largest_batch(
 ) -> dict[str, Estimate | Refusal]:
     """Answer for each GPU at its own largest batch: the one found there, else that of the memory model.
 
-    Args and answers are those of ``estimate``; the batch of the question is not looked at.
+    Args and answers are those of ``estimate``; the batch of the question is ignored.
     """
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
@@ -271,12 +267,12 @@ def estimate_at_largest_batch(
         found_there = estimate(
             asked, group, own=own, reference=reference, most_sharing=most_sharing, may_fit=may_fit
         )
-        for key, answer in found_there.items():
-            answers[key] = answer
-            if isinstance(answer, Estimate):
-                answers[key] = msgspec.structs.replace(
-                    answer, batch_choice="largest", batch_found_by=finders.get(key)
-                )
+        answers |= {
+            key: msgspec.structs.replace(answer, batch_choice="largest", batch_found_by=finders.get(key))
+            if isinstance(answer, Estimate)
+            else answer
+            for key, answer in found_there.items()
+        }
     return {spec.key: answers[spec.key] for spec in specs}
 
 
@@ -284,7 +280,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
     known = None
     if fit is not None and reading.peak_memory_bytes is not None:
         known = fit.after_a_run(reading.case.batch_size, by_reference=reading.basis == "reference")
-    estimate = Estimate(
+    return Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,
         samples_per_s=reading.samples_per_s,
@@ -302,9 +298,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         per_token_s=Interval(reading.per_token_s),
         power_w=power_of(reading.spec, reading.power_w),
         findings=reading.findings,
-    )
-    return (
-        estimate if known is None else msgspec.structs.replace(estimate, device_bytes=known.need.device_bytes)
+        device_bytes=UNKNOWN_INTERVAL if known is None else known.need.device_bytes,
     )
 
 
@@ -334,17 +328,15 @@ def _predicted(
         token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
         assert token is not None  # ``domain_gap`` has refused a card without a bandwidth
         prediction = _generated(token, case, prediction)
-    findings = []
-    if prediction.host_bound:
-        findings.append(
-            Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
-        )
-    if not load_calibration().of(case.task).ratio.knows(spec):
-        findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
-    if fit is not None and fit.in_eager_steps:
-        findings.append(Finding(kind=FindingKind.EAGER_MEMORY))
+    host_bound = Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
+    is_known = load_calibration().of(case.task).ratio.knows(spec)
+    findings = (
+        (prediction.host_bound, host_bound),
+        (not is_known, Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture)),
+        (fit is not None and fit.in_eager_steps, Finding(kind=FindingKind.EAGER_MEMORY)),
+    )
     factor, most = math.exp(prediction.half_width), prediction.most_samples_per_s
-    estimate = Estimate(
+    return Estimate(
         case=case,
         gpu_key=spec.key,
         samples_per_s=prediction.samples_per_s,
@@ -365,6 +357,6 @@ def _predicted(
         batch_choice="fixed",
         per_token_s=UNKNOWN_INTERVAL if token is None else Interval(token.value, token.low, token.high),
         power_w=power_of(spec),
-        findings=tuple(findings),
+        findings=tuple(finding for is_so, finding in findings if is_so),
+        device_bytes=need.device_bytes,
     )
-    return msgspec.structs.replace(estimate, device_bytes=need.device_bytes)

@@ -12,16 +12,25 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.block import Block, environment
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Charts, Part, printable
+from gpubench.blocks.parts import Block, Charts, Part, environment, printable
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.folders import package_text
-from gpubench.models import Row
+from gpubench.labels import gpus_of
+from gpubench.models import Ranking, Row
 from gpubench.options import options_of, takes_options_of
-from gpubench.recommend.lines import CHANCE, COST
+from gpubench.recommend.lines import (
+    BOTH,
+    CHANCE,
+    COST,
+    basis_text,
+    hours_text,
+    lines,
+    precisions_of,
+    seller,
+)
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import head
@@ -29,15 +38,17 @@ from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
-from gpubench.report.still import still_of
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import HEADINGS, own_sections
 from gpubench.sections.words import moment_words
 from gpubench.sentences import say
-from gpubench.units import format_whole, plain
+from gpubench.specs import load_specs
+from gpubench.units import format_bytes, format_chance, format_usd, format_whole, plain
 
 MOST_OFFERS = 1000
 """Rows of a ranking whose figures a page carries: each takes 0.4 kB of it, packed."""
+MOST_ROWS = 40
+"""Machines of the table that stands there without a script."""
 
 
 @takes_options_of(ReportRequest)
@@ -60,8 +71,8 @@ def report(request: ReportRequest) -> str:
             raise MisuseError("--public names its files itself: leave out -o and --format")
         path = request.public / "index.html"
     kind = request.format or format_of(path)
-    whole = kind in {"json", "csv"}  # they are of all that is stored, and all that is ranked
-    # What the ranking is asked beyond its defaults; the place and the day are asked of both.
+    whole = kind in {"json", "csv"}  # they cover everything stored, and everything ranked
+    # The ranking's options beyond its defaults; folder and day go to both.
     asked = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     given = {field: value for field, value in asked.items() if value != getattr(RankRequest(), field)}
     data = request.data or gather(
@@ -69,7 +80,7 @@ def report(request: ReportRequest) -> str:
         request.as_of,
         run=request.run,
         every_run=whole,
-        most_rows=None if whole else MOST_OFFERS + 1,  # one more, or nobody would see that it is cut
+        most_rows=None if whole else MOST_OFFERS + 1,  # one more, to show that it is cut
         first=FIRST if kind == "html" else None,
         **{field: value for field, value in given.items() if field not in {"results", "as_of"}},
     )
@@ -91,13 +102,13 @@ def report(request: ReportRequest) -> str:
 
 
 def _without_a_machine(data: ReportData) -> ReportData:
-    """Return what may be published of it: no path, no serial, no doubted row, no model of the user's own."""
+    """Return the publishable part: no path, no serial number, no doubtful row, no model of the user."""
     runs = tuple(shareable(run)[0] for run in data.runs)
     return replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
 
 
 def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
-    """Return what is reported with what the page answers by itself."""
+    """Return the report's data with those of the page's calculator."""
     fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     asked = RankRequest(**fields, asked=request.asked)
     found, ranking = calculator(asked), data.ranking
@@ -124,7 +135,7 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
 
 @dataclass(frozen=True, kw_only=True)
 class _Heading:
-    """What stands under one title of the page, its charts by their ids."""
+    """The content under one heading of the page, its charts by their ids."""
 
     key: str
     title: str
@@ -146,7 +157,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
     if begin is not None and data.ranking is not None:
-        still = still_of(data.ranking, begin["model"])
+        still = _still_of(data.ranking, begin["model"])
     return environment().get_template("page.html.j2").render(
         still=still,
         few=_few_offers(data.calculator),
@@ -173,7 +184,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
 
 
 def _few_offers(calculator: Mapping[str, Any] | None) -> str:
-    """Return what is said of a page that chooses from some of the offers alone."""
+    """Return the remark of a page that has only some of the offers."""
     if calculator is None or len(calculator["offers"]) == calculator["offer_count"]:
         return ""
     shown, count = (format_whole(each) for each in (len(calculator["offers"]), calculator["offer_count"]))
@@ -181,7 +192,7 @@ def _few_offers(calculator: Mapping[str, Any] | None) -> str:
 
 
 def _best_of_each_machine(data: ReportData) -> ReportData:
-    """Return what a page carries of a ranking: of each GPU and number the best offer, and few exclusions."""
+    """Return a page's part of a ranking: the best offer of each GPU and number, and few exclusions."""
     if data.ranking is None:
         return data
     best: dict[tuple[str, int, str], Row] = {}
@@ -190,6 +201,57 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
     few = data.ranking.excluded[:MOST_OFFERS]
     return replace(
         data, ranking=msgspec.structs.replace(data.ranking, rows=tuple(best.values()), excluded=few)
+    )
+
+
+# --- the answer in the page's HTML, for readers without scripts and until the script has drawn ----------
+
+
+def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
+    """Return a title, the answers and the best offer of each machine in words, as the script tells them."""
+    heads: dict[tuple[str, int], Row] = {}
+    for row in ranking.rows:
+        heads.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
+    job = "" if ranking.job is None else plain(ranking.job.words, 80)
+    named = [line for line in lines(ranking) if line.answers]
+    precision = precisions_of(each for line in named for each in line.choice.row.estimates)
+    return {
+        "title": say("title", model=plain(model, 60), job=job, precision=precision),
+        "three": [
+            (
+                line.names,
+                gpus_of(line.choice.offer),
+                seller(line.choice.offer),
+                _ranged(hours_text(line.choice.row)),
+                _ranged(line.choice.row.cost_usd.by(format_usd)),
+                basis_text(line.choice.row),
+                BOTH.join(line.chances),
+            )
+            for line in named
+        ],
+        "rows": [
+            _cells(row)
+            for at, row in enumerate(heads.values())
+            if at < MOST_ROWS or row.estimate.basis == "measured"
+        ],
+    }
+
+
+def _ranged(words: str) -> str:
+    return words.replace(" to ", "\N{EN DASH}")  # the answers stand on one screen
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    spec = load_specs().get(row.offer.gpu_key)
+    return (
+        gpus_of(row.offer),
+        seller(row.offer),
+        hours_text(row),
+        row.cost_usd.by(format_usd),
+        f"{format_usd(row.usd_per_hour.value)}/h",
+        format_bytes(None if spec is None else spec.memory_bytes),
+        basis_text(row),
+        format_chance(row.p_sensible),
     )
 
 
@@ -216,11 +278,10 @@ def _asset(name: str) -> Any:
 
 
 def packed(content: bytes) -> str:
-    """Return content in gzip, in base64, as the page's script reads it: a third of the size as it is."""
+    """Return content in gzip and base64, as the page's script reads it: a third of its size."""
     return b64encode(gzip.compress(content, compresslevel=9, mtime=0)).decode()
 
 
 @cache
 def _plotly() -> str:
-    """Return plotly's basic bundle: bars, lines and points, and no map."""
     return packed(package_text("report/vendor/plotly-basic.min.js").encode())

@@ -1,4 +1,4 @@
-"""What a verb lists, one line a thing: workloads, GPUs, offers, published runs, stored runs."""
+"""The lists of verbs, one line per item: workloads, GPUs, offers, published runs, stored runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLUG_IN = "an installed plug-in, profiled when it is used"
 
 
 def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
-    """Return one line a workload; dashes where a plug-in of others has not been profiled."""
+    """Return one line per workload; dashes if a plug-in's workload has no profile."""
 
     def known(tell: Callable[[WorkloadProfile], str]) -> Callable[[str], str]:
         return lambda name: UNKNOWN if (profile := found[name]) is None else tell(profile)
@@ -35,17 +35,15 @@ def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
         number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
         number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
         text("Batches", known(lambda p: ", ".join(map(str, p.batches)))),
-        text("sample", known(_sample), optional=1),
+        text(
+            "sample", known(lambda p: f"{p.sample_unit} {' x '.join(map(str, p.sample_shape))}"), optional=1
+        ),
     )
 
 
 def has_counted_work(profile: WorkloadProfile) -> bool:
-    """Whether its FLOPs are its work: an input pipeline interpolates and compares, which nobody counts."""
+    """Whether its FLOPs measure its work: those of an input pipeline are not counted."""
     return profile.parameters > 0
-
-
-def _sample(profile: WorkloadProfile) -> str:
-    return f"{profile.sample_unit} {' x '.join(map(str, profile.sample_shape))}"
 
 
 def _parameters(profile: WorkloadProfile) -> str:
@@ -59,7 +57,6 @@ def _parameters(profile: WorkloadProfile) -> str:
 
 
 def _short(parameters: int) -> str:
-    """A number of parameters as everybody names a large model's."""
     return f"{parameters / BILLION:.2f}B" if parameters >= BILLION else f"{parameters / 1e6:.1f}M"
 
 
@@ -68,7 +65,7 @@ def _flops(profile: WorkloadProfile, flops: float) -> str:
 
 
 def specifications(specs: Sequence[GpuSpec]) -> Table:
-    """Return one line a GPU of the specification table."""
+    """Return one line per GPU of the specification table."""
     return table(
         "",
         specs,
@@ -83,7 +80,7 @@ def specifications(specs: Sequence[GpuSpec]) -> Table:
 
 
 def unmeasured(processors: Sequence[Unmeasured]) -> Table:
-    """Return one line a processor that nothing is timed on."""
+    """Return one line per processor without timings."""
     return table(
         "",
         processors,
@@ -95,7 +92,7 @@ def unmeasured(processors: Sequence[Unmeasured]) -> Table:
 
 
 def listed(rows: Sequence[ListedOffer]) -> list[Part]:
-    """Return one line an offer, and below them why some never rank."""
+    """Return one line per offer, and below them why some never rank."""
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
 
     def provider(row: ListedOffer) -> str:
@@ -116,7 +113,13 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             text("Pricing", lambda row: pricing_words(row.offer), 2),
             text("Kind", lambda row: row.offer.kind, 3),
             text("Price of", lambda row: show_price_date(row.offer.price_date), 4),
-            text("Age", _age, 1),
+            text(
+                "Age",
+                lambda row: (
+                    f"{row.price_age_days} days" + f", {row.freshness}" * (row.freshness != "current")
+                ),
+                optional=1,
+            ),
             text("Stock", _stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
         ),
         *(
@@ -124,10 +127,6 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             for number_, reason in enumerate(reasons, 1)
         ),
     ]
-
-
-def _age(row: ListedOffer) -> str:
-    return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
 
 
 def _stock(row: ListedOffer) -> str:
@@ -141,7 +140,7 @@ def _dollars(price: float) -> str:
 
 
 def stored(runs: Sequence[Run]) -> list[Part]:
-    """Return one line a run, in the order given; nothing where there are none."""
+    """Return one line per run, in the order given; nothing if there are none."""
     if not runs:
         return []
     return [

@@ -1,4 +1,4 @@
-"""What was measured here: throughput by case, what each choice gains, what a pass takes, CPU against GPU."""
+"""Measurements: throughput by case, gains of each choice, latency, CPU against GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from itertools import cycle, groupby
 
 import msgspec
 
-from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SLATE, Look, Mark, dots, two_lines
-from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Part, number, table, text
+from gpubench.blocks.parts import Block, Cell, Charts, Figure, Paragraph, Part, number, table, text
 from gpubench.effects import (
     Effect,
     Result,
@@ -41,7 +40,7 @@ from gpubench.profile import load_profiles
 from gpubench.record.sharing import readings_by
 from gpubench.sections.compared import devices, processor
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section, unexplained
+from gpubench.sections.section import unexplained
 from gpubench.sections.words import (
     FINDINGS,
     explained,
@@ -69,11 +68,11 @@ LOOKS = {
     execution: Look(name=execution.value, color=color, symbol=symbol)
     for execution, color, symbol in zip(Execution, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
 }
-"""How each execution is drawn, in the order of their table; one beyond the colors begins them again."""
+"""The style of each execution, in the order of their table; colors repeat after the last."""
 
 
 def throughput(data: ReportData) -> list[Part]:
-    """Every measured case on this device: a chart a workload, and the table."""
+    """Every measured case on this device: a chart per workload, and the table."""
     if not data.results:
         return []
     results = sorted(data.results, key=_order)
@@ -93,7 +92,10 @@ def throughput(data: ReportData) -> list[Part]:
         "Every measured case on this device",
         results,
         text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
-        number("Throughput, 95 % interval", _throughput),
+        number(
+            "Throughput, 95 % interval",
+            lambda r: rate_of(r.measurement) + "\nof one process" * r.measurement.within_one_process,
+        ),
         number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
         number("Step", lambda r: format_duration(r.measurement.step_time_s)),
         number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
@@ -108,7 +110,6 @@ def throughput(data: ReportData) -> list[Part]:
 
 
 def _order(result: Result) -> tuple[object, ...]:
-    """By what results stand in a row: first by what a chart is of."""
     case = result.case
     return (
         case.workload,
@@ -125,7 +126,6 @@ def _order(result: Result) -> tuple[object, ...]:
 
 
 def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -> Figure:
-    """One workload: a row for each precision, batch, layout, job and recipe, a dot for each execution."""
     marks = []
     for r in group:
         case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
@@ -149,17 +149,12 @@ def _how(result: Result) -> str:
 
 
 def _shared(result: Result) -> str | None:
-    """How many others shared what they read of a case on this GPU."""
     key = result.run.device.gpu_key
     return None if key is None else readings_by(key, result.case)
 
 
-def _throughput(result: Result) -> str:
-    return rate_of(result.measurement) + ("\nof one process" * result.measurement.within_one_process)
-
-
 def _of_peak(result: Result) -> str:
-    """MFU, and HFU below where the step computes anything again."""
+    """MFU, and HFU below if the step recomputes anything."""
     m = result.measurement
     again = m.hfu is not None and m.hfu != m.mfu
     return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if again else "")
@@ -168,7 +163,7 @@ def _of_peak(result: Result) -> str:
 # --- what mixed precision gains ----------------------------------------------------------------------------
 
 SURE_FACTOR = 1.5
-"""A gain is put into words where the ends of its interval lie within this factor."""
+"""A gain is stated in words if the ends of its interval are within this factor."""
 
 _BASELINES = {p: f"against {p.words}" for p in Precision if p.is_usual and not p.is_amp}
 _AMP_LOOKS = {
@@ -186,7 +181,7 @@ _AMP_LOOKS = {
 
 
 def amp(data: ReportData) -> list[Part]:
-    """What AMP gains here, against a baseline that is named: strict fp32, or tf32 where a device has it."""
+    """The gains of AMP over a named baseline: strict fp32, or tf32 if a device has it."""
     pairs = amp_effects(data.results)
     if not pairs:
         return []
@@ -217,7 +212,6 @@ def amp(data: ReportData) -> list[Part]:
 
 
 def _amp_sentence(pairs: Sequence[Effect]) -> str:
-    """The strongest gain, and how many cases lose."""
     sure = _sure(pairs)
     if not sure:
         return "No pairing was measured well enough to state a gain (see the findings)."
@@ -237,7 +231,6 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
 
 
 def _batches(pair: Effect) -> str:
-    """The batch of both, or of each."""
     if pair.of.case.batch_size == pair.to.case.batch_size:
         return pair.of.batch_words
     return f"{pair.of.batch_words}, against {pair.to.batch_words}"
@@ -262,7 +255,6 @@ def _amp_figure(pairs: Sequence[Effect]) -> Figure:
 
 
 def _sure(pairs: Sequence[Effect]) -> list[Effect]:
-    """The gains that are put into words: nothing speaks against either figure, and the interval is narrow."""
     return [pair for pair in pairs if not pair.doubts and _narrow(pair.interval)]
 
 
@@ -272,7 +264,6 @@ def _narrow(interval: Interval) -> bool:
 
 
 def _memory(pair: Effect) -> str:
-    """Peak of what tensors take under AMP over that of the baseline."""
     amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
     if pair.memory_ratio is None:
         return UNKNOWN
@@ -287,7 +278,6 @@ def _loss(pair: Effect) -> str:
 
 
 def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
-    """The gain of the heaviest workload; None where no gain is known."""
     known = _sure(against_fp32(pairs))
     return max(
         known, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value), default=None
@@ -295,7 +285,7 @@ def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
 
 
 def closing_sentence(run: Run) -> str | None:
-    """What mixed precision gained on the heaviest workload; nothing where the page calls no gain known."""
+    """The gain of mixed precision on the heaviest workload; nothing if no gain is certain."""
     heaviest = _heaviest(amp_effects(on_all_threads(results_of(run))))
     if heaviest is None:
         return None
@@ -313,7 +303,7 @@ _RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(p
 
 
 def host(data: ReportData) -> list[Part]:
-    """Eager against graph, and so whether a faster GPU would help at all."""
+    """Eager compared with graph, and thus whether a faster GPU would help at all."""
     pairs = execution_effects(data.results)
     if not pairs:
         return []
@@ -359,7 +349,7 @@ def _pace(pair: Effect) -> str:
 
 
 def frameworks(data: ReportData) -> list[Part]:
-    """What a framework costs on this device: the same work in Keras on its backends, against torch."""
+    """The cost of a framework on this device: the same work in Keras on its backends, against torch."""
     what = (
         "The work is the same: layers, batch, optimizer, precision; weights are drawn by each framework's "
         "own rules. Batches lie on the device: what feeding or a first step costs is not in it."
@@ -377,7 +367,7 @@ def frameworks(data: ReportData) -> list[Part]:
 
 
 def together(data: ReportData) -> list[Part]:
-    """Several GPUs as one data-parallel job, beside one of them alone."""
+    """Several GPUs as one data-parallel job, compared with one of them."""
     pairs = scaling_effects(data.results)
     modes = {pair.of.case.parallel_mode for pair in pairs}
     words = {
@@ -394,16 +384,19 @@ def together(data: ReportData) -> list[Part]:
         pairs,
         text("Case", lambda p: f"{workload_name(p.of.case)}\n{p.of.case.precision.value} {_batch_each(p)}"),
         number("GPUs", lambda p: str(p.of.case.gpu_count)),
-        text("How", lambda p: _mode(p.of.case), optional=2),
+        text(
+            "How",
+            lambda p: (
+                p.of.case.parallel_mode.value
+                + f", {p.of.case.node_count} machines" * (p.of.case.node_count > 1)
+            ),
+            optional=2,
+        ),
         _RATE,
         _TIMES,
         number("Efficiency", lambda p: format_percent(p.value / p.of.case.gpu_count)),
         FINDINGS,
     )
-
-
-def _mode(case: Case) -> str:
-    return case.parallel_mode.value + (f", {case.node_count} machines" if case.node_count > 1 else "")
 
 
 def _batch_each(pair: Effect) -> str:
@@ -412,7 +405,7 @@ def _batch_each(pair: Effect) -> str:
 
 
 def threads(data: ReportData) -> list[Part]:
-    """How a CPU scales over its threads."""
+    """How a CPU scales with threads."""
     return explained(
         "Each number of threads has processes of its own. Efficiency is throughput over that of one "
         "thread, per thread. No thread is pinned to a core.",
@@ -428,7 +421,7 @@ def threads(data: ReportData) -> list[Part]:
 
 
 def outputs(data: ReportData) -> list[Part]:
-    """What a lower precision gains in inference, and how far its outputs are from float32."""
+    """The gain of a lower precision in inference, and its error relative to float32."""
     pairs = {pair.of.case: pair for pair in inference_effects(data.results)}
     inferred = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
@@ -451,7 +444,7 @@ def outputs(data: ReportData) -> list[Part]:
 
 
 def latency(data: ReportData) -> list[Part]:
-    """How long one answer takes."""
+    """The latency of one answer."""
     timed = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
         "Single forward passes at batch 1, each from an idle device to an idle device: what a user of a "
@@ -467,7 +460,7 @@ def latency(data: ReportData) -> list[Part]:
 
 
 def _p99(result: Result) -> str:
-    """The slowest pass of a hundred; where fewer came in, how many did."""
+    """The 99th percentile of passes; with too few, their number."""
     m = result.measurement
     if m.latency_p99_s is not None:
         return format_duration(m.latency_p99_s)
@@ -524,7 +517,7 @@ def _generated(result: Result) -> str:
 
 
 def _gap(measurement: Measurement, share: float) -> str:
-    """A quantile of the time between two tokens; where too few came in, how many did."""
+    """A quantile of the time between two tokens; with too few, their number."""
     gap_s = measurement.token_latency_s(share)
     if gap_s is not None:
         return format_duration(gap_s)
@@ -533,7 +526,7 @@ def _gap(measurement: Measurement, share: float) -> str:
 
 
 def quality(data: ReportData) -> list[Part]:
-    """What each precision takes to a stated quality, with the spread over seeds."""
+    """The steps of each precision to a stated quality, with the spread over seeds."""
     rows = next((run.quality for run in data.device_runs if run.quality), ())
     signs = {"accuracy": "at least", "loss": "at most"}
     return explained(
@@ -576,7 +569,7 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """What a terminal shows of a run: its cases, and what each choice gained that is known."""
+    """A run on a terminal: its cases, and the certain gains of each choice."""
     is_known = bool(_sure(amp_effects(data.results)))
     parts = unexplained(part for told in (*FIGURES, *GAINS[1:]) for part in told(data))
     return [*parts, *amp(data)[: None if is_known else 1]]
@@ -598,4 +591,4 @@ def _render(data: ReportData) -> Block | None:
     return Block(title="Throughput", finding=finding, parts=tuple(parts))
 
 
-SECTION = Section(key="measured", render=_render, place=30, heading="throughput")
+SECTIONS = {"measured": _render}

@@ -1,14 +1,17 @@
-"""Figures that a page states of what was held against readings: those of the shipped tables, wherever they stand."""
+"""Figures that a page states of what was compared with readings: those of the shipped tables, wherever they
+stand."""
 
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import pytest
+from decode_fit import decode_fit
 from memory_cases import Held, own_readings
 from memory_scores import (
     ReservedOutcome,
@@ -22,9 +25,9 @@ from memory_scores import (
 )
 
 from gpubench.models import CardClass, Execution, Precision
-from gpubench.predict.decode import decode_fit
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.profile.memory_figures import FIXED_BYTES
+from gpubench.sections.prediction import REGRET, REGRET_SETTINGS
 from gpubench.units import GIB, MIB
 from tools.make import load_readings
 
@@ -168,7 +171,7 @@ def likely_in_use() -> str:
     sound = sound_readings()
     graphs = [r for r in sound if r.case.execution is Execution.GRAPH]
     return (
-        f"off by {error(sound)} in the mean over the {len(sound)}, and by {error(graphs)} over the {len(graphs)} "
+        f"off by {error(sound)} on average over the {len(sound)}, and by {error(graphs)} over the {len(graphs)} "
         f"graphs, {error(graphs, twice=False)} without"
     )
 
@@ -228,7 +231,7 @@ def scores() -> dict[str, Score]:
 
 
 FIGURES = {
-    "a generated token": lambda: ("workloads.md prediction-evidence.md", f"{100 * fmean(decode_fit().errors):.1f} % in the mean"),
+    "a generated token": lambda: ("workloads.md prediction-evidence.md", f"{100 * fmean(decode_fit().errors):.1f} % on average"),
     "LoRA of Qwen 7B": lambda: ("workloads.md memory-evidence.md", f"at most {100 * off_by('qwen_7b_lora'):.1f} % off"),
     "LoRA of Qwen 1.8B": lambda: ("workloads.md", f"1.8B at most {100 * off_by('qwen_1.8b_lora'):.0f} %"),
     "fitted, HBM": lambda: ("memory-evidence.md", class_row("NVIDIA, HBM", CardClass.HBM)),
@@ -243,13 +246,13 @@ FIGURES = {
     "LoRA, by source": lambda: ("memory-evidence.md", published_row("Qwen's authors, LoRA", "not stated", "unstated")),
     "torchtitan, by source": lambda: ("memory-evidence.md", published_row("torchtitan, December 2024", "reserved", "reserved")),
     "tensors": lambda: ("memory-evidence.md", own_row("gpubench on an H100", 0)),
-    "tensors, nothing set by them": lambda: ("memory-evidence.md", rows_that_set_nothing("of which set no figure")),
+    "tensors, nothing set by them": lambda: ("memory-evidence.md", rows_that_set_nothing("of which not used for any figure")),
     "tensors of large steps": lambda: ("memory-evidence.md", own_row("of which above 1 GiB", GIB)),
     "reserved": lambda: ("memory-evidence.md", reserved_row("gpubench on an H100, each model left out", score_reserved())),
     "reserved, large steps": lambda: ("memory-evidence.md", reserved_row("of which above 1 GiB", score_reserved(), GIB)),
     "reserved, small steps": lambda: ("memory-evidence.md", reserved_row("of which below", score_reserved(), 0, GIB)),
     "reserved, alone": lambda: ("memory-evidence.md", reserved_row("graphs, each alone in its process, its model left out", score_reserved_alone(Execution.GRAPH))),
-    "reserved, compiled": lambda: ("memory-evidence.md", reserved_row("compiled models, so too", score_reserved_alone(Execution.COMPILE))),
+    "reserved, compiled": lambda: ("memory-evidence.md", reserved_row("compiled models, likewise", score_reserved_alone(Execution.COMPILE))),
     "reserved, as the published ones": lambda: ("memory-evidence.md", f"they would be {reserved_without_it(0, twice=False)} % off"),
     "reserved, by cause": lambda: ("memory-evidence.md", by_cause()),
     "reserved, fixed part": lambda: ("memory-evidence.md", fixed_part_ends()),
@@ -282,3 +285,10 @@ def test_a_figure_is_the_same_on_every_page_that_states_it(what: str) -> None:
     for page in pages.split():
         text = (DOCS / page).read_text(encoding="utf-8")
         assert " ".join(words.split()) in " ".join(text.split()), page
+
+
+def test_the_page_says_what_a_choice_costs_as_the_page_of_choices_does():
+    text = (DOCS / "decision.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| gpubench \|(.+)\|$", text, re.MULTILINE)
+    settings, mean_usd = re.match(r" (\d+): ([\d.]+) /", row.split("|")[3]).groups()
+    assert (int(settings), float(mean_usd) / 100) == (REGRET_SETTINGS, pytest.approx(REGRET))

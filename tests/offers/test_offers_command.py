@@ -13,7 +13,7 @@ import pytest
 
 from gpubench import rank
 from gpubench.cli.verbs.offers import list_
-from gpubench.models.choice import Source
+from gpubench.models.ranking import Source
 from gpubench.offers import quotes
 from gpubench.offers.refresh import import_offers
 from gpubench.offers.request import OffersRequest

@@ -9,7 +9,7 @@ import pytest
 from gpubench import rank
 from gpubench.findings import FindingKind, describe
 from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S
-from gpubench.sections.offer_table import remarks_of
+from gpubench.sections.value import remarks_of
 
 from .builders import A100, H100, L4, estimate, offer
 from .test_decision import of_photographs
@@ -77,7 +77,7 @@ def test_no_row_of_a_ranking_is_of_width_zero(names, asked):
         for field in ("samples_per_s", "hours", "cost_usd"):
             value, low, high = msgspec.structs.astuple(getattr(row, field))
             if low is None or (field != "samples_per_s" and is_the_unit and len(found.cases) > 1):
-                continue  # unknown; or the job is so many hours of this very GPU
+                continue  # unknown; or the job is this many hours of this very GPU
             assert low < high, (row.offer, field, value)
             assert low <= value <= high
 

@@ -321,7 +321,7 @@ def test_storage_egress_and_tax_are_on_the_bill():
 
 
 def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
-    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, and 20 % tax: the disk of a machine of one's own is paid for."""
+    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, and 20 % tax: the disk of a machine of the user is paid for."""
     of_a_cloud = {"storage_usd_per_month": 73, "egress_usd": 5, "tax": 0.2, "rent_or_buy": "buy"}
     mine = offer(H100, 2.0, provider="own", pricing=Pricing.OWNED, kind="owned")
     row = rank_of([mine], {H100: 3000.0}, samples=1e8, **of_a_cloud).rows[0]

@@ -402,6 +402,13 @@ def test_nothing_runs_off_the_plot(opened):
         assert outside == []
 
 
+def test_no_dot_hides_what_an_answer_is_called(opened):
+    """On a phone there may be no free place for its name."""
+    page = opened(viewport={"width": 390, "height": 800})
+    last = "all => all.slice(-3).map(e => [e.tagName, e.classList.contains('answer'), getComputedStyle(e).pointerEvents])"
+    assert page.eval_on_selector_all("#hero > *", last) == [["text", True, "none"]] * 3
+
+
 def assert_told_alike(still, answered):
     """The same words; the script has six digits of each figure, so that a last digit may round the other way."""
     number = re.compile(r"\d+(?:\.\d+)?")
@@ -425,7 +432,7 @@ def test_without_scripts_the_three_answers_and_the_table_stand_there(opened, bro
 
 
 def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without(browser, tmp_path):  # noqa: F811
-    """Its job of so many hours of one GPU is a round number of samples on the page, for every reader."""
+    """Its job of this many hours of one GPU is a round number of samples on the page, for every reader."""
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
     told = []
     for has_scripts in (False, True):
