@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from datetime import UTC, datetime
 
 import pytest
-from command import settings
+from command import here, settings
 
 from gpubench import rank
-from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.refresh import refresh
@@ -188,11 +186,10 @@ def test_the_page_says_it_in_one_line(fed):
     assert "accept-outliers" in page
 
 
-def test_the_report_heeds_the_setting_too(fed, monkeypatch, capsys):
+def test_the_report_heeds_the_setting_too(fed):
     path = fed / "page.json"
-    monkeypatch.setattr(sys, "argv", ["gpubench", "report", "--results", str(fed), "-o", str(path)])
-    with settings(accept_outliers=True), pytest.raises(SystemExit) as caught:
-        main()
-    assert not caught.value.code
-    assert "accept-outliers = true" in capsys.readouterr().err
+    with settings(accept_outliers=True):
+        done = here("report", "--results", fed, "-o", path)
+    assert done.returncode == 0
+    assert "accept-outliers = true" in done.stderr
     assert json.loads(path.read_text())["ranking"]["rows"][0]["provider"] == "feed"
