@@ -46,17 +46,21 @@ def squeeze(name: str) -> str:
     return normalize(name).replace(" ", "")
 
 
-_COUNTED = re.compile(r"(\d{1,3}) ?[xX] ?(\D.*|\d{3,}.*)")
+_COUNTED = re.compile(r"(\d{1,3}) ?[xX×] ?(\D.*|\d{3,}.*)")
+_COUNTED_AFTER = re.compile(r"(.*(?:\d| )) ?[xX×] ?(\d{1,3})")
 
 
 def counted(name: str) -> tuple[int | None, str]:
-    """Part a number of GPUs, where one is stated, from their name.
+    """Part a number of GPUs, where one is stated before or after it, from their name.
 
-    >>> counted("2x RTX 3090"), counted("8xH100"), counted("H100")
-    ((2, 'RTX 3090'), (8, 'H100'), (None, 'H100'))
+    >>> counted("2x RTX 3090"), counted("8xH100"), counted("A100 x8"), counted("H100"), counted("MX150")
+    ((2, 'RTX 3090'), (8, 'H100'), (8, 'A100'), (None, 'H100'), (None, 'MX150'))
     """
-    found = _COUNTED.fullmatch(name.strip())
-    return (None, name) if found is None else (int(found[1]), found[2])
+    if (found := _COUNTED.fullmatch(name.strip())) is not None:
+        return int(found[1]), found[2]
+    if (found := _COUNTED_AFTER.fullmatch(name.strip())) is not None:
+        return int(found[2]), found[1].strip()
+    return None, name
 
 
 def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -74,9 +78,11 @@ _PART_OF_A_GPU = re.compile(r"\bmig\b|\d+g\.\d+gb")
 _WORDS = re.compile(r"[a-z\d.]+")
 _SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")
 _SAY_NOTHING = frozenset(
-    ["nvidia", "amd", "tesla", "instinct", "geforce", "gpu", "card", "graphics", "tensor", "core", "nvl72"]
-)
+    ["nvidia", "amd", "tesla", "instinct", "geforce", "gpu", "card", "graphics", "tensor", "core"]
+) | {"nvl72", "grace", "hopper", "superchip"}
 """Words beside the name of a GPU that tell it from no other."""
+MEMORY_KINDS = frozenset(["gddr5", "gddr5x", "gddr6", "gddr6x", "gddr7", "hbm2", "hbm2e", "hbm3", "hbm3e"])
+"""Words that tell one GPU from another in few names only, as in "H100 80GB HBM3"."""
 
 
 def loose_words(name: str) -> tuple[frozenset[str], float | None] | None:

@@ -119,6 +119,9 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 }
 
 
+_LARGE = re.compile(r"(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(|[kKMB])")
+_TIMES = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
+
 with_help = msgspec.structs.replace
 """Returns a shared option with the words of one verb."""
 
@@ -278,7 +281,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
         if each.read is not None:
             return each.read(value, name)
         if text and each.base in {int, float}:
-            value = each.base(value)
+            value = int(value) if each.base is int else _figure(value)
         elif is_number(value):  # numpy's too
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
@@ -295,6 +298,15 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     if is_number(found) and not abs(found) <= _LARGEST:
         raise _refusal(each, found, name)
     return found
+
+
+def _figure(text: str) -> float:
+    """Read a number, also as people write a large one: ``20,000``, ``10k``, ``1.5M``.
+
+    A lower-case m is refused: to many, 30m is half an hour.
+    """
+    large = _LARGE.fullmatch(text.strip())
+    return float(large[1].replace(",", "")) * _TIMES[large[2]] if large else float(text)
 
 
 # --- words -------------------------------------------------------------------------------------------------

@@ -198,11 +198,15 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
         return ()
     words, size_gib = told
     index = _words_index()
+    keys = index.get(words) or index.get(words | {"rtx"}) or index.get(words - names.MEMORY_KINDS, ())
+    bare = [word for word in words if word.isdigit() and len(word) < 4]
+    if not keys and size_gib is None and len(bare) == 1:  # "A100 SXM 80"
+        keys, size_gib = index.get(words - {*bare}, ()), float(bare[0])
     memory_of = {key: spec.memory_bytes for key, spec in load_specs().items()}
     sizes = [size * GIB for size in (size_gib, memory_gib) if size is not None]
     found = [
         key
-        for key in index.get(words) or index.get(words | {"rtx"}, ())
+        for key in keys
         if all(abs(size - have) <= MEMORY_TOLERANCE * have for size in sizes if (have := memory_of[key]))
     ]
     open_form = [
@@ -253,7 +257,11 @@ def known_keys(name: str) -> tuple[str, ...]:
     if printed := (spec.key,) if spec else _named(name, "printed"):
         return printed
     words = names.sized(name).replace("-", " ").split()
-    return tuple(key for key in load_specs() if words and set(words) <= set(key.split("-")))
+    return tuple(
+        key
+        for key, spec in load_specs().items()
+        if words and set(words) <= {*key.split("-"), *names.normalize(spec.line or "").split()}
+    )
 
 
 @cache

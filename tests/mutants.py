@@ -133,15 +133,15 @@ MUTANTS = (
     Mutant(
         name="a prediction from a measurement has twice the uncertainty of that measurement",
         file="gpubench/predict/anchors.py",
-        old="noise = math.log(high / low) / 2",
-        new="noise = math.log(high / low)",
+        old="math.log(high / low) / 2",
+        new="math.log(high / low)",
         killer="predict/test_estimate.py::test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ",
     ),
     Mutant(
         name="what someone else's card measured is as certain for the user's card",
         file="gpubench/predict/anchors.py",
-        old="noise = math.hypot(noise, ELSEWHERE)",
-        new="noise = math.hypot(noise, 0.0)",
+        old="noise = math.hypot(UNKNOWN_NOISE if read is None else read, ELSEWHERE)",
+        new="noise = math.hypot(UNKNOWN_NOISE if read is None else read, 0.0)",
         killer="predict/test_estimate.py::test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ",
     ),
     Mutant(

@@ -122,6 +122,13 @@ def test_every_file_that_the_page_names_is_there():
         ("the screen that `rank` prints first", "sections/answer.py", "def screen("),
         ("a switch of torch", "measure/step.py", "allow_tf32"),
         ("when a series of rounds ends", "measure/loop.py", "def stop_rule("),
+        ("the interval of a measured figure", "models/measurement.py", "def ledger("),
+        ("the memory of a step", "profile/memory.py", "def need_of("),
+        ("how a GPU's name becomes its key", "specs.py", "def find_spec("),
+        ("how a run file is written", "record/store.py", "def write_run("),
+        ("how a run file is written, read", "record/run_file.py", "def read_run("),
+        ("the exit code of a command", "errors.py", "EVERY_CASE_FAILED ="),
+        ("the data of the page's script", "report/calculator.py", "def calculator("),
         ("a sentence of the answer", "data/sentences.json", '"sureness"'),
     ],
 )
@@ -143,13 +150,15 @@ def test_a_verb_lays_out_no_table():
     assert not {verb for verb, name in laid_out if name in {"table", "text", "number", "Table", "Bullets"}}
 
 
-def test_a_section_is_a_file_and_nothing_else():
-    from gpubench.sections.section import own_sections
+def test_a_section_is_a_function_of_its_file_and_a_place():
+    from gpubench.sections.section import PLACES, own_sections
 
     folder = ROOT / "gpubench" / "sections"
-    files = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^SECTION\b", path.read_text())}
+    files = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^SECTIONS\b", path.read_text())}
     found = {section.render.__module__.rpartition(".")[2] for section in own_sections()}
-    assert found == files
+    assert found == files == {module for module, _ in PLACES.values()}
+    made = [key for name in files for key in importlib.import_module(f"gpubench.sections.{name}").SECTIONS]
+    assert sorted(made) == sorted(PLACES)
     assert len(found) > 5
 
 

@@ -41,9 +41,8 @@ from gpubench.predict.question import Question
 from gpubench.predict.estimate import estimate as predicted
 from gpubench.profile import load_profiles
 from gpubench.record.store import reference_runs
-from gpubench.blocks.block import as_html
+from gpubench.blocks.parts import Block, as_html
 from gpubench.effects import execution_effects
-from gpubench.blocks.block import Block
 from gpubench.sections.measured import LOOKS, host, throughput
 from gpubench.sections.data import of_run
 from gpubench.specs import load_specs

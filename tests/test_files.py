@@ -19,7 +19,7 @@ import pytest
 from gpubench import folders
 from gpubench.cuda_check.judge import read_check
 from gpubench.errors import MisuseError, StorageError
-from gpubench.files import create_file, read_bytes, require_writable, write_file
+from gpubench.files import create_file, read_bytes, require_writable, table_json, write_file
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
 from gpubench.offers.tables import read_own, read_table
 from gpubench.predict.calibration import read_calibration
@@ -165,9 +165,8 @@ def _report(path: Path) -> None:
 
 def _calibrate(path: Path) -> None:
     from gpubench.predict.calibration import load_calibration
-    from tools.calibrate import encode
 
-    write_file(path, encode(load_calibration()))
+    write_file(path, table_json(load_calibration(), order="sorted"))
 
 
 WRITERS = {

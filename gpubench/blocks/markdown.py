@@ -6,8 +6,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Charts, Facts, Paragraph, Part, Table
+from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Part, Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~])")
 """Everything that Markdown may read as structure inside a line."""
@@ -81,7 +80,6 @@ def _part(part: Part) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
-    """A table; of a long one the head."""
     rows = table.rows[:MOST_OF_A_LONG_TABLE]
     left = len(table.rows) - len(rows)
     return [

@@ -11,9 +11,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from gpubench.units import UNKNOWN
+from gpubench.folders import package_path
+from gpubench.units import UNKNOWN, isolated
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 RowMark: TypeAlias = Literal["tie", "here", "bad"]
 Row = TypeVar("Row")
@@ -29,15 +34,11 @@ class Paragraph:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One named value; ``detail`` says what qualifies it (interval, date, basis).
-
-    A ``tone`` that is not plain is of what to know or do, which a page sets as a sentence below the others.
-    """
+    """One named value; ``detail`` says what qualifies it (interval, date, basis)."""
 
     term: str
     value: str
     detail: str = ""
-    tone: Literal["plain", "note", "warning"] = "plain"
 
     @property
     def words(self) -> str:
@@ -133,6 +134,25 @@ class Charts:
 Part: TypeAlias = Paragraph | Facts | Bullets | Table | Charts
 
 
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One section, whole and in its brief form.
+
+    Attributes:
+        parts: What the page shows, and Markdown.
+        brief: What a terminal shows: the sentence and the table, made by the same functions.
+        finding: The one thing that a reader of its heading alone should know.
+    """
+
+    title: str
+    parts: tuple[Part, ...]
+    brief: tuple[Part, ...] = ()
+    finding: str | None = None
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
 Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
 """A column, and what it says of a row."""
 
@@ -209,3 +229,38 @@ def printable(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: printable(getattr(value, f.name)) for f in fields(value)})
     return value
+
+
+# --- as HTML ------------------------------------------------------------------------------------------------
+
+
+def as_html(block: Block) -> str:
+    """Return a block as HTML that needs no script: the tables of its charts stand in for them."""
+    return environment().get_template("block.html.j2").render(block=printable(block))
+
+
+TEMPLATES = ("report/templates", "blocks/templates")
+
+
+@cache
+def environment() -> Environment:
+    """Jinja with autoescape on: its default is off, and every name here may be hostile."""
+    import jinja2
+
+    made = jinja2.Environment(
+        autoescape=True,
+        loader=jinja2.FileSystemLoader([package_path(folder) for folder in TEMPLATES]),
+        undefined=jinja2.StrictUndefined,
+        finalize=_isolated,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "kind": lambda part: type(part).__name__,
+        "held_together": held_together,
+    }
+    return made
+
+
+def _isolated(value: object) -> object:
+    return isolated(value) if type(value) is str else value

@@ -9,13 +9,6 @@ from gpubench.executions import Execution, Framework
 from gpubench.findings import Finding, FindingKind
 from gpubench.models.case import Case, MemoryFormat, Recipe
 from gpubench.models.catalog import GpuSpec, Offer, Seller
-from gpubench.models.choice import (
-    Asks,
-    Choice,
-    Elsewhere,
-    Job,
-    Source,
-)
 from gpubench.models.cuda_check import (
     CHECK_VERSION,
     Blocks,
@@ -56,12 +49,17 @@ from gpubench.models.memory import (
 from gpubench.models.ranking import (
     RANKING_SCHEMA,
     Answer,
+    Asks,
     BuyOrRent,
+    Choice,
+    Elsewhere,
     ExcludedOffer,
+    Job,
     Ranking,
     Sentence,
     SentenceKind,
     SortedBy,
+    Source,
 )
 from gpubench.models.record import PROTOCOL
 from gpubench.models.row import Estimate, Row

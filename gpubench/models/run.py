@@ -330,7 +330,6 @@ class Run(Record, frozen=True, kw_only=True):
         return headed(head, lines, len(lines), _CASES_IN_REPR)
 
     def _repr_html_(self) -> str:
-        """Return the first cases with their throughput as a table for notebooks."""
         title = f"Run {self.run_id} on {self.device.name or self.device.gpu_key or self.device.backend}"
         rows = [(each.label, _rate(each)) for each in self.measurements]
         return html_table(title, ("case", "throughput (95 %)"), rows)
@@ -369,7 +368,6 @@ _CASES_IN_REPR = 8
 
 
 def _rate(each: Measurement) -> str:
-    """The throughput with its interval; of a case without one, how it ended."""
     if each.status is not Status.OK:
         return str(each.status)
     return each.interval.rate(each.case.sample_unit)

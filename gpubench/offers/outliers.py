@@ -259,7 +259,8 @@ class AskedPrices:
             return standard
         if hand.origin == 0:  # what ships was read row by row
             return None
-        if (fewer := self._for_fewer(offer, hand)) is not None and not self._witnesses(offer, hand, usd):
+        fewer = self._for_fewer(offer, hand)
+        if fewer is not None and not self._witnesses(offer, hand, usd, of_its_kind=True):
             return fewer
         cheapest = self._cheapest_by_bandwidth(gpu_key, hand)
         return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.usd else None
@@ -339,12 +340,17 @@ class AskedPrices:
         """Return whether nobody else, in a table that another wrote, sells the GPU at all."""
         return not self._of_another(self._asks(*_means(gpu_key)), hand).any()
 
-    def _witnesses(self, offer: Offer, hand: _Hand, usd: float) -> set[int]:
-        """Return the providers that bear a price out, those who leave the form factor open included."""
+    def _witnesses(self, offer: Offer, hand: _Hand, usd: float, *, of_its_kind: bool = False) -> set[int]:
+        """Return the providers that bear a price out, those who leave the form factor open included.
+
+        A private host and a company that rents are of two kinds.
+        """
         asks = self._asks(*_means(offer.gpu_key, or_open=True))
         paid = [self._pricings[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
         near = (asks.usd >= usd / WITNESS_RATIO) & (asks.usd <= usd * WITNESS_RATIO)
         near &= ((asks.pricing == paid[0]) | (asks.pricing == paid[1])) & self._of_another(asks, hand)
+        if of_its_kind:
+            near &= asks.is_host == (offer.kind == "marketplace")
         return set(asks.provider[near].tolist())
 
     @cached_property

@@ -24,7 +24,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
-from gpubench.names import tpu_slice
+from gpubench.names import counted, tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.quotes import (
     ImplausibleError,
@@ -114,10 +114,10 @@ def read_rows(path: Path) -> Table:
 def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the header, and the rows with their lines.
 
-    A semicolon parts cells where the header uses it, and then a comma may part the decimals of a figure.
+    A semicolon or a tab parts cells where the header uses it, and then a comma may part the decimals of a
+    figure.
     """
-    head = text.partition("\n")[0]
-    separator = ";" if head.count(";") > head.count(",") else ","
+    separator = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
     try:
         rows = list(islice(((reader.line_num, row) for row in reader if row), MAX_ROWS + 2))
@@ -125,7 +125,7 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[st
         raise MisuseError(f"{plain(path.name)}, line {reader.line_num}: {error}; write plain CSV") from None
     if not rows:
         raise MisuseError(f"{plain(path.name)} is empty: the first line names the columns")
-    if separator == ";":
+    if separator != ",":
         rows = [(line, [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row]) for line, row in rows]
     return rows[0][1], rows[1:]
 
@@ -149,7 +149,7 @@ def _cell(value: Any) -> str:
 
 
 def read_own(path: Path, latest: date | None = None) -> OfferTable:
-    """Read a user's price table: CSV (comma or semicolon) or a JSON list of objects.
+    """Read a user's price table: CSV (comma, semicolon or tab) or a JSON list of objects.
 
     Args:
         path: The file.
@@ -215,12 +215,14 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
     ram_bytes = figure_in(said("ram_bytes", ""))
     is_floor = said("is_floor")
     told = {field: row[field] for field in HostFacts.__struct_fields__ if said(field)}
+    stated, name = counted(row["gpu_key"])  # "8x H100" beside a count of 8
+    gpu = name if stated == figure_in(row["gpu_count"]) else row["gpu_key"]
     return Quote(
         provider=row["provider"].lower(),
-        instance=row["instance"],
+        instance=row["instance"] or row["gpu_key"],
         region=None if region.lower() in NO_REGION else region,
-        gpu=row["gpu_key"],
-        gpu_memory_gib=_memory_of_one(row["gpu_key"], said("gpu_memory_gib", ""), row["gpu_count"]),
+        gpu=gpu,
+        gpu_memory_gib=_memory_of_one(gpu, said("gpu_memory_gib", ""), row["gpu_count"]),
         gpu_count=row["gpu_count"],
         vcpus=said("vcpus"),
         ram_gib=said("ram_gib") or said("ram_bytes") if ram_bytes is None else ram_bytes / GIB,

@@ -124,21 +124,18 @@ def is_disturbed(measurement: Measurement) -> bool:
 
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
     assert m.samples_per_s is not None  # ``_is_of`` has left out the others
-    low, high, noise = m.samples_per_s_low, m.samples_per_s_high, UNKNOWN_NOISE
-    if low is None or high is None:
-        low = high = None
-    else:
-        noise = math.log(high / low) / 2
-    noise = math.hypot(noise, ELSEWHERE)  # an answer is about any card of the kind, in any host
-    if basis == "reference" or low is not None:
-        low, high = (m.samples_per_s * math.exp(sign * noise) for sign in (-1, 1))
+    low, high = m.samples_per_s_low, m.samples_per_s_high
+    read = None if low is None or high is None else math.log(high / low) / 2
+    # An answer is about any card of the kind, in any host
+    noise = math.hypot(UNKNOWN_NOISE if read is None else read, ELSEWHERE)
+    is_told = basis == "reference" or read is not None
     host_bound = is_host_bound(m)
     return Reading(
         spec=spec,
         case=m.case,
         samples_per_s=m.samples_per_s,
-        low=low,
-        high=high,
+        low=m.samples_per_s * math.exp(-noise) if is_told else None,
+        high=m.samples_per_s * math.exp(noise) if is_told else None,
         noise=noise,
         host_bound=host_bound,
         host_cpu=run.environment.cpu if host_bound else None,
@@ -178,20 +175,21 @@ def _loops(question: Question) -> list[Reading]:
             )
             assert isinstance(case, Case)  # a precision that was read there is no gap
             rate = step.batch_size / step_s
-            reading = Reading(
-                spec=spec,
-                case=case,
-                samples_per_s=rate,
-                low=rate * math.exp(-ELSEWHERE),
-                high=rate * math.exp(ELSEWHERE),
-                noise=ELSEWHERE,
-                host_bound=False,
-                host_cpu=None,
-                peak_memory_bytes=None,
-                run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
-                basis="reference",
+            found.append(
+                Reading(
+                    spec=spec,
+                    case=case,
+                    samples_per_s=rate,
+                    low=rate * math.exp(-ELSEWHERE),
+                    high=rate * math.exp(ELSEWHERE),
+                    noise=ELSEWHERE,
+                    host_bound=False,
+                    host_cpu=None,
+                    peak_memory_bytes=None,
+                    run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
+                    basis="reference",
+                )
             )
-            found.append(reading)
     return found
 
 

@@ -153,8 +153,7 @@ def evidence_on(estimate: Estimate) -> str:
     if apart := fitted.apart_by_gpu.get(estimate.gpu_key):
         return f"{apart} published rows of this GPU (judged apart)"
     rows = fitted.rows_by_gpu
-    own = rows.get(estimate.gpu_key, 0)
-    if own:
+    if own := rows.get(estimate.gpu_key, 0):
         return f"{own} published rows of this GPU"
     gpu_key, specs = estimate.gpu_key, load_specs()
     kin = [key for key in rows if chip_of(key) == chip_of(gpu_key)] or [

@@ -74,35 +74,27 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
     whose rate is not stated is NaN, so that nothing is predicted rather than something.
     """
-    cards = [_card_of(spec) for spec in specs]
+    held, products = list(map(power_and_clock, specs)), list(map(product_rate, specs))
+    by_mode = [_by_mode(spec) for spec in specs]
+    peaks, tensor, width = np.moveaxis(np.array(by_mode, dtype=float).reshape(-1, 3, len(Mode)), 1, 0)
     return Chips(
-        peaks=np.array([card.peaks for card in cards]).reshape(-1, len(Mode)),
-        tensor=np.array([card.tensor for card in cards], dtype=bool).reshape(-1, len(Mode)),
+        peaks=peaks,
+        tensor=tensor.astype(bool),
         bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
-        dual_issue=np.array([card.dual_issue for card in cards], dtype=bool),
-        width=np.array([card.width for card in cards], dtype=float).reshape(-1, len(Mode)),
+        dual_issue=np.array([_issues_two(spec) for spec in specs], dtype=bool),
+        width=width,
         l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
-        power=np.array([card.held.power for card in cards], dtype=float),
-        clock=np.array([card.held.clock for card in cards], dtype=float),
-        product=np.array([card.product.share for card in cards], dtype=float),
-        product_best=np.array([card.product.best for card in cards], dtype=float),
-        product_read=np.array([card.product.is_read for card in cards], dtype=bool),
+        power=np.array([each.power for each in held], dtype=float),
+        clock=np.array([each.clock for each in held], dtype=float),
+        product=np.array([each.share for each in products], dtype=float),
+        product_best=np.array([each.best for each in products], dtype=float),
+        product_read=np.array([each.is_read for each in products], dtype=bool),
     )
 
 
-class _Card(NamedTuple):
-    """One GPU as ``Chips`` has it: the first, second and fourth by mode."""
-
-    peaks: list[float]
-    tensor: list[bool]
-    dual_issue: bool
-    width: list[float]
-    held: PowerAndClock
-    product: ProductRate
-
-
 @cache
-def _card_of(spec: GpuSpec) -> _Card:
+def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
+    """Peak, whether tensor cores do it, and width, by ``Mode``."""
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
@@ -110,7 +102,6 @@ def _card_of(spec: GpuSpec) -> _Card:
         tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
     # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
     without_tensor = capability is None or spec.tensor_core_count == 0
-    dual = spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
     peaks = [
         fp32,
         tf32 or (np.nan if Precision.TF32.within(capability) else fp32),
@@ -122,8 +113,12 @@ def _card_of(spec: GpuSpec) -> _Card:
         rates = {Mode.TF32: spec.tf32_tensor_flops_per_s, Mode.HALF: spec.fp16_tensor_flops_per_s}
         for mode, rate in rates.items():
             wide[mode] = log(rate / clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
-    tensor = [False, tf32 is not None, half is not None]
-    return _Card(peaks, tensor, dual, wide, power_and_clock(spec), product_rate(spec))
+    return peaks, [False, tf32 is not None, half is not None], wide
+
+
+def _issues_two(spec: GpuSpec) -> bool:
+    capability = capability_of(spec)
+    return spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
 
 
 class PowerAndClock(NamedTuple):
@@ -137,6 +132,7 @@ UNLIMITED = PowerAndClock(power=inf, clock=0.0)
 """Stands for a GPU whose own power is not known, such as one that shares its limit with a CPU."""
 
 
+@cache
 def power_and_clock(spec: GpuSpec) -> PowerAndClock:
     """Power and clock of a GPU beside others of its compute capability; ``UNLIMITED`` where not known.
 

@@ -61,19 +61,15 @@ def predict(request: PredictRequest) -> Predictions:
     """
     from gpubench.record.store import own_runs
 
-    return _answered(request, own_runs(request.results))
+    return predict_from(request, own_runs(request.results))
 
 
-def predict_from_shipped(request: PredictRequest) -> Predictions:
-    """Answer as ``predict`` does where nobody has measured anything: from the shipped readings alone.
+def predict_from(request: PredictRequest, own: Sequence[Run]) -> Predictions:
+    """Answer as ``predict`` does, from these runs and the shipped ones.
 
     Raises:
         MisuseError: As ``predict``.
     """
-    return _answered(request, ())
-
-
-def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     from gpubench.profile.cache import profile_as_asked, profile_of
     from gpubench.record.store import reference_runs
 
@@ -271,12 +267,12 @@ def estimate_at_largest_batch(
         found_there = estimate(
             asked, group, own=own, reference=reference, most_sharing=most_sharing, may_fit=may_fit
         )
-        for key, answer in found_there.items():
-            answers[key] = answer
-            if isinstance(answer, Estimate):
-                answers[key] = msgspec.structs.replace(
-                    answer, batch_choice="largest", batch_found_by=finders.get(key)
-                )
+        answers |= {
+            key: msgspec.structs.replace(answer, batch_choice="largest", batch_found_by=finders.get(key))
+            if isinstance(answer, Estimate)
+            else answer
+            for key, answer in found_there.items()
+        }
     return {spec.key: answers[spec.key] for spec in specs}
 
 
@@ -284,7 +280,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
     known = None
     if fit is not None and reading.peak_memory_bytes is not None:
         known = fit.after_a_run(reading.case.batch_size, by_reference=reading.basis == "reference")
-    estimate = Estimate(
+    return Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,
         samples_per_s=reading.samples_per_s,
@@ -302,9 +298,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         per_token_s=Interval(reading.per_token_s),
         power_w=power_of(reading.spec, reading.power_w),
         findings=reading.findings,
-    )
-    return (
-        estimate if known is None else msgspec.structs.replace(estimate, device_bytes=known.need.device_bytes)
+        device_bytes=UNKNOWN_INTERVAL if known is None else known.need.device_bytes,
     )
 
 
@@ -334,17 +328,15 @@ def _predicted(
         token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
         assert token is not None  # ``domain_gap`` has refused a card without a bandwidth
         prediction = _generated(token, case, prediction)
-    findings = []
-    if prediction.host_bound:
-        findings.append(
-            Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
-        )
-    if not load_calibration().of(case.task).ratio.knows(spec):
-        findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
-    if fit is not None and fit.in_eager_steps:
-        findings.append(Finding(kind=FindingKind.EAGER_MEMORY))
+    host_bound = Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
+    is_known = load_calibration().of(case.task).ratio.knows(spec)
+    findings = (
+        (prediction.host_bound, host_bound),
+        (not is_known, Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture)),
+        (fit is not None and fit.in_eager_steps, Finding(kind=FindingKind.EAGER_MEMORY)),
+    )
     factor, most = math.exp(prediction.half_width), prediction.most_samples_per_s
-    estimate = Estimate(
+    return Estimate(
         case=case,
         gpu_key=spec.key,
         samples_per_s=prediction.samples_per_s,
@@ -365,6 +357,6 @@ def _predicted(
         batch_choice="fixed",
         per_token_s=UNKNOWN_INTERVAL if token is None else Interval(token.value, token.low, token.high),
         power_w=power_of(spec),
-        findings=tuple(findings),
+        findings=tuple(finding for is_so, finding in findings if is_so),
+        device_bytes=need.device_bytes,
     )
-    return msgspec.structs.replace(estimate, device_bytes=need.device_bytes)

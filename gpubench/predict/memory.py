@@ -120,10 +120,9 @@ def sharded_fit_of(
     precision scales gradients.
     """
     profile = question.profile
-    quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
-    if case.task is not TaskKind.TRAIN or profile.blocks is None:
-        return None
-    if quantized or case.precision.facts.scales_gradients:
+    is_quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
+    is_whole = case.task is not TaskKind.TRAIN or profile.blocks is None
+    if is_whole or is_quantized or case.precision.facts.scales_gradients:
         return None
     return fit_of(question, profile.shared_by(case, gpu_count, ParallelMode.FSDP), spec, readings)
 

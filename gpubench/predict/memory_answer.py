@@ -509,10 +509,9 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Questio
 
 def _changes(request: MemoryRequest, profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[str, Any]:
     """What the request changes of a case: who shares it, and of a recipe what can be done to any model."""
-    changes: dict[str, Any] = {
+    of_any = {"checkpointing"} & asked.keys() - set(profile.settings)
+    return {
         "gpu_count": request.count,
         "parallel_mode": ParallelMode(request.jobs or profile.parallel_mode),
+        **{name: Checkpointing(asked[name]) for name in of_any},
     }
-    if "checkpointing" in asked and "checkpointing" not in profile.settings:
-        changes["checkpointing"] = Checkpointing(asked["checkpointing"])
-    return changes

@@ -224,10 +224,8 @@ def never_predicted(way: Precision | Execution) -> str:
 
 def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:
     """Return a precision by name; ``amp`` stays what each GPU makes of it, no name means the profile's."""
-    if text is None:
-        usual = None if profile is None else profile.usual_precision
-        return "amp" if usual is None else usual
-    return "amp" if text == AMP else Precision(text)
+    asked = profile.usual_precision if text is None and profile is not None else text
+    return "amp" if asked is None or asked == AMP else Precision(asked)
 
 
 def capability_of(spec: GpuSpec) -> tuple[int, int] | None:

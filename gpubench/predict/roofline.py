@@ -8,7 +8,7 @@ operator has no such property, and scored worse; see docs/decisions.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -185,32 +185,30 @@ class Times:
 
 def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 0.0) -> Work:
     """Sum the operators of one step at this batch by kind; ``cast_bytes`` as ``cast_bytes_of`` has them."""
-    flops = np.zeros((1, len(KINDS)))
-    moved, optimizer, count, wide, chain, chained = 0.0, 0.0, 0, 0.0, 0.0, 0
-    for op in operators:
-        size = op.count * (op.bytes_per_sample * batch_size + op.bytes_fixed)
-        if op.kind in KINDS:
-            done = op.count * (op.flops_per_sample * batch_size + op.flops_fixed)
-            flops[0, KINDS.index(op.kind)] += done
-            if op.kind is OperatorKind.MATMUL and done:
-                wide += done * max(0.0, 1 - USUAL_WIDTH * size / (2 * done))
-        if op.kind is OperatorKind.OPTIMIZER:
-            optimizer += size
-        else:
-            moved += size
-        if op.kind is OperatorKind.MEMORY:
-            chain += size
-            chained += op.count
-        count += op.count
+    kinds = [op.kind for op in operators]
+    sizes = [op.count * (op.bytes_per_sample * batch_size + op.bytes_fixed) for op in operators]
+    flops = [op.count * (op.flops_per_sample * batch_size + op.flops_fixed) for op in operators]
+
+    def total(amounts: Iterable[float], *wanted: OperatorKind) -> float:
+        return float(sum(amount for amount, kind in zip(amounts, kinds, strict=True) if kind in wanted))
+
+    # A product of no FLOPs, as of an empty batch, is not wide
+    wide = [
+        done * max(0.0, 1 - USUAL_WIDTH * size / (2 * done)) if done else 0.0
+        for done, size in zip(flops, sizes, strict=True)
+    ]
+    counts = [op.count for op in operators]
     return Work(
-        flops=flops,
-        bytes_=np.array([moved]),
-        optimizer_bytes=np.array([optimizer]),
+        flops=np.array([[total(flops, kind) for kind in KINDS]]),
+        bytes_=np.array(
+            [total(sizes, *(kind for kind in OperatorKind if kind is not OperatorKind.OPTIMIZER))]
+        ),
+        optimizer_bytes=np.array([total(sizes, OperatorKind.OPTIMIZER)]),
         cast_bytes=np.array([cast_bytes]),
-        operators=np.array([float(count)]),
-        wide_flops=np.array([wide]),
-        chain_bytes=np.array([chain]),
-        chain_operators=np.array([float(chained)]),
+        operators=np.array([total(counts, *OperatorKind)]),
+        wide_flops=np.array([total(wide, OperatorKind.MATMUL)]),
+        chain_bytes=np.array([total(sizes, OperatorKind.MEMORY)]),
+        chain_operators=np.array([total(counts, OperatorKind.MEMORY)]),
     )
 
 
@@ -225,12 +223,6 @@ def cast_bytes_of(profile: WorkloadProfile, task: TaskKind) -> float:
     return float(CAST_BYTES * cast)
 
 
-def mode_of(precision: Precision) -> Mode:
-    """Arithmetic of convolutions and matrix products alike at a precision of the product."""
-    assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused it
-    return Mode[precision.facts.predicted_as.upper()]
-
-
 def arithmetic_of(
     precision: Precision,
     memory_format: MemoryFormat | None,
@@ -240,7 +232,8 @@ def arithmetic_of(
     joined: bool = False,
 ) -> Arithmetic:
     """The arithmetic of n steps of the product, which always have their optimizer, at one precision."""
-    mode = np.full(n, int(mode_of(precision)))
+    assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused it
+    mode = np.full(n, int(Mode[precision.facts.predicted_as.upper()]))
     return Arithmetic(
         conv=mode,
         matmul=mode,

@@ -19,7 +19,7 @@ from gpubench.models import Estimate
 from gpubench.models.record import Record
 from gpubench.options import options_of, request_from, words_of
 from gpubench.predict.calibration import MOST_BYTES, hash_of, load_calibration
-from gpubench.predict.estimate import predict_from_shipped
+from gpubench.predict.estimate import predict_from
 from gpubench.predict.request import PredictRequest
 from gpubench.specs import usual_spec
 from gpubench.today import today
@@ -28,8 +28,8 @@ from gpubench.units import figure_in, plain
 SEAL_VERSION = 1
 RATE = "samples_per_s"
 """The column of a reading beside those of its case."""
+# Columns that are passed over: they tell a person where a line comes from
 _REMARKS = frozenset({"source", "note"})
-"""Columns that are passed over: they tell a person where a line comes from."""
 _SWITCHES = {"lora", "qlora"}
 
 
@@ -98,7 +98,12 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
         MisuseError: If the seal was changed or made by other coefficients, or a reading cannot be used.
     """
     made = read_seal(sealed)
-    _require_same_coefficients(made, sealed)
+    if made.coefficients != _coefficients():
+        commit = f", commit {plain(made.commit, 40)}" if made.commit else ""
+        raise MisuseError(
+            f"{sealed} was sealed with other coefficients than those in force: "
+            f"score it with gpubench {plain(made.version, 20)}{commit}"
+        )
     held = {each.case: each for each in made.forecasts}
     rows, skipped = [], []
     for request, line in _lines(readings):
@@ -133,17 +138,13 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
 def _forecast(request: PredictRequest) -> Forecast:
     case = shlex.join(words_of(request))
     try:
-        (found,) = predict_from_shipped(request).values()
+        (found,) = predict_from(request, own=()).values()
     except MisuseError as error:
         raise MisuseError(f"{case}: {error}") from None
     if not isinstance(found, Estimate):
         return Forecast(case=case, refused=found.reason)
-    middle, low, high = map(_four_digits, (found.samples_per_s, found.low, found.high))
-    return Forecast(case=case, samples_per_s=middle, low=low, high=high, basis=found.basis)
-
-
-def _four_digits(rate: float | None) -> float | None:
-    return None if rate is None else float(f"{rate:.4g}")
+    rate = found.interval.each(lambda number: float(f"{number:.4g}"))
+    return Forecast(case=case, samples_per_s=rate.value, low=rate.low, high=rate.high, basis=found.basis)
 
 
 def _coefficients() -> str:
@@ -162,15 +163,6 @@ def read_seal(path: Path) -> Seal:
     if found.sha256 != found.hashed:
         raise MisuseError(f"{path} was changed after it was sealed: it hashes to {found.hashed}")
     return found
-
-
-def _require_same_coefficients(found: Seal, path: Path) -> None:
-    if found.coefficients != _coefficients():
-        commit = f", commit {plain(found.commit, 40)}" if found.commit else ""
-        raise MisuseError(
-            f"{path} was sealed with other coefficients than those in force: "
-            f"score it with gpubench {plain(found.version, 20)}{commit}"
-        )
 
 
 def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:

@@ -25,8 +25,8 @@ KEPT_EVERY = 2
 """Selective checkpointing keeps the result of attention and of every second matrix product or convolution, as
 torchtitan does ("selective", by operator); all else of a block is computed again."""
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::convolution")
+# In the name of every operator of fused attention
 _ATTENTION = "attention"
-"""In the name of every operator of fused attention."""
 
 
 def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:

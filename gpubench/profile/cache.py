@@ -42,8 +42,8 @@ NOTICE_AFTER_S = 5.0
 """Most models are traced by then; a person who waits longer is told what for."""
 _NOTE_CHARACTERS = 600
 
+# Talks to the person: with no logging set up, Python prints warnings on stderr as they are
 _logger = logging.getLogger(__name__)
-"""Talks to the person: with no logging set up, Python prints warnings on stderr as they are."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from inspect import signature
 from typing import Any
@@ -48,8 +47,8 @@ RESULT_IN_FLOAT32 = frozenset(
 TO_LOWER = frozenset({"addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "einsum"})
 """Cast to half precision on CUDA alone."""
 
+# On padded batches
 _RNN = {f"{name}.input": gates for name, gates in RNN_GATES.items()}
-"""On padded batches."""
 
 
 @contextmanager
@@ -168,10 +167,10 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
 # --- norm ----------------------------------------------------------------------------------------------
 
 _fused_rms_norm = getattr(torch.ops.aten, "_fused_rms_norm", None)
+# CUDA's kernel, from torch 2.9 on, gives back the roots as well; one of that name was Apple's before
 _HAS_FUSED_RMS_NORM = (
     _fused_rms_norm is not None and len(_fused_rms_norm.default._schema.returns) == 2  # noqa: SLF001
 )
-"""CUDA's kernel, from torch 2.9 on, gives back the roots as well; one of that name was Apple's before."""
 
 
 def _rms_norm(
@@ -268,29 +267,6 @@ class _FusedAttention(torch.autograd.Function):
 # --- recurrent layers ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """Of a recurrent layer, as cuDNN is told them."""
-
-    gates: int
-    layers: int
-    directions: int
-    hidden: int
-    steps: int
-    batch: int
-    train: bool
-
-    @property
-    def reserve(self) -> int:
-        """Elements that are kept for the backward pass."""
-        return self.layers * self.workspace // self.gates * (self.gates + STATES_KEPT)
-
-    @property
-    def workspace(self) -> int:
-        """Elements of one layer's gates over all steps, which either pass works on."""
-        return self.directions * self.batch * self.steps * self.hidden * self.gates
-
-
 def _rnn_of(gates: int) -> Callable[..., Any]:
     def run(  # noqa: PLR0917 - torch's own signature
         x: Tensor,
@@ -308,8 +284,9 @@ def _rnn_of(gates: int) -> Callable[..., Any]:
         states = [state] if isinstance(state, Tensor) else list(state)
         first = x.transpose(0, 1) if batch_first else x
         directions = 2 if bidirectional else 1
-        sizes = _Sizes(gates, layers, directions, weights[1].shape[1], first.shape[0], first.shape[1], train)
-        out, *final = _FusedRnn.apply(sizes, len(states), first, *states, *weights)  # type: ignore[no-untyped-call]
+        outputs = first.shape[:2].numel() * weights[1].shape[1] * directions  # of one layer over all steps
+        sizes = outputs * gates, layers * outputs * (gates + STATES_KEPT) if train else 0
+        out, *final = _FusedRnn.apply(sizes, directions, len(states), first, *states, *weights)  # type: ignore[no-untyped-call]
         return (out.transpose(0, 1) if batch_first else out, *final)
 
     return run
@@ -319,17 +296,21 @@ class _FusedRnn(torch.autograd.Function):
     """Shapes and types of a recurrent layer: input, states, weights, output and reserve space are kept."""
 
     @staticmethod
-    def forward(ctx: Any, sizes: _Sizes, states: int, x: Tensor, *tensors: Tensor) -> Any:
-        """Give back output and final states that nothing was written to."""
+    def forward(
+        ctx: Any, sizes: tuple[int, int], directions: int, states: int, x: Tensor, *tensors: Tensor
+    ) -> Any:
+        """Give back output and final states that nothing was written to.
+
+        The sizes are elements: of the gates, on which either pass works, and of what is kept in training.
+        """
+        working, kept = sizes
         contiguous = x.contiguous()
-        width = tensors[0].shape[-1]
-        out = x.new_empty(sizes.steps, sizes.batch, width * sizes.directions)
-        workspace = x.new_empty(sizes.workspace)
+        out = x.new_empty(*x.shape[:2], tensors[0].shape[-1] * directions)
+        workspace = x.new_empty(working)
         final = tuple(torch.empty_like(tensors[n]) for n in range(states))
-        if sizes.train:
-            reserve = x.new_empty(sizes.reserve)
-            ctx.save_for_backward(x, *tensors, out, reserve)
-        ctx.sizes = sizes
+        if kept:
+            ctx.save_for_backward(x, *tensors, out, x.new_empty(kept))
+        ctx.workspace = working
         del contiguous, workspace
         return (out, *final)
 
@@ -338,7 +319,7 @@ class _FusedRnn(torch.autograd.Function):
         """Give back gradients of input, states and weights."""
         x, *tensors, _, _ = ctx.saved_tensors
         contiguous = x.contiguous()
-        workspace = x.new_empty(ctx.sizes.workspace)
-        found = _empty_like((x, *tensors), ctx.needs_input_grad[2:])
+        workspace = x.new_empty(ctx.workspace)
+        found = _empty_like((x, *tensors), ctx.needs_input_grad[3:])
         del gradients, contiguous, workspace
-        return (None, None, *found)
+        return (None, None, None, *found)

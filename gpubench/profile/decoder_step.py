@@ -44,41 +44,41 @@ USUAL = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL
 """As TRL trains unless it is told otherwise: blocks are computed again, and the loss is computed at once."""
 SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens", "stack")
 _BATCHES = (1, 2, 4)
+# Bytes of an element as operators count them, whatever its type
 _COUNTED = 4
-"""Bytes of an element as operators count them, whatever its type."""
 _HALF = 2
 _FLOAT = 4
 _LONG = 8
+# Batches of tokens and targets that lie ready
 _PREBUILT = 4
-"""Batches of tokens and targets that lie ready."""
+# Bytes for each trained weight in 16 bits: weight, gradient and two states are read, all but one written
 _MOVED_BY_ADAMW = 14
-"""Bytes for each trained weight in 16 bits: weight, gradient and two states are read, all but one written."""
+# Bytes alive for each weight in 4 bits at the worst moment of its unpacking
 _UNPACKED = 14 + 1 / 32
-"""Bytes alive for each weight in 4 bits at the worst moment of its unpacking."""
+# How many kernels of torchao unpack a layer, and the elements that each moves for a weight
 _UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
-"""How many kernels of torchao unpack a layer, and the elements that each moves for a weight."""
+# The same as _UNPACKED of bitsandbytes, one kernel of which unpacks a layer
 _UNPACKED_BY_KERNEL = 2.0
-"""The same as ``_UNPACKED`` of bitsandbytes, one kernel of which unpacks a layer."""
 _MATRIX_UNPACKED, _SCALES_UNPACKED = 1.28, 0.05
 """Elements that it moves for a weight, and that each of the two kernels for its scales does."""
+# For each weight that it unpacks, at the pace of a depthwise convolution: off the tensor cores.
+#
+# By it an A800 unpacks 1.5e11 weights a second, as was read (bitsandbytes issue 1319: 0.3 to 0.5 of the
+# time of the product of 2,048 tokens). A card with more arithmetic for its bandwidth is held by that.
 _UNPACKING_FLOPS = 13.0
-"""For each weight that it unpacks, at the pace of a depthwise convolution: off the tensor cores.
-
-By it an A800 unpacks 1.5e11 weights a second, as was read (bitsandbytes issue 1319: 0.3 to 0.5 of the time of
-the product of 2,048 tokens). A card with more arithmetic for its bandwidth is held by that."""
 _Widths: TypeAlias = tuple[int, float, float, float, float]
+# What PEFT launches and moves in each layer beside what is counted here, by whether its base lies in 4 bits:
+# then embedding and norms are cast to float32, and with them what lies between two products. Kernels, then
+# elements of the width of the model, of its queries, its keys and its feed-forward network: of one pass
+# forward and back, and of what is computed again (tests/data/peft_layers.csv).
 _BESIDE: Mapping[bool, tuple[_Widths, _Widths]] = {
     False: ((31, 26, 0, 0, 0), (7, 12, 0, 0, 0)),
     True: ((31 + 34, 26 + 36, 51, 80, 32), (7 + 12, 12 + 2, 26, 38, 5)),
 }
-"""What PEFT launches and moves in each layer beside what is counted here, by whether its base lies in 4 bits:
-then embedding and norms are cast to float32, and with them what lies between two products. Kernels, then
-elements of the width of the model, of its queries, its keys and its feed-forward network: of one pass forward
-and back, and of what is computed again (tests/data/peft_layers.csv)."""
+# Of one score of a chunk, in float32: its logarithm, the gradient of that, and its own
 _CHUNKED_SCORE_BYTES = 12
-"""Of one score of a chunk, in float32: its logarithm, the gradient of that, and its own."""
+# Of one score where all are there at once: transformers holds it in 16 bits and in float32 besides
 _SCORE_BYTES = 18
-"""Of one score where all are there at once: transformers holds it in 16 bits and in float32 besides."""
 _NF4_BYTES = 0.5 + 1 / 64 + _HALF / (64 * 256)
 
 _Passes: TypeAlias = tuple[int, ...]
@@ -93,8 +93,8 @@ _GELU_NEW, _GELU_NEW_BACKWARD = (2, 2, 3, 2, 2, 2, 2, 3), (3, 3, 3, 2, 2, 3, 2, 
 the rotary embedding, scores that are held, and an activation that is no one kernel."""
 _ROOTS, _ROOTS_BACKWARD = 2, 3
 """Kernels of a norm that work on one number a token."""
+# Of a sum: two are read, one is written
 _ADD = 3
-"""Of a sum: two are read, one is written."""
 
 
 def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
@@ -481,9 +481,12 @@ class _Step:
         if not self.is_packed:
             return float(whole)
         narrow = sum(layer.weights for layer in decoder.attention) * decoder.layers
-        for times, networks in self._networks(decoder.layers):
-            for inner, copies, _ in networks:
-                narrow += times * copies * sum(layer.weights for layer in decoder.network(inner))
+        narrow += sum(
+            times * copies * layer.weights
+            for times, networks in self._networks(decoder.layers)
+            for inner, copies, _ in networks
+            for layer in decoder.network(inner)
+        )
         return whole - (_HALF - _NF4_BYTES) * narrow + self._upcast_bytes
 
     @property

@@ -25,8 +25,8 @@ LADDER = tuple(4**n for n in range(2, 11))
 """Traced where they do not, up to the largest batch that is searched."""
 TOLERANCE = 1e-3
 """A peak may be off its line by this: far below what readings leave open, far above what a trace rounds."""
+# Shares of the gradients that one GPU of several may hold
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
-"""Shares of the gradients that one GPU of several may hold."""
 
 
 class Moment(NamedTuple):

@@ -125,21 +125,20 @@ def _convolution_kind(
 
 def _batch_norm(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
     """In training its input is read twice: for the statistics, and to apply them."""
-    training = next(a for a in args if isinstance(a, bool))
-    again = moved(args[0]) if training else 0.0
-    return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, out) + again),)
+    is_training = next(a for a in args if isinstance(a, bool))
+    return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, args[:1] if is_training else (), out)),)
 
 
 def _batch_norm_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
     # Its input is read for the two sums and again for the result
-    return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, out) + moved(args[1])),)
+    return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, args[1], out)),)
 
 
+# Operators that launch no kernel
 _FREE = frozenset({
     "_unsafe_view", "detach", "alias", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty",
     "new_empty_strided", "sym_size", "sym_numel", "_local_scalar_dense", "set_", "_reshape_alias",
 })  # fmt: skip
-"""Operators that launch no kernel."""
 
 _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
     "mm": _product(0),

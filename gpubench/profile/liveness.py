@@ -50,14 +50,14 @@ from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
+# Of prebuilt batches that have values all the same, such as what NumPy made
 _MOST_HOST_BYTES = 64 * MIB
-"""Of prebuilt batches that have values all the same, such as what NumPy made."""
+# Of a step, or of what builds it, where each sample has some of its own
 _MOST_OPERATORS = 2_000
-"""Of a step, or of what builds it, where each sample has some of its own."""
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
+# Begin the names of the operators that update all weights in place, in one kernel
 _FUSED_UPDATES = "_fused_"
-"""Begin the names of the operators that update all weights in place, in one kernel."""
 
 
 def trace_memory(
@@ -284,21 +284,13 @@ def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
 
 
 def _stored_as(task: Task, weight_type: WeightType) -> Task:
-    """The task with weights and inputs of another floating type, tied weights still tied."""
+    """The task with weights and inputs of another floating type; inside ``gpu_without_values`` ties stay."""
     dtype = getattr(torch, weight_type)
-    done: dict[int, Any] = {}
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    for module in task.model.modules():
-        for name, weight in module._parameters.items():  # noqa: SLF001 - named_parameters leaves tied ones out
-            if weight is not None and id(weight) not in done:
-                done[id(weight)] = torch.nn.Parameter(cast(weight.detach()), weight.requires_grad)
-            module._parameters[name] = done.get(id(weight))  # noqa: SLF001 - torch's own swaps refuse fakes
-        for name, buffer in module._buffers.items():  # noqa: SLF001 - as above
-            module._buffers[name] = with_tensors(buffer, cast)  # noqa: SLF001 - as above
-    return replace(task, batches=with_tensors(task.batches, cast))
+    return replace(task, model=task.model.to(dtype), batches=with_tensors(task.batches, cast))
 
 
 # --- one step ------------------------------------------------------------------------------------------
@@ -324,12 +316,12 @@ def step_trace(
     trained = [p for p in model.parameters() if p.requires_grad]
     inputs, targets = task.batches[0]
     storages = Storages()
-    storages.adopt(_tensors((list(model.parameters()), list(model.buffers()))))
+    storages.adopt(_tensors([*model.parameters(), *model.buffers()]))
     weights = storages.bytes
     if optimizer is not None:
         storages.adopt(_tensors([list(state.values()) for state in optimizer.state.values()]))
     states = storages.bytes - weights
-    storages.adopt(_tensors(tensors_of(task.batches)))
+    storages.adopt(_tensors(task.batches))
     if optimizer is not None and keep_gradients:
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
@@ -348,7 +340,7 @@ def step_trace(
         else:
             with _autocast(is_amp):
                 outputs = forward(model, inputs)
-                storages.follow_outputs(_tensors(tensors_of(outputs)))
+                storages.follow_outputs(_tensors(outputs))
                 loss = task.loss(outputs, targets)
                 del outputs
             saved = storages.bytes - storages.gradient_bytes - weights - states
@@ -473,12 +465,9 @@ class Storages:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    for value in values.values() if isinstance(values, dict) else values:
-        if isinstance(value, torch.Tensor):
-            if hasattr(type(value), "__tensor_flatten__"):
-                # What wraps others, such as a quantized weight, holds no bytes itself.
-                yield from _tensors([getattr(value, name) for name in value.__tensor_flatten__()[0]])  # type: ignore[attr-defined]
-            else:
-                yield value
-        elif isinstance(value, list | tuple | dict):
-            yield from _tensors(value)
+    """Every tensor that holds bytes itself: of one that wraps others, such as a quantized weight, these."""
+    for tensor in tensors_of(values):
+        if hasattr(type(tensor), "__tensor_flatten__"):
+            yield from _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])  # type: ignore[attr-defined]
+        else:
+            yield tensor

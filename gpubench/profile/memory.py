@@ -50,8 +50,8 @@ from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
 """No batch beyond this is searched or ranked: throughput has long stopped growing, and nobody trains so."""
+# Of the search for the largest batch; it needs four along one line, and one or two for each bend
 _LOOKS_ALONG_LINES = 8
-"""Of the search for the largest batch; it needs four along one line, and one or two for each bend."""
 LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
 """Of a step whose measured peak tells of another batch: in a smaller one the workspace weighs too much."""
 UNTRACED_FACTOR = 2.0

@@ -71,6 +71,10 @@ class _OutOfTimeError(Exception):
     """A step on the CPU took longer than it may."""
 
 
+class TooSlowError(MisuseError):
+    """A step takes too long on the CPU, and cannot be traced without values."""
+
+
 def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     """Trace on the meta device; on the CPU where that cannot be, and by one path where that takes long."""
     try:
@@ -95,18 +99,18 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
             return replace(_trace_task(on_meta(workload, batch_size), workload.tasks), why_on_cpu=slow)
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
-        raise MisuseError(f"{workload.name}: {too_long}: {one_line(error)}") from error
+        raise TooSlowError(f"{workload.name}: {too_long}: {one_line(error)}") from error
 
 
 def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
     """Trace until a moment: the first operator after it is refused, and one call of torch is waited for."""
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if time.monotonic() >= until_s:
+        if time.process_time() >= until_s:
             raise _OutOfTimeError
         return func(*args, **kwargs)
 
-    if time.monotonic() >= until_s:
+    if time.process_time() >= until_s:
         raise _OutOfTimeError
     try:
         task = workload.build(batch_size, _SEED)
@@ -145,29 +149,21 @@ def refusal(name: str, error: Exception) -> str:
     """Say in one line, which names the model once, why it cannot be trained."""
     if isinstance(error, MisuseError):
         return f"{name}: {str(error).removeprefix(f'{name}: ')}"
-    return f"{name}: cannot run one training step on its own batch: {one_line(error)}"
+    why = f"cannot run one training step on its own batch: {one_line(error)}"
+    if "does not support sparse gradients" in str(error):
+        why += "; give an optimizer that takes them, as torch.optim.SGD does"
+    return f"{name}: {why}"
 
 
 def on_meta(workload: Workload, batch_size: int) -> Task:
     """Build a workload where nothing is allocated."""
     with torch.device("meta"):
         task = workload.build(batch_size, _SEED)
-    inputs, targets = task.batches[0]
     model, loss = task.model, task.loss
     if not all(p.is_meta for p in model.parameters()):  # a file may keep its one model
         model, loss = copy.deepcopy((model, loss))
-    return Task(
-        model=model.to("meta"),
-        batches=((with_tensors(inputs, _to_meta), with_tensors(targets, _to_meta)),),
-        loss=loss,
-        optimizer=task.optimizer,
-        decode=task.decode,
-        again=task.again,
-    )
-
-
-def _to_meta(tensor: Tensor) -> Tensor:
-    return tensor.to("meta")
+    batches = with_tensors(task.batches[:1], lambda tensor: tensor.to("meta"))
+    return replace(task, model=model.to("meta"), loss=loss, batches=batches)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from gpubench.tensors import storage_id, tensors_in
 DEVICE = torch.ops.prim.device.default
 """Asked of every tensor several times an operator."""
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+# Makes the result from the arguments of a call
 _Answer = Callable[["QuickFakeMode", Sequence[Any]], Any]
-"""Makes the result from the arguments of a call."""
 
 
 class QuickFakeMode(FakeTensorMode):

@@ -34,7 +34,7 @@ from gpubench.profile.growth import BATCHES
 from gpubench.profile.kernels import Kernel
 from gpubench.profile.layout import why_contiguous, why_no_amp
 from gpubench.profile.liveness import trace_memory
-from gpubench.profile.operators import Seen, on_meta, seen_at
+from gpubench.profile.operators import Seen, TooSlowError, on_meta, seen_at
 from gpubench.workload import Task, Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
@@ -84,16 +84,16 @@ def trace_workload(
         workload: Any.
         variants_s: As ``trace_memory`` takes it.
         told: As ``trace_memory`` takes them.
-        on_cpu_s: Wall time for the steps on the CPU, all together [s].
+        on_cpu_s: CPU time for the steps on the CPU, all together [s].
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    until_s = time.monotonic() + on_cpu_s
+    until_s = time.process_time() + on_cpu_s
     traced = trace_operators(workload, until_s)
     missing, contiguous = traced.missing_kernel, None
     on_cpu = traced.why_on_cpu is not None
-    if missing is None and not (on_cpu and time.monotonic() >= until_s):
+    if missing is None and not (on_cpu and time.process_time() >= until_s):
         contiguous = why_contiguous(workload, with_values=on_cpu)
     refused: list[str] = []
     memory, memory_untraced = (
@@ -122,13 +122,18 @@ def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
     """Return what saved activations grow by with the square of the batch [B], as a contrastive loss does.
 
     Three batches of a parabola, whose line is what ``saved_bytes_per_sample`` says; of a step that was traced
-    the trace of a large batch tells it. Shrinking is no growth, and without training nothing is saved.
+    the trace of a large batch tells it. Shrinking is no growth, and without training nothing is saved. Where
+    the time for steps on the CPU ends first, the growth is taken as none.
     """
     if TaskKind.TRAIN not in workload.tasks:
         return 0.0
     below, above = BATCHES
     beyond = above**2
-    one, two, three = (seen_at(_as_held(workload), n, until_s).saved_bytes for n in (below, above, beyond))
+    try:
+        batches = (seen_at(_as_held(workload), n, until_s) for n in (below, above, beyond))
+        one, two, three = (seen.saved_bytes for seen in batches)
+    except TooSlowError:
+        return 0.0
     slopes = (two - one) / (above - below), (three - two) / (beyond - above)
     return max(0.0, (slopes[1] - slopes[0]) / (beyond - below))
 
@@ -150,7 +155,7 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
 
     Args:
         workload: Any.
-        until_s: By ``time.monotonic``: no step on the CPU goes on after it [s].
+        until_s: By ``time.process_time``: no step on the CPU goes on after it [s].
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.

@@ -19,6 +19,9 @@ COST = "You pay"
 CHANCE = "Chance it's best"
 """The chance that no other GPUs are a better answer, as a column is called."""
 
+BOTH = " \N{MIDDLE DOT} "
+"""Between the names of two answers that are one row."""
+
 OR = "or"
 """Before the likeliest other GPUs of a toss-up."""
 
@@ -41,8 +44,13 @@ class Line(NamedTuple):
 
     @property
     def chances(self) -> tuple[str, ...]:
-        """How likely it is each of them, with the likeliest rival of a toss-up."""
-        return tuple(dict.fromkeys(map(_chance, self.answers)))
+        """How likely it is each of them, with the likeliest rival of a toss-up; named where they differ."""
+        found = [_chance(answer) for answer in self.answers]
+        if len(set(found)) < 2:
+            return tuple(found[:1])
+        return tuple(
+            f"{name.lower()} {each}" for name, each in zip(self.names.split(BOTH), found, strict=True)
+        )
 
 
 def lines(ranking: Ranking) -> list[Line]:
@@ -55,7 +63,7 @@ def lines(ranking: Ranking) -> list[Line]:
     found: list[Line] = []
     for same in names.values():
         of = [ranking.answers[name] for name in same]
-        found.append(Line(" · ".join(titles[name] for name in same), of[0].choice, tuple(of)))
+        found.append(Line(BOTH.join(titles[name] for name in same), of[0].choice, tuple(of)))
     named = {line.choice.offer for line in found}
     beside = [("Best cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
     beside += [("Also asked", each) for each in ranking.asked]

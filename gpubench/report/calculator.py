@@ -18,7 +18,7 @@ import numpy as np
 from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
-from gpubench.models import Estimate, Offer, Pricing, TaskKind, WorkloadProfile
+from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
@@ -42,6 +42,9 @@ from gpubench.recommend.request import RankRequest
 from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain
+
+TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
+"""Of a GPU that the page asks about as one's own: without a sum it costs its energy alone."""
 
 HAVE_COUNTS = (1, 2, 4, 8)
 """So many of a GPU may be asked about as one's own."""
@@ -343,7 +346,9 @@ def _offers(
             "is_host": offer.kind == "marketplace",
             "regions": [each for each in REGIONS if offer.region and is_in(offer.region, each)],
             "age_days": age_days(offer.price_date, today),
-            "have": f"{offer.gpu_count}x {offer.gpu_key}" if _is_to_choose(offer, given) else None,
+            "have": f"{offer.gpu_count}x {offer.gpu_key}"
+            if offer not in given and (offer.pricing, offer.provider) == TO_CHOOSE
+            else None,
             "doubt": filtered.doubt(offer),
             "barred": cases,
         }
@@ -387,13 +392,7 @@ def _filters(asked: RankRequest) -> list[str]:
     return list(words_of(request_from(RankRequest, kept, "rank")))
 
 
-def _is_to_choose(offer: Offer, given: set[Offer]) -> bool:
-    """Whether the page asks if one has it: a GPU without a sum, which costs its energy alone."""
-    return offer.pricing is Pricing.OWNED and offer.provider == candidates.QUOTED and offer not in given
-
-
 def _costs(asked: RankRequest) -> dict[str, Any]:
-    """Return what turns a rate into hours and dollars, and how far the assumptions of it may be off."""
     return {
         "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
         "startup_factor": asked.startup_factor,
@@ -410,7 +409,6 @@ def _costs(asked: RankRequest) -> dict[str, Any]:
 
 
 def _begin(asked: RankRequest, cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the page is asked before anybody asks it, as its address has it."""
     first = cases[0]
     if _is_shipped(asked):
         name = asked.workloads[0] if asked.workloads else FIRST

@@ -12,16 +12,25 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.block import Block, environment
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Charts, Part, printable
+from gpubench.blocks.parts import Block, Charts, Part, environment, printable
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.folders import package_text
-from gpubench.models import Row
+from gpubench.labels import gpus_of
+from gpubench.models import Ranking, Row
 from gpubench.options import options_of, takes_options_of
-from gpubench.recommend.lines import CHANCE, COST
+from gpubench.recommend.lines import (
+    BOTH,
+    CHANCE,
+    COST,
+    basis_text,
+    hours_text,
+    lines,
+    precisions_of,
+    seller,
+)
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import head
@@ -29,15 +38,17 @@ from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
-from gpubench.report.still import still_of
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import HEADINGS, own_sections
 from gpubench.sections.words import moment_words
 from gpubench.sentences import say
-from gpubench.units import format_whole, plain
+from gpubench.specs import load_specs
+from gpubench.units import format_bytes, format_chance, format_usd, format_whole, plain
 
 MOST_OFFERS = 1000
 """Rows of a ranking whose figures a page carries: each takes 0.4 kB of it, packed."""
+MOST_ROWS = 40
+"""Machines of the table that stands there without a script."""
 
 
 @takes_options_of(ReportRequest)
@@ -146,7 +157,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
     if begin is not None and data.ranking is not None:
-        still = still_of(data.ranking, begin["model"])
+        still = _still_of(data.ranking, begin["model"])
     return environment().get_template("page.html.j2").render(
         still=still,
         few=_few_offers(data.calculator),
@@ -193,6 +204,57 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
     )
 
 
+# --- the answer in the page's HTML, for readers without scripts and until the script has drawn ----------
+
+
+def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
+    """Return a title, the answers and the best offer of each machine in words, as the script tells them."""
+    heads: dict[tuple[str, int], Row] = {}
+    for row in ranking.rows:
+        heads.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
+    job = "" if ranking.job is None else plain(ranking.job.words, 80)
+    named = [line for line in lines(ranking) if line.answers]
+    precision = precisions_of(each for line in named for each in line.choice.row.estimates)
+    return {
+        "title": say("title", model=plain(model, 60), job=job, precision=precision),
+        "three": [
+            (
+                line.names,
+                gpus_of(line.choice.offer),
+                seller(line.choice.offer),
+                _ranged(hours_text(line.choice.row)),
+                _ranged(line.choice.row.cost_usd.by(format_usd)),
+                basis_text(line.choice.row),
+                BOTH.join(line.chances),
+            )
+            for line in named
+        ],
+        "rows": [
+            _cells(row)
+            for at, row in enumerate(heads.values())
+            if at < MOST_ROWS or row.estimate.basis == "measured"
+        ],
+    }
+
+
+def _ranged(words: str) -> str:
+    return words.replace(" to ", "\N{EN DASH}")  # the answers stand on one screen
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    spec = load_specs().get(row.offer.gpu_key)
+    return (
+        gpus_of(row.offer),
+        seller(row.offer),
+        hours_text(row),
+        row.cost_usd.by(format_usd),
+        f"{format_usd(row.usd_per_hour.value)}/h",
+        format_bytes(None if spec is None else spec.memory_bytes),
+        basis_text(row),
+        format_chance(row.p_sensible),
+    )
+
+
 def _title(data: ReportData) -> str:
     models = {device.gpu_key or device.name for device in data.devices if not device.is_cpu}
     if data.device is None or data.run is None:
@@ -222,5 +284,4 @@ def packed(content: bytes) -> str:
 
 @cache
 def _plotly() -> str:
-    """Return plotly's basic bundle: bars, lines and points, and no map."""
     return packed(package_text("report/vendor/plotly-basic.min.js").encode())

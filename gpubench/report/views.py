@@ -6,19 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubench.blocks.block import Block, as_html
-from gpubench.blocks.charts import BASIS_LOOKS, BLUE, Look, Mark, dots, dress, label, log_axis
-from gpubench.blocks.parts import Figure
+from gpubench.blocks.charts import BASIS_LOOKS, BLUE, Look, Mark, dots, dress, label, log_axis, whiskers
+from gpubench.blocks.parts import Block, Figure, as_html
 from gpubench.errors import MisuseError
-from gpubench.interval import Interval
+from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.labels import FRONTIER, gpu_name, gpus_of, offer_name
 from gpubench.models import Ranking, Row, Run
 from gpubench.record.figures import frame
 from gpubench.report.calculator import WORDS
-from gpubench.sections import answer as answer_section
-from gpubench.sections import value
 from gpubench.sections.data import of_ranking
 from gpubench.sections.roofline import LOOKS
+from gpubench.sections.section import section_of
 from gpubench.units import GIB, per_second
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ MOST_DOTS = 40
 def ranking_html(ranking: Ranking) -> str:
     """Return the card, and the head of the rows as a table."""
     data = of_ranking(ranking, HEAD_ROWS, more_by="ranking.sentences")
-    blocks = (section.render(data) for section in (answer_section.SECTION, value.SECTION))
+    blocks = (section_of(key).render(data) for key in ("answer", "value"))
     shown = (Block(title=block.title, parts=block.brief) for block in blocks if block is not None)
     return "".join(as_html(block) for block in shown)
 
@@ -86,6 +84,8 @@ def _dots(
 ) -> dict[str, Any]:
     of = [row for row in rows if row.estimate.basis == basis]
     names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in of]
+    # the intervals of the answers; of all others they would cover the chart
+    shown = [place(row) if id(row) in titles else (UNKNOWN_INTERVAL, UNKNOWN_INTERVAL) for row in of]
     return {
         "type": "scatter",
         "name": look.name,
@@ -100,21 +100,8 @@ def _dots(
         ],
         "hoverinfo": "text",
         "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
-        "error_x": _whiskers([place(row)[0] if id(row) in titles else None for row in of]),
-        "error_y": _whiskers([place(row)[1] if id(row) in titles else None for row in of]),
-    }
-
-
-def _whiskers(intervals: Sequence[Interval | None]) -> dict[str, Any]:
-    """Return the intervals of the answers; of all others they would cover the chart."""
-    known = [each if each and each.value and each.low and each.high else None for each in intervals]
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [(each.high or 0.0) - (each.value or 0.0) if each else 0.0 for each in known],
-        "arrayminus": [(each.value or 0.0) - (each.low or 0.0) if each else 0.0 for each in known],
-        "thickness": 1.5,
-        "width": 0,
+        "error_x": whiskers([each[0] for each in shown], thickness=1.5),
+        "error_y": whiskers([each[1] for each in shown], thickness=1.5),
     }
 
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, Table, number, table, text
+from gpubench.blocks.parts import (
+    NO_BREAK_SPACE,
+    Block,
+    Bullets,
+    Fact,
+    Facts,
+    Paragraph,
+    Part,
+    Table,
+    number,
+    table,
+    text,
+)
 from gpubench.interval import stacked
 from gpubench.labels import CONDITION_WORDS, SELLERS, gpus_of, price_of, pricing_words
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking, Row
 from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
 from gpubench.recommend.lines import (
+    BOTH,
     CHANCE,
     COST,
     Line,
@@ -24,7 +36,6 @@ from gpubench.recommend.lines import (
     what_of,
 )
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
 from gpubench.sections.words import in_stock_words, measured_facts, per_s_unit, per_usd_unit
 from gpubench.sentences import say
 from gpubench.units import (
@@ -69,17 +80,21 @@ def answer_table(ranking: Ranking) -> Table:
         text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
         text("Seller", _seller),
         *figures,
-        number(CHANCE, lambda line: " · ".join(map(stacked, line.chances))),
+        number(CHANCE, _chances),
     )
 
 
+def _chances(line: Line) -> str:
+    if len(line.chances) < 2:
+        return stacked("".join(line.chances))
+    return BOTH.join(line.chances).replace(" %", f"{NO_BREAK_SPACE}%")
+
+
 def _seller(line: Line) -> str:
-    """Return who sells it, and on a second line of which kind, where it is no company."""
     return stacked(seller(line.choice.offer)).removesuffix(f"\n{SELLERS['cloud']}")
 
 
 def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
-    """Set the ends of an interval on a second line, in few words: the answers stand on one screen."""
     return lambda line: stacked(words(line.choice.row)).replace(" to ", "\N{EN DASH}")
 
 
@@ -151,7 +166,7 @@ def _render(data: ReportData) -> Block:
     return Block(title="The answer", parts=parts, brief=parts)
 
 
-SECTION = Section(key="answer", render=_render, place=10)
+SECTIONS = {"answer": _render}
 
 
 # --- each answer in full -----------------------------------------------------------------------------------
@@ -173,7 +188,6 @@ def in_full(ranking: Ranking) -> Facts:
 
 
 def _in_full(choice: Choice, use: float | None) -> str:
-    """One offer: its price with label and age, memory, feed, and what to ask first."""
     row = choice.row
     read = dated(plain(choice.offer.price_date, 20), row.price_age_days)
     label, busy = _label(choice), "" if use is None else f", if busy {format_percent(use)}"
@@ -192,7 +206,6 @@ def _in_full(choice: Choice, use: float | None) -> str:
 
 
 def _label(choice: Choice) -> str:
-    """Return what sort of price it is: "list price", "spot price", "used"."""
     if choice.condition is PriceCondition.LIST and choice.offer.pricing is not Pricing.ON_DEMAND:
         return f"{pricing_words(choice.offer)} price"
     return CONDITION_WORDS[choice.condition]

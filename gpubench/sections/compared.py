@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
 from gpubench.effects import Effect, Result, effect, ratio
 from gpubench.interval import stacked
-from gpubench.models import Case, Measurement, TaskKind
+from gpubench.models import Case, TaskKind
 from gpubench.sections.data import ReportData, at_named_batches, newest, place, same
 from gpubench.sections.words import case_words, explained, kinds_words, rate_of, title_of, workload_name
 from gpubench.units import UNKNOWN, count, format_duration, format_number, plain
@@ -33,14 +33,13 @@ def devices(data: ReportData) -> list[Part]:
         rows,
         text("Case", lambda row: case_words(row[0].case)),
         text("Device", lambda row: plain(row[0].run.device.name or "unnamed device", 40)),
-        number("Samples/s, 95 % interval", lambda row: _throughput(row[0].measurement)),
+        number(
+            "Samples/s, 95 % interval",
+            lambda row: stacked(row[0].measurement.interval.words(row[0].measurement.digits)),
+        ),
         number("Against the first", lambda row: UNKNOWN if row[0] is row[1] else _against(*row)),
         text("Findings", lambda row: kinds_words(row[0].doubts)),
     )
-
-
-def _throughput(measurement: Measurement) -> str:
-    return stacked(measurement.interval.words(measurement.digits))
 
 
 def _against(one: Result, other: Result) -> str:
@@ -158,7 +157,6 @@ def _at_least_s(results: Sequence[Result]) -> float:
 
 
 def _factor(pair: CpuGpuPair) -> str:
-    """The factor, or why the two are not compared."""
     if pair.factor is None or not pair.equal:
         return UNKNOWN if pair.gpu is None else f"{UNKNOWN}\nbatches differ"
     return f"{UNKNOWN}\nflagged" if pair.factor.doubts else stacked(pair.factor.words)

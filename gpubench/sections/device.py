@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, number, table, text
+from gpubench.blocks.parts import Block, Bullets, Fact, Facts, Paragraph, Part, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.capability import best_products, datasheet_peak, datasheet_share
 from gpubench.models import DeviceProfile, Environment, GpuSpec, MicroResult
@@ -17,7 +16,6 @@ from gpubench.probe.backend import DeviceState, Host, ProbeReport, uuid_is_blank
 from gpubench.probe.health import limits
 from gpubench.probe.nvml import fp32_flops_per_s
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
 from gpubench.sections.words import kinds_words, memory_words
 from gpubench.specs import load_specs
 from gpubench.units import (
@@ -198,7 +196,6 @@ def micro(data: ReportData) -> list[Part]:
 
 
 def _telemetry(m: MicroResult) -> str:
-    """Mean power, lowest clock and clock event reasons, as far as they were read."""
     known = [
         "" if m.mean_power_w is None else f"{format_number(m.mean_power_w)} W",
         "" if m.sm_clock_min_hz is None else f"at least {format_si(m.sm_clock_min_hz, 'Hz')}",
@@ -213,7 +210,6 @@ def _operation(m: MicroResult) -> str:
 
 
 def _value(m: MicroResult) -> str:
-    """The value in a fitting multiple of its unit, digits as the interval allows."""
     if m.unit == "s":
         return stacked(m.interval.by(format_duration))
     step, prefix = next(((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if m.value >= s), (1.0, ""))
@@ -260,7 +256,6 @@ def machine(report: ProbeReport) -> Block:
 
 
 def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
-    """A device in a line, and one for each thing that limits it."""
     size = f"{format_bytes(device.memory_bytes)} memory"
     if device.is_cpu:
         bf16 = ", bf16" if "bf16" in (device.tensor_core_precisions or ()) else ""
@@ -287,7 +282,6 @@ def _gpus(alike: Sequence[_Seen]) -> list[Part]:
 
 
 def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) -> tuple[Fact, ...]:
-    """Where one GPU sits, what it does now, and what limits it."""
     place = f"{device.uuid or UNKNOWN} at PCI {device.pci_bus_id or UNKNOWN}"
     if device.uuid is not None and uuid_is_blank(device.uuid):
         place = f"all zeros: matched by PCI bus id {device.pci_bus_id or UNKNOWN}"
@@ -346,4 +340,4 @@ def _name(device: DeviceProfile) -> str:
     return plain(device.name or "unknown device")
 
 
-SECTION = Section(key="device", render=_render, place=20, heading="device")
+SECTIONS = {"device": _render}

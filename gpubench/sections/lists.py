@@ -35,17 +35,15 @@ def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
         number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
         number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
         text("Batches", known(lambda p: ", ".join(map(str, p.batches)))),
-        text("sample", known(_sample), optional=1),
+        text(
+            "sample", known(lambda p: f"{p.sample_unit} {' x '.join(map(str, p.sample_shape))}"), optional=1
+        ),
     )
 
 
 def has_counted_work(profile: WorkloadProfile) -> bool:
     """Whether its FLOPs are its work: an input pipeline interpolates and compares, which nobody counts."""
     return profile.parameters > 0
-
-
-def _sample(profile: WorkloadProfile) -> str:
-    return f"{profile.sample_unit} {' x '.join(map(str, profile.sample_shape))}"
 
 
 def _parameters(profile: WorkloadProfile) -> str:
@@ -59,7 +57,6 @@ def _parameters(profile: WorkloadProfile) -> str:
 
 
 def _short(parameters: int) -> str:
-    """A number of parameters as everybody names a large model's."""
     return f"{parameters / BILLION:.2f}B" if parameters >= BILLION else f"{parameters / 1e6:.1f}M"
 
 
@@ -116,7 +113,13 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             text("Pricing", lambda row: pricing_words(row.offer), 2),
             text("Kind", lambda row: row.offer.kind, 3),
             text("Price of", lambda row: show_price_date(row.offer.price_date), 4),
-            text("Age", _age, 1),
+            text(
+                "Age",
+                lambda row: (
+                    f"{row.price_age_days} days" + f", {row.freshness}" * (row.freshness != "current")
+                ),
+                optional=1,
+            ),
             text("Stock", _stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
         ),
         *(
@@ -124,10 +127,6 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             for number_, reason in enumerate(reasons, 1)
         ),
     ]
-
-
-def _age(row: ListedOffer) -> str:
-    return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
 
 
 def _stock(row: ListedOffer) -> str:

@@ -7,9 +7,8 @@ from itertools import cycle, groupby
 
 import msgspec
 
-from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SLATE, Look, Mark, dots, two_lines
-from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Part, number, table, text
+from gpubench.blocks.parts import Block, Cell, Charts, Figure, Paragraph, Part, number, table, text
 from gpubench.effects import (
     Effect,
     Result,
@@ -41,7 +40,7 @@ from gpubench.profile import load_profiles
 from gpubench.record.sharing import readings_by
 from gpubench.sections.compared import devices, processor
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section, unexplained
+from gpubench.sections.section import unexplained
 from gpubench.sections.words import (
     FINDINGS,
     explained,
@@ -93,7 +92,10 @@ def throughput(data: ReportData) -> list[Part]:
         "Every measured case on this device",
         results,
         text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
-        number("Throughput, 95 % interval", _throughput),
+        number(
+            "Throughput, 95 % interval",
+            lambda r: rate_of(r.measurement) + "\nof one process" * r.measurement.within_one_process,
+        ),
         number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
         number("Step", lambda r: format_duration(r.measurement.step_time_s)),
         number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
@@ -108,7 +110,6 @@ def throughput(data: ReportData) -> list[Part]:
 
 
 def _order(result: Result) -> tuple[object, ...]:
-    """By what results stand in a row: first by what a chart is of."""
     case = result.case
     return (
         case.workload,
@@ -125,7 +126,6 @@ def _order(result: Result) -> tuple[object, ...]:
 
 
 def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -> Figure:
-    """One workload: a row for each precision, batch, layout, job and recipe, a dot for each execution."""
     marks = []
     for r in group:
         case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
@@ -149,13 +149,8 @@ def _how(result: Result) -> str:
 
 
 def _shared(result: Result) -> str | None:
-    """How many others shared what they read of a case on this GPU."""
     key = result.run.device.gpu_key
     return None if key is None else readings_by(key, result.case)
-
-
-def _throughput(result: Result) -> str:
-    return rate_of(result.measurement) + ("\nof one process" * result.measurement.within_one_process)
 
 
 def _of_peak(result: Result) -> str:
@@ -217,7 +212,6 @@ def amp(data: ReportData) -> list[Part]:
 
 
 def _amp_sentence(pairs: Sequence[Effect]) -> str:
-    """The strongest gain, and how many cases lose."""
     sure = _sure(pairs)
     if not sure:
         return "No pairing was measured well enough to state a gain (see the findings)."
@@ -237,7 +231,6 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
 
 
 def _batches(pair: Effect) -> str:
-    """The batch of both, or of each."""
     if pair.of.case.batch_size == pair.to.case.batch_size:
         return pair.of.batch_words
     return f"{pair.of.batch_words}, against {pair.to.batch_words}"
@@ -262,7 +255,6 @@ def _amp_figure(pairs: Sequence[Effect]) -> Figure:
 
 
 def _sure(pairs: Sequence[Effect]) -> list[Effect]:
-    """The gains that are put into words: nothing speaks against either figure, and the interval is narrow."""
     return [pair for pair in pairs if not pair.doubts and _narrow(pair.interval)]
 
 
@@ -272,7 +264,6 @@ def _narrow(interval: Interval) -> bool:
 
 
 def _memory(pair: Effect) -> str:
-    """Peak of what tensors take under AMP over that of the baseline."""
     amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
     if pair.memory_ratio is None:
         return UNKNOWN
@@ -287,7 +278,6 @@ def _loss(pair: Effect) -> str:
 
 
 def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
-    """The gain of the heaviest workload; None where no gain is known."""
     known = _sure(against_fp32(pairs))
     return max(
         known, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value), default=None
@@ -394,16 +384,19 @@ def together(data: ReportData) -> list[Part]:
         pairs,
         text("Case", lambda p: f"{workload_name(p.of.case)}\n{p.of.case.precision.value} {_batch_each(p)}"),
         number("GPUs", lambda p: str(p.of.case.gpu_count)),
-        text("How", lambda p: _mode(p.of.case), optional=2),
+        text(
+            "How",
+            lambda p: (
+                p.of.case.parallel_mode.value
+                + f", {p.of.case.node_count} machines" * (p.of.case.node_count > 1)
+            ),
+            optional=2,
+        ),
         _RATE,
         _TIMES,
         number("Efficiency", lambda p: format_percent(p.value / p.of.case.gpu_count)),
         FINDINGS,
     )
-
-
-def _mode(case: Case) -> str:
-    return case.parallel_mode.value + (f", {case.node_count} machines" if case.node_count > 1 else "")
 
 
 def _batch_each(pair: Effect) -> str:
@@ -598,4 +591,4 @@ def _render(data: ReportData) -> Block | None:
     return Block(title="Throughput", finding=finding, parts=tuple(parts))
 
 
-SECTION = Section(key="measured", render=_render, place=30, heading="throughput")
+SECTIONS = {"measured": _render}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpubench.blocks.parts import Bullets, Column, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
-from gpubench.models import MemoryBasis, MemoryFit, MemoryNeed, MemoryParts, ParallelMode
+from gpubench.models import MemoryBasis, MemoryFit, MemoryNeed, ParallelMode
 from gpubench.predict.memory_answer import (
     MOST_NAMES,
     MemoryAnswer,
@@ -47,33 +47,52 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool, whole: bo
         )
         return
     for answer in answers:
-        yield Paragraph(text="\n".join(_does_it_fit(answer, by_name=by_name)))
-        yield Table(
-            caption=answer.label,
-            columns=(Column(title="Memory"), Column(title="Likely, and 95 %", numeric=True)),
-            rows=tuple(zip(FIGURES, _figures(answer.need), strict=True)),
-        )
-        whose = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
-        shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
-        words = f"{shared}{whose}{_rests_on(answer.need)}."
-        yield Paragraph(text=f"{words[0].upper()}{words[1:]}", tone="note")
-        yield _made_of("Of which, at the highest moment of the step", answer.need.parts)
-        if not (by_name or whole):
-            yield Paragraph(text="Every size of card: --table; one card, and what would help: --gpu NAME")
-            continue
-        yield _by_card("By size of card", answer, most=None if by_name else MOST_NAMES)
-        if by_name:
-            if fixes := [(card, fix) for card in answer.cards for fix in card.fixes]:
-                yield table(
-                    "What would help",
-                    fixes,
-                    text("Cards", lambda row: row[0].names(None)),
-                    text("Change", lambda row: row[1].what),
-                    text("Answer", lambda row: _verdict(row[1].fit)),
-                )
-            refused = [f"{gpu_name(x.gpu_key)}: no answer: {x.reason}" for x in answer.refused]
-            if remarks := (*refused, *(each.reason for each in answer.speed_untold)):
-                yield Bullets(items=tuple(remarks))
+        yield from _of_one(answer, by_name=by_name, whole=whole)
+
+
+def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Part]:
+    yield Paragraph(text="\n".join(_does_it_fit(answer, by_name=by_name)))
+    yield Table(
+        caption=answer.label,
+        columns=(Column(title="Memory"), Column(title="Likely, and 95 %", numeric=True)),
+        rows=tuple(zip(FIGURES, _figures(answer.need), strict=True)),
+    )
+    whose = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
+    shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
+    words = f"{shared}{whose}{_rests_on(answer.need)}."
+    yield Paragraph(text=f"{words[0].upper()}{words[1:]}", tone="note")
+    parts = answer.need.parts
+    yield table(
+        "Of which, at the highest moment of the step",
+        _PARTS,
+        text("Part", lambda part: part[0]),
+        number("Memory", lambda part: format_bytes(getattr(parts, part[1]))),
+        folded=True,
+    )
+    if not (by_name or whole):
+        yield Paragraph(text="Every size of card: --table; one card, and what would help: --gpu NAME")
+        return
+    most = None if by_name else MOST_NAMES
+    yield table(
+        "By size of card",
+        answer.cards,
+        text("Cards", lambda card: card.names(most)),
+        number("Largest batch", lambda card: card.fit.most_text()),
+        text("Answer", lambda card: _verdict(card.fit)),
+        folded=True,
+    )
+    if by_name:
+        if fixes := [(card, fix) for card in answer.cards for fix in card.fixes]:
+            yield table(
+                "What would help",
+                fixes,
+                text("Cards", lambda row: row[0].names(None)),
+                text("Change", lambda row: row[1].what),
+                text("Answer", lambda row: _verdict(row[1].fit)),
+            )
+        refused = [f"{gpu_name(x.gpu_key)}: no answer: {x.reason}" for x in answer.refused]
+        if remarks := (*refused, *(each.reason for each in answer.speed_untold)):
+            yield Bullets(items=tuple(remarks))
 
 
 def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
@@ -115,7 +134,6 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
 
 
 def _figures(need: MemoryNeed) -> tuple[str, str, str]:
-    """The three figures with their intervals, in the order of ``FIGURES``."""
     allocated, reserved, device = (f.by(format_bytes) for f in (need.allocated, need.reserved, need.device))
     return allocated, reserved, device
 
@@ -131,29 +149,7 @@ _PARTS = (
 )
 
 
-def _made_of(caption: str, parts: MemoryParts) -> Table:
-    return table(
-        caption,
-        _PARTS,
-        text("Part", lambda part: part[0]),
-        number("Memory", lambda part: format_bytes(getattr(parts, part[1]))),
-        folded=True,
-    )
-
-
-def _by_card(caption: str, answer: MemoryAnswer, most: int | None = MOST_NAMES) -> Table:
-    return table(
-        caption,
-        answer.cards,
-        text("Cards", lambda card: card.names(most)),
-        number("Largest batch", lambda card: card.fit.most_text()),
-        text("Answer", lambda card: _verdict(card.fit)),
-        folded=True,
-    )
-
-
 def _verdict(fit: MemoryFit) -> str:
-    """The verdict, and below it the need and what the card has."""
     return f"{fit.verdict_text()}\n{fit.needs_text()}"
 
 

@@ -6,25 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import (
-    Bullets,
-    Cell,
-    Column,
-    Paragraph,
-    Part,
-    Table,
-    number,
-    table,
-    text,
-)
+from gpubench.blocks.parts import Block, Bullets, Cell, Column, Paragraph, Part, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, TelemetrySample
 from gpubench.record.figures import cold_costs, spread
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
 from gpubench.sections.words import IN_USE, RESERVED, case_words, moment_words
 from gpubench.spread import PARTS
 from gpubench.units import (
@@ -121,7 +109,6 @@ def _run_facts(run: Run) -> dict[str, str]:
 
 
 def _end(run: Run) -> str:
-    """When the run came to its end; of one that did not, how to go on."""
     if run.finished_at is not None and not run.interrupted:
         return moment_words(run.finished_at)
     end = f"interrupted {moment_words(run.finished_at)}" if run.finished_at else "not finished"
@@ -133,7 +120,6 @@ def _text(value: str | None) -> str:
 
 
 def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
-    """Every finding by its kind, with where it was seen."""
     seen: dict[FindingKind, list[tuple[Finding, str]]] = {}
     runs = data.used_runs or data.device_runs[:1]
     for place, findings in (
@@ -156,8 +142,16 @@ def _brief(data: ReportData) -> tuple[Part, ...]:
         said.append(describe(worst, None if place == "the run" else f"{several}{place}"))
     paid = cold_costs(result.measurement for result in data.results)
     costs = ", ".join(f"{name.replace('_', ' ')} {_range(*ends)}" for name, ends in paid.items())
+    failures = table(
+        "Tried and not measured",
+        data.failures,
+        text("Case", lambda r: case_words(r.case)),
+        text("Status", lambda r: r.measurement.status.value.replace("_", " ")),
+        text("Reason", lambda r: plain(r.measurement.reason or "no reason was stored", 300)),
+        marks=tuple("bad" for _ in data.failures),
+    )
     return (
-        *((_failures_table(data.failures),) if data.failures else ()),
+        *((failures,) if data.failures else ()),
         *((Bullets(items=tuple(plain(line, 400) for line in said)),) if said else ()),
         *((Paragraph(text=f"Paid once, apart from the steps: {costs}."),) if costs else ()),
     )
@@ -181,7 +175,6 @@ def _rounds_table(results: Sequence[Result]) -> Table:
 
 
 def _rounds(m: Measurement) -> str:
-    """How many rounds of how many steps, and the time of all."""
     rounds = [each for launch in m.launches for each in launch.accepted]
     steps = sorted({each.steps for each in rounds})
     between = " to ".join(map(str, dict.fromkeys((*steps[:1], *steps[-1:])))) or UNKNOWN
@@ -207,7 +200,6 @@ def _half_width(m: Measurement, name: str) -> str:
 
 
 def _telemetry_table(results: Sequence[Result]) -> list[Part]:
-    """Clock, power, temperature and energy of the cases whose rounds were watched."""
     watched = [
         result.measurement
         for result in results
@@ -268,15 +260,4 @@ def _switches(launches: tuple[Launch, ...]) -> str:
     return (states.pop() if len(states) == 1 else "differs between launches") if states else UNKNOWN
 
 
-def _failures_table(failures: Sequence[Result]) -> Table:
-    return table(
-        "Tried and not measured",
-        failures,
-        text("Case", lambda r: case_words(r.case)),
-        text("Status", lambda r: r.measurement.status.value.replace("_", " ")),
-        text("Reason", lambda r: plain(r.measurement.reason or "no reason was stored", 300)),
-        marks=tuple("bad" for _ in failures),
-    )
-
-
-SECTION = Section(key="method", render=_render, place=170, heading="method")
+SECTIONS = {"method": _render}

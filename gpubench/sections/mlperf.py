@@ -78,7 +78,7 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
     return table(
         "MLPerf Training: minutes to the stated quality",
         runs,
-        text("Benchmark", _benchmark),
+        text("Benchmark", lambda p: p.run.benchmark.replace("_", " ")),
         text("GPUs", lambda p: gpus(p.run.gpu_key, p.run.gpus)),
         number("Minutes", lambda p: format_number(p.run.minutes)),
         number("Runs", lambda p: str(p.run.runs), optional=3),
@@ -87,10 +87,6 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
         number("Cost of a run", lambda p: format_usd(p.usd)),
         text("At the price of", _priced_at, optional=1),
     )
-
-
-def _benchmark(one: PricedRun) -> str:
-    return one.run.benchmark.replace("_", " ")
 
 
 def _priced_at(one: PricedRun) -> str:

@@ -1,24 +1,120 @@
-"""Prices with their dates: whose, how many, how old. A price without a date is worthless."""
+"""Prices with their dates, owning against renting, and what is doubtful in the specification rows used."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from statistics import median_high
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, number, table, text
-from gpubench.labels import PRICING_WORDS
-from gpubench.models import Pricing, Row
-from gpubench.offers.dates import STALE_AFTER_DAYS, freshness
+from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Paragraph, Table, number, table, text
+from gpubench.interval import stacked
+from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpu_name, gpus_of
+from gpubench.models import BuyOrRent, PriceCondition, Pricing, Row
+from gpubench.offers.dates import STALE_AFTER_DAYS, freshness, show_price_date
+from gpubench.recommend.choice import best_of_each_gpu
+from gpubench.recommend.owning import assumed_of, must_work, payback
 from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
-from gpubench.units import UNKNOWN, count, listing, plain
+from gpubench.units import UNKNOWN, count, format_number, format_price, format_usd, listing, plain
+
+MOST_ROWS = 12
+_OWN = "`gpubench rank --have` takes your own figures."
+_VERDICTS = {
+    "buy": "buying is the cheaper over the whole range of assumptions.",
+    "depends": "it depends on how many hours the card works.",
+    "rent": "renting is the cheaper over the whole range of assumptions.",
+}
+
+
+def _owning(data: ReportData) -> Block | None:
+    decisions = data.buy_or_rent[:MOST_ROWS]
+    if not decisions:
+        return None
+    assumed, best = listing(assumed_of(decisions)), _best(data)
+    note = Paragraph(text=f"Assumed, because it was not given: {assumed}. {_OWN}", tone="note")
+    caption = (
+        "Below 1 owning is the cheaper. The line spans resale, the share of hours at work, the price of "
+        "energy, and the interval of its speed. An owned card costs most while it idles; a rented one is "
+        "handed back."
+    )
+    shown, notes = _table(decisions), (note,) if assumed else ()
+    figure = dots(
+        [_mark(each) for each in decisions],
+        {None: Look(name="owned", color=BLUE)},
+        "cost of owning over renting the same work",
+        "Dot chart of the cost of an hour of work, owned against rented",
+        line_at=1.0,
+    )
+    chart = Charts(figures=(figure,), twin=shown, caption=caption)
+    brief = (shown, *(Paragraph(text=each) for each in best), *notes)
+    return Block(
+        title="Buy or rent",
+        brief=brief,
+        parts=(Paragraph(text=" ".join((*best, *_verdicts(decisions)))), chart, *notes),
+    )
+
+
+def _best(data: ReportData) -> list[str]:
+    if data.ranking is None or data.ranking.max_purchase_usd is None:
+        return []
+    best: dict[PriceCondition, BuyOrRent] = {}
+    for each in data.ranking.buy_or_rent:
+        best.setdefault(each.condition, each)
+    named = (
+        f"{gpus_of(each)} ({CONDITION_WORDS[each.condition]}, {show_price_date(each.price_date)}) for "
+        f"{format_price(each.purchase_usd)}"
+        for each in best.values()
+    )
+    return [f"Best within {format_price(data.ranking.max_purchase_usd)}: {'; '.join(named)}."]
+
+
+def _verdicts(decisions: Sequence[BuyOrRent]) -> Iterator[str]:
+    by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
+    for verdict, words in _VERDICTS.items():
+        names = dict.fromkeys(gpus_of(each) for each in by_the_hour if each.verdict == verdict)
+        if names:
+            yield f"{listing(names, most=3)}: {words}"
+
+
+def _mark(each: BuyOrRent) -> Mark:
+    owned, rented = each.hourly_usd.by(format_usd), format_usd(each.equivalent_usd_per_hour)
+    return Mark(
+        row=two_lines(gpus_of(each), f"{format_price(each.purchase_usd)} to buy"),
+        interval=each.hourly_usd.over(each.equivalent_usd_per_hour),
+        hover=f"owned {owned}, rented {rented}",
+        told=f"{gpus_of(each)} {owned} against {rented}",
+    )
+
+
+def _table(decisions: Sequence[BuyOrRent]) -> Table:
+    return table(
+        "Owning against renting the same work",
+        decisions,
+        text("Card", lambda each: f"{gpus_of(each)}\n{plain(each.instance, 60)}"),
+        number(
+            "Price", lambda each: f"{format_price(each.purchase_usd)}\n{show_price_date(each.price_date)}", 1
+        ),
+        number("Hour of work, owned", lambda each: stacked(each.hourly_usd.by(format_usd))),
+        text("Against", lambda each: f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"),
+        number("The same work, rented", lambda each: format_usd(each.equivalent_usd_per_hour)),
+        number("Hours of work to pay", _hours_to_pay, 2),
+        text("Must work", lambda each: stacked(must_work(each))),
+        text("Payback", payback),
+        text("Verdict", lambda each: each.verdict),
+    )
+
+
+def _hours_to_pay(each: BuyOrRent) -> str:
+    hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
+    likely, low, high = ("never" if h is None else f"{format_number(h, 2)} h" for h in hours)
+    return likely if likely == low == high else f"{likely}\n{low} to {high}"
+
 
 _MOST_LETTERS_OF_SOURCE = 300
 """A source is told whole, with its license, since some ask to be named; yet no stranger fills a page."""
 
 
-def _render(data: ReportData) -> Block | None:
+def _prices(data: ReportData) -> Block | None:
     ranked = () if data.ranking is None else data.ranking.rows
     by_provider: defaultdict[str, list[Row]] = defaultdict(list)
     for row in sorted(ranked, key=lambda row: (row.price_age_days is None, row.price_age_days or 0)):
@@ -59,4 +155,32 @@ def _ages(rows: list[Row]) -> list[int]:
     return [row.price_age_days for row in rows if row.price_age_days is not None]
 
 
-SECTION = Section(key="prices", render=_render, place=180, heading="prices")
+def _footnotes(data: ReportData) -> Block | None:
+    keys = [] if data.spec is None else [data.spec.key]
+    if data.ranking is not None:  # and those behind the chart of offers
+        keys += [row.offer.gpu_key for row in best_of_each_gpu(data.ranking.rows)]
+    doubtful = [data.specs[key] for key in dict.fromkeys(keys) if key in data.specs and data.specs[key].doubt]
+    if not doubtful:
+        return None
+    return Block(
+        title="Footnotes to the data sheets",
+        parts=(
+            Paragraph(
+                text=(
+                    "Predictions start from data-sheet figures: dense rates with FP32 accumulation. "
+                    "Where sources disagree, the row says so."
+                )
+            ),
+            table(
+                "Where the sources of a specification disagree",
+                doubtful,
+                text("GPU", lambda spec: gpu_name(spec.key)),
+                text("What is uncertain", lambda spec: plain(spec.doubt or "", 400)),
+                text("Source of the row", lambda spec: plain(spec.source, 300)),
+                folded=True,
+            ),
+        ),
+    )
+
+
+SECTIONS = {"owning": _owning, "prices": _prices, "footnotes": _footnotes}

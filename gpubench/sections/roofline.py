@@ -8,7 +8,6 @@ from functools import cache
 from itertools import cycle
 from typing import Any
 
-from gpubench.blocks.block import Block
 from gpubench.blocks.charts import (
     BLUE,
     GREEN,
@@ -22,15 +21,14 @@ from gpubench.blocks.charts import (
     label,
     log_axis,
 )
-from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.measure.capability import peak_flops_per_s
 from gpubench.models import DeviceProfile, Precision, TaskKind
 from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData, at_named_batches
-from gpubench.sections.section import Section
-from gpubench.sections.words import case_words
+from gpubench.sections.words import case_words, workload_name
 from gpubench.units import format_number, format_percent, format_si
 
 TERA = 1e12
@@ -85,7 +83,6 @@ def points_of(data: ReportData) -> tuple[Point, ...]:
 
 
 def _bandwidth(data: ReportData) -> float | None:
-    """Bytes of the memory a second, as the driver or the data sheet says."""
     told = None if data.device is None else data.device.memory_bandwidth_bytes_per_s
     return told or (None if data.spec is None else data.spec.memory_bandwidth_bytes_per_s)
 
@@ -134,6 +131,7 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
         peak = peak_flops_per_s(device, precision)
         if peak is not None and any(point.result.case.precision is precision for point in points):
             roofs.setdefault(peak, []).append(precision.value)
+    named = {p.result.case.workload: p for p in sorted(points, key=lambda p: p.rate)}.values()
     traces: list[dict[str, Any]] = []
     for peak, names in roofs.items():
         xs = [left, min(max(peak / bandwidth, left), right), right]
@@ -147,8 +145,10 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
     for precision, look in LOOKS.items():
         if found := [point for point in points if point.result.case.precision is precision]:
             traces.append({
-                "type": "scatter", "mode": "markers", "name": label(look.name),
+                "type": "scatter", "mode": "markers+text", "name": label(look.name),
                 "x": [point.intensity for point in found], "y": [point.rate / TERA for point in found],
+                "text": [label(workload_name(p.result.case)) if p in named else "" for p in found],
+                "textposition": "bottom center", "textfont": {"size": 11, "color": QUIET},
                 "marker": {"color": look.color, "symbol": look.symbol, "size": 10},
                 "hovertext": [
                     f"{label(case_words(point.result.case), 90)}<br>{format_si(point.rate, 'FLOP/s')}"
@@ -172,4 +172,4 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
     )
 
 
-SECTION = Section(key="roofline", render=_render, place=55, heading="roofline")
+SECTIONS = {"roofline": _render}

@@ -1,16 +1,13 @@
-"""What a section is, and which there are: every module here that has a ``SECTION``."""
+"""What a section is, and which there are, each in the ``SECTIONS`` of its module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
 
-from gpubench import sections as room
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, Part
+from gpubench.blocks.parts import Block, Paragraph, Part
 from gpubench.sections.data import ReportData
 
 HEADINGS = {
@@ -23,6 +20,21 @@ HEADINGS = {
 }
 """The headings below the answer, in their order."""
 
+PLACES: Mapping[str, tuple[str, str | None]] = {
+    "answer": ("answer", None),
+    "device": ("device", "device"),
+    "value": ("value", None),
+    "measured": ("measured", "throughput"),
+    "roofline": ("roofline", "roofline"),
+    "owning": ("prices", "prices"),
+    "evidence": ("prediction", "accuracy"),
+    "prediction": ("prediction", "accuracy"),
+    "method": ("method", "method"),
+    "prices": ("prices", "prices"),
+    "footnotes": ("prices", "prices"),
+}
+"""The sections in their order: the module that each is in, and the heading that it stands under."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
@@ -31,19 +43,25 @@ class Section:
     Attributes:
         key: Letters, digits and hyphens; the section's address on the page.
         render: Gives the block, or None where there is nothing to say.
-        place: Where it stands, the smallest first.
         heading: Which of ``HEADINGS`` it stands under on the page; None where the page has it in its answer.
     """
 
     key: str
     render: Callable[[ReportData], Block | None] = field(repr=False)
-    place: int = 0
     heading: str | None = None
 
 
+@cache
+def section_of(key: str) -> Section:
+    """Return a section; no module but its own is imported."""
+    module, heading = PLACES[key]
+    render = import_module(f"gpubench.sections.{module}").SECTIONS[key]
+    return Section(key=key, heading=heading, render=render)
+
+
 def brief(data: ReportData, *keys: str) -> list[Part]:
-    """Return what a terminal shows of some of the page's sections; no other module is imported."""
-    found = (import_module(f"{room.__name__}.{key}").SECTION.render(data) for key in keys)
+    """Return what a terminal shows of some of the page's sections."""
+    found = (section_of(key).render(data) for key in keys)
     return [part for block in found if block is not None for part in block.brief]
 
 
@@ -52,9 +70,6 @@ def unexplained(parts: Iterable[Part]) -> list[Part]:
     return [part for part in parts if not (isinstance(part, Paragraph) and part.tone == "note")]
 
 
-@cache
 def own_sections() -> tuple[Section, ...]:
-    """Every section in a module of this package, in their order."""
-    modules = (import_module(f"{room.__name__}.{found.name}") for found in iter_modules(room.__path__))
-    found = [module.SECTION for module in modules if hasattr(module, "SECTION")]
-    return tuple(sorted(found, key=lambda section: section.place))
+    """Return every section, in their order."""
+    return tuple(map(section_of, PLACES))

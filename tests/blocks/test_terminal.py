@@ -8,8 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.blocks.block import Block, as_html
-from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import (
+    Block,
+    Bullets,
+    Column,
+    Fact,
+    Facts,
+    Paragraph,
+    Table,
+    as_html,
+    number,
+    table,
+    text,
+)
 from gpubench.blocks.terminal import fitted, show
 
 WORDS = st.text(alphabet="abcdefgh -_", min_size=1, max_size=40).map(str.strip).filter(bool)

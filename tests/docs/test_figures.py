@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import pytest
+from decode_fit import decode_fit
 from memory_cases import Held, own_readings
 from memory_scores import (
     ReservedOutcome,
@@ -22,9 +24,9 @@ from memory_scores import (
 )
 
 from gpubench.models import CardClass, Execution, Precision
-from gpubench.predict.decode import decode_fit
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.profile.memory_figures import FIXED_BYTES
+from gpubench.sections.prediction import REGRET, REGRET_SETTINGS
 from gpubench.units import GIB, MIB
 from tools.make import load_readings
 
@@ -282,3 +284,10 @@ def test_a_figure_is_the_same_on_every_page_that_states_it(what: str) -> None:
     for page in pages.split():
         text = (DOCS / page).read_text(encoding="utf-8")
         assert " ".join(words.split()) in " ".join(text.split()), page
+
+
+def test_the_page_says_what_a_choice_costs_as_the_page_of_choices_does():
+    text = (DOCS / "decision.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| gpubench \|(.+)\|$", text, re.MULTILINE)
+    settings, mean_usd = re.match(r" (\d+): ([\d.]+) /", row.split("|")[3]).groups()
+    assert (int(settings), float(mean_usd) / 100) == (REGRET_SETTINGS, pytest.approx(REGRET))

@@ -13,8 +13,8 @@ from report import samples
 from torch import nn
 
 from gpubench import effects
-from gpubench.blocks.block import Block
 from gpubench.blocks.markdown import as_markdown
+from gpubench.blocks.parts import Block
 from gpubench.discovery import load_workload
 from gpubench.measure import guards, quantize
 from gpubench.measure.capability import why_no_precision, why_not_for_task

@@ -12,7 +12,7 @@ from command import here
 
 from gpubench import rank
 from gpubench.cli.verbs.offers import list_
-from gpubench.models.choice import Source
+from gpubench.models.ranking import Source
 from gpubench.offers import quotes
 from gpubench.offers.refresh import import_offers
 from gpubench.offers.request import OffersRequest

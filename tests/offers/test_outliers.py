@@ -239,3 +239,12 @@ def test_where_another_asks_as_much_for_a_gpu_the_price_of_one_alone_is_the_odd_
     rows = [of_acme(20.0, gpu_count=n, instance=f"x{n}") for n in (1, 8)]
     prices, _ = asked(*rows, of_acme(2.4, **OTHER), origins=["a table", "a table", "b table"])
     assert prices.doubt(rows[1]) is None
+
+
+@pytest.mark.parametrize(("kind", "believed"), [("marketplace", False), ("vm", True)])
+def test_a_host_does_not_bear_out_a_companys_price_that_is_no_higher_for_more_gpus(kind, believed):
+    """2.50 USD for one and for four: 0.625 a GPU-hour, near which a host asks, or a company."""
+    rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}", kind="vm") for n in (1, 4)]
+    other = of_acme(0.7, **OTHER, kind=kind)
+    prices, _ = asked(*rows, other, origins=["a table", "a table", "b table"])
+    assert (prices.doubt(rows[1]) is None) == believed

@@ -35,6 +35,15 @@ HEAD = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h"
         ("B200 192GB", "nvidia-b200-sxm-180gb"),
         ("GB200 NVL72", "nvidia-gb200-186gb"),
         ("5090", "nvidia-geforce-rtx-5090-32gb"),
+        ("A100 SXM 80", "nvidia-a100-sxm-80gb"),
+        ("V100 SXM2 32", "nvidia-tesla-v100-sxm2-32gb"),
+        ("GTX 1080 8", "nvidia-geforce-gtx-1080-8gb"),
+        ("A10 Tensor Core GPU 24GB GDDR6", "nvidia-a10-24gb"),
+        ("RTX 4090 24 GB GDDR6X", "nvidia-geforce-rtx-4090-24gb"),
+        ("A100 80 GB HBM2e", "nvidia-a100-unstated-80gb"),
+        ("H100 80 GB HBM3 (SXM)", "nvidia-h100-sxm-80gb"),
+        ("H100 HBM3 80 GB", "nvidia-h100-sxm-80gb"),
+        ("GH200 Grace Hopper Superchip 96 GB", "nvidia-gh200-96gb"),
     ],
 )
 def test_a_size_and_a_qualifier_beside_a_name_and_words_in_any_order(name, key):
@@ -52,6 +61,10 @@ def test_a_size_and_a_qualifier_beside_a_name_and_words_in_any_order(name, key):
         "gpu",
         "16GB",
         "6000",
+        "T4 24",
+        "A100 SXM 64",
+        "8 A100 SXM 80",
+        "L40S-48Q",
     ],
 )
 def test_another_size_a_part_of_a_card_and_no_name_at_all_are_none(name):
@@ -76,6 +89,41 @@ def test_a_family_is_ambiguous_with_its_keys_and_a_column_of_memory_tells(tmp_pa
     assert "can be any of nvidia-a800-" in other
 
 
+def test_a_number_of_gpus_beside_their_name_is_that_of_the_column_or_no_name(tmp_path):
+    path = tmp_path / "t.csv"
+    names = [
+        ("8x A100 SXM 80GB", 8),
+        ("1x L4", 1),
+        ("RTX 4090 x2", 2),
+        ("H100x8", 8),
+        ("8x A100 SXM 80GB", 1),
+    ]
+    path.write_text("\n".join([HEAD, *(f"acme,i{n},{name},{n},2026-11-20,{n}" for name, n in names)]))
+    table = read_own(path)
+    assert [(o.gpu_key, o.gpu_count) for o in table.offers] == [
+        ("nvidia-a100-sxm-80gb", 8),
+        ("nvidia-l4-24gb", 1),
+        ("nvidia-geforce-rtx-4090-24gb", 2),
+        ("nvidia-h100-unstated-80gb", 8),
+    ]
+    assert [reason for _, reason in table.set_aside] == [
+        "GPU '8x A100 SXM 80GB' is unknown: name it by its key, of those that gpubench list --gpus shows"
+    ]
+
+
+def test_machines_of_one_name_or_of_none_are_each_kept(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = ("pool,A100 SXM 80GB,1,2026-11-20,2", "pool,A100 SXM 80GB,8,2026-11-20,16", "pool,L4,1,2026-11-20,0.5",
+            ",T4,1,2026-11-20,0.2", ",L4,1,2026-11-20,0.6", "pool,L4,1,2026-11-20,0.7")  # fmt: skip
+    path.write_text("\n".join([HEAD, *(f"acme,{row}" for row in rows)]))
+    table = read_own(path)
+    assert [o.instance for o in table.offers] == [
+        "pool", "pool (8x A100 SXM 80GB)", "pool (1x L4)", "T4", "L4",
+    ]  # fmt: skip
+    ((_, reason),) = table.set_aside
+    assert "second on demand price" in reason
+
+
 def test_dollars_may_be_marked_on_either_side_and_euros_not_as_dollars(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
@@ -98,6 +146,12 @@ def test_a_comma_parts_decimals_where_semicolons_part_cells(tmp_path):
     (offer,) = read_own(path).offers
     assert offer.price_usd_per_hour == Decimal("0.408") * Decimal("1.16")
     assert offer.note.startswith("one, or two")
+
+
+def test_tabs_may_part_cells(tmp_path):
+    path = tmp_path / "t.tsv"
+    path.write_text(f"{HEAD}\nacme,a,T4,1,2026-11-01,0.40".replace(",", "\t"))
+    assert [o.price_usd_per_hour for o in read_own(path).offers] == [Decimal("0.40")]
 
 
 @pytest.mark.parametrize("value", [True, [1, 2], {"a": 1}, None, 3.5, "blue"])

@@ -72,6 +72,17 @@ ROWS_OF = {
 """Of each source that reads JSON: one page of its answer, where its rows lie there, and the field of a price."""
 
 
+KEYS = ("LAMBDA_API_KEY",)
+"""Variables without which a source of ``ROWS_OF`` asks nothing."""
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """Every key that a source of ``ROWS_OF`` needs."""
+    for each in KEYS:
+        monkeypatch.setenv(each, "k")
+
+
 def gpuhunt_of(catalog):
     """gpuhunt's catalog of one cloud."""
     return next(source for source in GPUHUNT if source.name == f"gpuhunt-{catalog}")
@@ -399,8 +410,8 @@ def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
     "body",
     [b"", b"<html>", b"{", b"[]", b"null", b'{"Items": 3, "offers": 3, "data": 3}', b"[" * 100_000, b"\xff", b'{"offers": [{"dph_total": NaN}]}'],
 )  # fmt: skip
-def test_an_altered_answer_is_one_line_and_names_the_provider(monkeypatch, source, body):
-    monkeypatch.setenv("LAMBDA_API_KEY", "k")
+@pytest.mark.usefixtures("keys")
+def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
     with pytest.raises(SourceError, match=rf"(?i){source.name}.*shape") as caught:
         offers(source, Replay(body))
     assert "\n" not in str(caught.value)
@@ -425,6 +436,18 @@ def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_r
     assert all("gpurentalprices.com, CC BY 4.0" in o.source for o in table.offers)
     assert replay.asked == [{"url": gpurentalprices.URL, "params": None, "body": None, "headers": None}]
     assert _claims(gpurentalprices.SOURCE, replay) == (), "what it does not list may be rented all the same"
+
+
+def test_a_cloud_that_gets_a_source_of_its_own_is_no_longer_read_in_the_ledger(monkeypatch):
+    """Both would name its machines in their own ways, and each offer would stand there twice."""
+    clouds = {
+        offer.provider for offer in offers(gpurentalprices.SOURCE, Replay("gpurentalprices.json")).offers
+    }
+    assert "hyperstack" in clouds
+    its_own = Source("hyperstack-book", "hyperstack", refuse)
+    monkeypatch.setattr(gpurentalprices, "own_sources", lambda: (its_own,))
+    left = {offer.provider for offer in offers(gpurentalprices.SOURCE, Replay("gpurentalprices.json")).offers}
+    assert left == clouds - {"hyperstack"}
 
 
 # --- gpuhunt ----------------------------------------------------------------------------------------------
@@ -618,11 +641,12 @@ def _spoiled(row, field, how):
 
 @pytest.mark.parametrize("how", ["string", "list", "object", "missing", "no object"])
 @pytest.mark.parametrize("name", ROWS_OF)
-def test_one_bad_row_costs_no_other_and_is_counted(monkeypatch, name, how):
-    monkeypatch.setenv("LAMBDA_API_KEY", "k")
+@pytest.mark.usefixtures("keys")
+def test_one_bad_row_costs_no_other_and_is_counted(name, how):
     source, file, rows_of, field = ROWS_OF[name]
     answer = json.loads((ANSWERS / file).read_text())
-    answer.pop("NextPageLink", None)
+    if isinstance(answer, dict):
+        answer.pop("NextPageLink", None)
     whole = sort_quotes(source.fetch(Replay(json.dumps(answer).encode())), NOW)
     rows = rows_of(answer)
     if isinstance(rows, dict):

@@ -5,10 +5,17 @@ from __future__ import annotations
 from statistics import mean
 
 import pytest
+from decode_fit import decode_fit, decode_readings
 
 from gpubench.models import DecodeWork
-from gpubench.predict.decode import decode_fit, decode_readings, token_time
+from gpubench.predict.decode import BANDWIDTH_SHARE, FIXED_S, HALF_WIDTH, token_time
 from gpubench.specs import load_specs, require_spec
+
+
+def test_the_shipped_numbers_are_those_of_the_fit():
+    fit = decode_fit()
+    shipped = (BANDWIDTH_SHARE, FIXED_S, HALF_WIDTH)
+    assert shipped == pytest.approx((fit.share, fit.fixed_s, fit.half_width), rel=1e-9)
 
 
 def test_left_out_gpus_are_within_a_fifth_in_the_mean():

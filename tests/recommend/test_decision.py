@@ -18,7 +18,7 @@ from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.lines import headline
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import RankRequest
-from gpubench.sections.offer_table import rank_words
+from gpubench.sections.value import rank_words
 
 from .builders import (
     A100,

@@ -144,7 +144,7 @@ def test_marks_that_no_row_has_are_not_explained_because_a_note_of_a_provider_is
     offer = msgspec.structs.replace(found.rows[0].offer, note="a=b, not dominated")
     row = msgspec.structs.replace(found.rows[0], offer=offer, tie=False, pareto=False)
     data = of_ranking(msgspec.structs.replace(found, rows=(row,)))
-    (below,) = (part for part in value.SECTION.render(data).brief if isinstance(part, Bullets))
+    (below,) = (part for part in value.SECTIONS["value"](data).brief if isinstance(part, Bullets))
     assert not [item for item in below.items if item.startswith(("=:", "not dominated:"))]
 
 

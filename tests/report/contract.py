@@ -10,9 +10,8 @@ from typing import Any
 
 from plotly import graph_objects
 
-from gpubench.blocks.block import Block
 from gpubench.blocks.markdown import escape
-from gpubench.blocks.parts import Bullets, Charts, Facts, Paragraph, Table, printable
+from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table, printable
 from gpubench.report.page import render
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section

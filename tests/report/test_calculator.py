@@ -402,6 +402,13 @@ def test_nothing_runs_off_the_plot(opened):
         assert outside == []
 
 
+def test_no_dot_hides_what_an_answer_is_called(opened):
+    """On a phone there may be no free place for its name."""
+    page = opened(viewport={"width": 390, "height": 800})
+    last = "all => all.slice(-3).map(e => [e.tagName, e.classList.contains('answer'), getComputedStyle(e).pointerEvents])"
+    assert page.eval_on_selector_all("#hero > *", last) == [["text", True, "none"]] * 3
+
+
 def assert_told_alike(still, answered):
     """The same words; the script has six digits of each figure, so that a last digit may round the other way."""
     number = re.compile(r"\d+(?:\.\d+)?")

@@ -15,9 +15,8 @@ import pytest
 
 import gpubench.report
 from gpubench.blocks import charts
-from gpubench.blocks.block import Block
 from gpubench.blocks.charts import PALETTE
-from gpubench.blocks.parts import Paragraph
+from gpubench.blocks.parts import Block, Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.export import REPORT_VERSION
 from gpubench.report.page import render, report

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Facts, Paragraph, Table
+from gpubench.blocks.parts import Block, Bullets, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
 from gpubench.models import Execution, Precision, Status
 from gpubench.recommend.choice import best_of_each_gpu

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from report import samples
 from report.test_sections import block_of
 
-from gpubench.blocks.block import Block, as_html
 from gpubench.blocks.markdown import as_markdown
+from gpubench.blocks.parts import Block, as_html
 from gpubench.blocks.terminal import show
 from gpubench.findings import INFORMATIVE, Finding, FindingKind
 from gpubench.interval import Interval

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from predict.runs import run_of
 
+from gpubench import files
 from gpubench.models import Case, Execution, Framework, TaskKind
 from gpubench.predict.calibration import load_calibration, own_calibration_path
 from gpubench.predict.estimate import estimate
@@ -15,7 +16,7 @@ from gpubench.predict.roofline import take
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from tools import calibrate as room
-from tools.calibrate import encode, own_table
+from tools.calibrate import own_table
 from tools.published import fitted_on
 
 H200, T4 = "nvidia-h200-sxm-141gb", "nvidia-tesla-t4-16gb"
@@ -63,7 +64,7 @@ def test_own_runs_join_as_cells_and_teach_about_the_card(few_rows, vgg16, plain)
     assert plain.inputs["own runs"] != faster.inputs["own runs"]
     assert faster.train.rows == few_rows + 2
     assert np.sum(faster.train.ratio.deviations["Turing"]) > np.sum(plain.train.ratio.deviations["Turing"])
-    assert encode(faster) == encode(room.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20"))
+    assert faster == room.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20")
 
 
 def test_cpu_eager_and_inference_runs_join_nothing(vgg16):
@@ -85,7 +86,9 @@ def test_the_users_own_calibration_is_in_force_once_it_is_written(plain):
     try:
         path = own_calibration_path()
         path.parent.mkdir(parents=True)
-        path.write_bytes(encode(msgspec.structs.replace(plain, fitted="2031-01-01")))
+        path.write_bytes(
+            files.table_json(msgspec.structs.replace(plain, fitted="2031-01-01"), order="sorted")
+        )
         load_calibration.cache_clear()
         assert load_calibration().fitted == "2031-01-01"
         load_calibration.cache_clear()

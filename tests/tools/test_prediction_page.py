@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ from statistics import fmean, median
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
+from decode_fit import decode_readings
 from scipy.stats import binomtest
 
 from gpubench.folders import data_rows
 from gpubench.models import Estimate, Execution, Precision, Status, TaskKind
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.decode import decode_readings
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, question_of
 from gpubench.predict.scaling import SHARES, scaling
@@ -323,6 +325,24 @@ def headline() -> Iterator[str]:
     assert document()["heaviest_source"]["harness"] == "lambda-pytorch"
     assert document()["heaviest_source"]["share"] == pytest.approx(1 / 3, abs=0.03)
     yield "a third of the votes is lambda-pytorch's"
+    differences = between_harnesses(found)
+    middle = percent(median(differences), 1)
+    yield f"{len(differences)} ratios that two harnesses have read differ by {percent(fmean(differences), 1)} / {middle} %"
+
+
+def between_harnesses(found: Outcome) -> list[float]:
+    """How far the ratio of two GPUs differs from one harness to another, at equal model and precision.
+
+    Each harness has the median of its batches; each two harnesses count once.
+    """
+    table, x, y = found.table, found.pairs.x, found.pairs.y
+    per_sample = table.log_seconds - np.log(table.batch)
+    keys = ("model", "precision", "own", "target", "harness")
+    columns = (table.base_model[y], table.precision[y], table.gpu_key[x], table.gpu_key[y], table.harness[y])
+    ratios = pd.DataFrame(dict(zip(keys, columns, strict=True))).assign(log=per_sample[y] - per_sample[x])
+    once = ratios[ratios.own < ratios.target].groupby([*keys]).log.median()
+    alike = once.groupby(level=[*keys[:-1]])
+    return [abs(math.expm1(one - two)) for _, each in alike for one, two in itertools.combinations(each, 2)]
 
 
 def one_vote_each(table: Table, y: np.ndarray) -> np.ndarray:

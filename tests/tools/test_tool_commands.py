@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from command import gpubench
 
+from gpubench import files
 from gpubench.predict.calibration import read_calibration
-from tools.calibrate import encode, write_calibration
+from tools.calibrate import write_calibration
 from tools.evaluate import WHOLE, read_figures
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ def test_a_calibration_is_what_is_said_of_it(calibrated, rebuilt):
     assert calibrated["fitted"] == rebuilt.fitted
     assert calibrated["rows"] == rebuilt.train.rows
     assert calibrated["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
-    assert Path(calibrated["path"]).read_bytes() == encode(rebuilt)
+    assert Path(calibrated["path"]).read_bytes() == files.table_json(rebuilt, order="sorted")
 
 
 @pytest.mark.parametrize("day", ["2026-99-99", "tomorrow", "2999-01-01"])

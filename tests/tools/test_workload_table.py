@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from workload_table import PAGE as PATH
@@ -31,6 +33,12 @@ def test_every_workload_has_a_row_and_what_is_written_by_hand_stays(made: str) -
     rows = [line for line in made.splitlines() if line.count(" | ") == 7]
     assert [row.split("`")[1] for row in rows[1:]] == [*workload_names()]
     assert made.endswith(PAGE[-2000:])
+
+
+def test_every_workload_answers_a_question() -> None:
+    """The first table of the page is written by hand."""
+    questions = PAGE.partition("| workload | question")[2].partition("\n\n")[0]
+    assert {*re.findall(r"`(\w+)`", questions)} == {*workload_names()}
 
 
 def test_the_rule_of_the_cpu_is_stated_with_its_limit() -> None:

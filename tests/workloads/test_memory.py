@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby, pairwise, product
@@ -22,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from gpubench.discovery import load_workload
+from gpubench.errors import MisuseError
 from gpubench.interval import Interval
 from gpubench.models import (
     CardClass,
@@ -1191,7 +1193,8 @@ def test_a_model_by_value_that_is_slow_on_the_cpu_is_told_by_the_formula_too(
     text = GPT.replace("128_000, 2048, 768, 12, 12", "100, 16, 32, 2, 2")
     slow = text.replace(
         "        for layer in",
-        "        if x.sum() < 9e9:\n            time.sleep(0.05)\n        for layer in",
+        "        if x.sum() < 9e9:\n            end = time.process_time() + 0.05\n"
+        "            while time.process_time() < end:\n                pass\n        for layer in",
     )
     path = tmp_path / "gpt.py"
     path.write_text(
@@ -1212,6 +1215,59 @@ def test_a_model_by_value_that_is_slow_on_the_cpu_is_told_by_the_formula_too(
     assert told[0].basis is MemoryBasis.FORMULA
     assert told[0].allocated.value == pytest.approx(told[1].allocated.value, rel=0.02)
     assert cut.profile.train_flops_per_sample == pytest.approx(whole.profile.train_flops_per_sample, rel=0.02)
+
+
+class _Routed(nn.Module):
+    """Each expert computes the samples that were sent to it: how many, the values say."""
+
+    def __init__(self, wait: Callable[[int], None]) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(8, 2), nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.wait = wait
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.wait(len(x))
+        chosen = self.gate(x).argmax(-1)
+        out = x.clone()
+        for n, expert in enumerate(self.experts):
+            (rows,) = torch.where(chosen == n)
+            out = out.index_add(0, rows, expert(x[rows]))
+        return out
+
+
+def _routed(wait: Callable[[int], None]) -> Workload:
+    def build(batch_size: int, _seed: int) -> Task:
+        return Task(
+            model=_Routed(wait), batches=((torch.randn(batch_size, 8),) * 2,), loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    return Workload(
+        name="routed", version=1, sample_unit="x", sample_shape=(8,), batches=(2,), is_image=False,
+        source="test", build=build,
+    )  # fmt: skip
+
+
+def test_the_time_that_other_programs_take_is_not_counted_against_a_model_by_value() -> None:
+    told = trace_workload(_routed(lambda _: time.sleep(0.3)), 0, on_cpu_s=2.0)
+    assert "took too long" not in (told.why_on_cpu or "")
+    assert told.profile.train_flops_per_sample > 0
+
+
+def test_a_model_by_value_whose_time_ends_amid_what_is_an_extra_is_told_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent_s = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: spent_s[0])
+
+    def slow_beyond_four(batch: int) -> None:
+        spent_s[0] += 100.0 if batch > 4 else 0.1
+
+    told = trace_workload(_routed(slow_beyond_four), 0, on_cpu_s=50.0)
+    assert told.profile.train_flops_per_sample > 0
+    assert told.profile.saved_bytes_per_pair == 0
+    with pytest.raises(MisuseError, match="takes too long on this CPU"):
+        trace_workload(_routed(slow_beyond_four), 0, on_cpu_s=0.0)
 
 
 def test_other_operators_at_another_batch_make_one_line_through_the_peaks() -> None:

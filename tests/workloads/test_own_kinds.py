@@ -160,6 +160,12 @@ def test_what_a_forward_pass_needs_is_there_when_it_is_traced(load, kind):
     assert profile.train_flops_per_sample > profile.forward_flops_per_sample > 0
 
 
+def test_sparse_gradients_without_an_optimizer_of_their_own_say_which_takes_them(load):
+    source = KINDS["sparse gradients"].replace(", functools.partial(torch.optim.SGD, lr=0.1)", "")
+    with pytest.raises(MisuseError, match=r"mine\.py: .*sparse gradients.*torch\.optim\.SGD"):
+        profile_workload(load(source))
+
+
 # --- a loss with tensors ----------------------------------------------------------------------------------
 
 

@@ -49,7 +49,6 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
 
 
 def _say_part(log: PartLog, number: int, total: int) -> None:
-    """One line as a part begins, one as it ends."""
     took = "" if log.took_s is None else f" in {units.format_duration(log.took_s)}"
     reason = "" if log.reason is None else f": {units.plain(log.reason, judged.LONGEST_REASON)}"
     ended = "" if log.state is PartState.RUNNING else f": {log.state}{took}{reason}"

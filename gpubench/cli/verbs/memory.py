@@ -33,7 +33,6 @@ def verb(request: MemoryRequest, shown: table.TableRequest, *, as_json: bool) ->
 
 
 def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> None:
-    """What each card has room for."""
     bare = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
     if msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
         raise MisuseError(

@@ -53,7 +53,6 @@ def _record(row: listing.ListedOffer) -> dict[str, object]:
 def _summary(
     rows: Sequence[listing.ListedOffer], table: OfferTable, clock: str | None, *, explain: bool
 ) -> Iterator[str]:
-    """Say how many prices these are of how many, how old, and what is left out."""
     if clock:
         yield clock
     if len(rows) > SHOWN_OFFERS:

@@ -130,7 +130,6 @@ def _question(plan: Plan, results: Path | None) -> RankRequest:
 
 
 def _check_report(report: Path) -> None:
-    """Find out before the run whether the page can be written."""
     format_of(report)
     folder = report.resolve().parent
     if report.is_dir():

@@ -13,7 +13,16 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Quote, Said, Source, Transport, decode, decode_rows, kind_of
+from gpubench.offers.sources import (
+    Quote,
+    Said,
+    Source,
+    Transport,
+    decode,
+    decode_rows,
+    kind_of,
+    own_sources,
+)
 
 URL = "https://gpurentalprices.com/api/latest.json"
 CLOUDS = frozenset(
@@ -23,7 +32,7 @@ CLOUDS = frozenset(
         *("voltagepark", "vultr"),
     }
 )
-"""Those that are read there: they rent machines, and not calls."""
+"""Those that are read there unless a source of their own does: they rent machines, and not calls."""
 _ITS_NAMES = {"ovh": "ovhcloud"}
 _KINDS = {"on-demand": Pricing.ON_DEMAND, "community": Pricing.ON_DEMAND, "spot": Pricing.SPOT}
 """How a price is paid; of what is reserved no term is told."""
@@ -52,23 +61,23 @@ def fetch(transport: Transport) -> Iterator[Said]:
         decode(transport(URL), _Answer, "gpurentalprices").offers, _Row, "gpurentalprices"
     )
     yield from unread
+    clouds = CLOUDS - {source.provider for source in own_sources()}
     for row in rows:
         provider, pricing = _ITS_NAMES.get(row.provider, row.provider), _KINDS.get(row.kind)
-        if provider not in CLOUDS or pricing is None:
-            continue
-        yield Quote(
-            provider=provider,
-            instance=row.gpu if row.min_gpus == 1 else f"{row.min_gpus}x {row.gpu}",
-            region=None,
-            gpu=_SIZE.sub(r"-\1gb", row.gpu),
-            gpu_memory_gib=row.vram_gb,
-            gpu_count=row.min_gpus,
-            price=row.usd_hr * row.min_gpus,
-            pricing=pricing,
-            kind=kind_of(provider),
-            price_date=row.fetched_at[:10],
-            source=f"GPU rental price data by gpurentalprices.com, CC BY 4.0, from {row.source_url}",
-        )
+        if provider in clouds and pricing is not None:
+            yield Quote(
+                provider=provider,
+                instance=row.gpu if row.min_gpus == 1 else f"{row.min_gpus}x {row.gpu}",
+                region=None,
+                gpu=_SIZE.sub(r"-\1gb", row.gpu),
+                gpu_memory_gib=row.vram_gb,
+                gpu_count=row.min_gpus,
+                price=row.usd_hr * row.min_gpus,
+                pricing=pricing,
+                kind=kind_of(provider),
+                price_date=row.fetched_at[:10],
+                source=f"GPU rental price data by gpurentalprices.com, CC BY 4.0, from {row.source_url}",
+            )
 
 
 SOURCE = Source("gpurentalprices", "gpurentalprices", fetch)

@@ -118,19 +118,19 @@ const answered = (async () => {
     if (asked.deadline && Number.isFinite(hours)) said.push(say("relax_deadline", { hours: up(hours) }));
     return said;
   };
-  const NUMBERS = ["hours", "usd", "price", "memory"];
   const tableRow = (head, figures) => make("tr", {}, make("th", { scope: "row" }, head),
-    ...Object.entries(figures).map(([name, text]) => make("td", NUMBERS.includes(name) ? { class: "number" } : {}, text)));
+    ...Object.entries(figures).map(([name, text]) => make("td", ["hours", "usd", "price", "memory"].includes(name) ? { class: "number" } : {}, text)));
   const likely = ({ p, rival }) => p === null ? "" : chance(p) + (rival ? ` (${data.labels.or} ${rival.row.offer.count > 1 ? gpusOf(rival.row) : gpuOf(rival.row)} ${chance(rival.p)})` : "");
   const titles = (row) => row.answersTo.map((name) => data.titles[name]).join(" · ");
   const drawThree = ({ named, answers }) => at("three").tBodies[0].replaceChildren(...named.map((row) => {
-    const { gpus, seller, hours, usd: cost, basis } = cells(row), chances = new Set(row.answersTo.map((name) => likely(answers[name])));
-    return tableRow(titles(row), { gpus, seller, hours: ranged(hours), usd: ranged(cost), basis, p: [...chances].join(" · ") });
+    const { gpus, seller, hours, usd: cost, basis } = cells(row), chances = row.answersTo.map((name) => likely(answers[name]));
+    const p = new Set(chances).size === 1 ? chances[0] : chances.map((words, i) => `${data.titles[row.answersTo[i]].toLowerCase()} ${words}`).join(" · ");
+    return tableRow(titles(row), { gpus, seller, hours: ranged(hours), usd: ranged(cost), basis, p });
   }));
 
   // --- the chart: hours to the right, dollars upward, both on logarithmic axes ---------------------------------
   const svg = at("hero"), tip = at("tip"), HEIGHT = 420, EDGE = { left: 62, right: 24, top: 18, bottom: 44 };
-  let picked = [];
+  let picked = [], last = null;
   const legend = (kinds) => {
     const mark = (shape, attributes, words) => make("span", {}, make("svg:svg", { viewBox: "0 0 20 14" }, make(`svg:${shape}`, attributes)), words);
     at("legend").replaceChildren(
@@ -149,8 +149,7 @@ const answered = (async () => {
     const [x0, x1] = span("hours", 0), [y0, y1] = span("usd", 1);
     const x = (hours) => EDGE.left + ((width - EDGE.left - EDGE.right) * Math.log(hours / x0)) / Math.log(x1 / x0);
     const y = (dollars) => HEIGHT - EDGE.bottom - ((HEIGHT - EDGE.top - EDGE.bottom) * Math.log(dollars / y0)) / Math.log(y1 / y0);
-    const parts = [];
-    const text = (where, words) => parts.push(make("svg:text", where, words));
+    const parts = [], text = (where, words) => parts.push(make("svg:text", where, words));
     const grid = (ticks, [low, high], most, lineAt, wordsAt) => {
       const inside = ticks.filter(([value]) => value >= low && value <= high);
       inside.filter((_, i) => i % Math.ceil(inside.length / most) === 0).forEach(([value, words]) => {
@@ -179,11 +178,12 @@ const answered = (async () => {
       const [px, py] = [x(row.hours[1]), y(row.usd[1])], long = pen.measureText(words).width;
       const spots = [[10, 4], [-long - 10, 4], [-long / 2, -11], [-long / 2, 21], [9, -9], [9, 18], [-long - 9, -9], [-long - 9, 18]];
       const boxAt = ([dx, dy]) => [px + dx - 2, py + dy - 11, px + dx + long, py + dy + 3];
-      const free = spots.find((spot) => {
+      const covered = spots.map((spot) => {
         const box = boxAt(spot), inside = box[0] > EDGE.left && box[2] < width - 2 && box[1] > 2 && box[3] < HEIGHT - EDGE.bottom;
-        return inside && !boxes.some((o) => box[0] < o[2] && box[2] > o[0] && box[1] < o[3] && box[3] > o[1]);
-      }) ?? (isAnswer ? [px > width / 2 ? -long - 9 : 9, 4] : null);
-      if (!free) return;
+        return inside ? boxes.filter((o) => box[0] < o[2] && box[2] > o[0] && box[1] < o[3] && box[3] > o[1]).length : Infinity;
+      });
+      const least = Math.min(...covered), free = spots[covered.indexOf(least)];
+      if (least && !isAnswer) return;
       boxes.push(boxAt(free));
       text({ x: px + free[0], y: py + free[1], class: isAnswer ? "label answer" : "label" }, words);
     };
@@ -207,6 +207,7 @@ const answered = (async () => {
     });
     svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     svg.replaceChildren(...parts);
+    svg.append(...svg.querySelectorAll("text.answer")); // no dot hides what an answer is called
     legend(Object.keys(data.bases).filter((kind) => dots.some((row) => basisOf(row) === kind)));
   };
   const drawPair = (rows) => {
@@ -219,7 +220,6 @@ const answered = (async () => {
   };
 
   // --- asked and answered -------------------------------------------------------------------------------------
-  let last = null;
   const answer = () => {
     const asked = read(), each = caseOf(asked), found = rank.answer(data.cases.indexOf(each), asked);
     last = found;
