@@ -1,4 +1,4 @@
-"""A small U-Net as a model of your own: from this file to a ranking of GPUs, with no GPU here.
+"""A small U-Net as your own model: from this file to a ranking of GPUs, with no GPU here.
 
     gpubench rank --workload examples/unet.py            which GPU or cloud instance trains it best per dollar
     gpubench run --workload examples/unet.py --quick     how fast it trains on this machine

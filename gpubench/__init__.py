@@ -1,4 +1,4 @@
-"""gpubench: from the GPU in this machine to the GPU you should pay for.
+"""gpubench: which GPU to buy or rent to train your model.
 
 The public Python API: functions, the types of what they return, and their errors. Each is imported from its
 room when it is first used, so that ``import gpubench`` stays light; ``__init__.pyi`` has their signatures for
@@ -56,10 +56,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)
-    # Where the room bears the function's name, it has just been bound here, and is what later uses find.
+    # If the room has the function's name, it has just been bound here, and later uses find it.
     return globals().get(name, found)
 
 
 def __dir__() -> list[str]:
-    """List the public names, those not yet imported too."""
+    """List the public names, including those not yet imported."""
     return sorted(__all__)

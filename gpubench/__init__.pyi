@@ -63,9 +63,9 @@ def memory(
     None, stack: Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None,
     lora: bool = False, qlora: bool = False,
 ) -> MemoryAnswers:
-    """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
+    """Return the memory that a step needs, on which GPUs it fits, and what would make it fit.
 
-    This user's results help: a peak measured in the same case replaces the model.
+    The user's results count: a peak measured in the same case replaces the model.
 
     Returns:
         One answer a workload.
@@ -84,7 +84,7 @@ def predict(
     prompt_tokens: int | None = None, new_tokens: int | None = None, stack: Literal["torch", "plain",
     "no-flash", "fused"] | None = None, context: int | None = None, lora: bool = False, qlora: bool = False,
 ) -> Predictions:
-    """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
+    """Predict the throughput of a workload on GPUs by name, using this user's results.
 
     Returns:
         By GPU key, an estimate, or a refusal with its reason.
@@ -131,7 +131,7 @@ def rank(
     Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None, lora: bool =
     False, qlora: bool = False,
 ) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours, from the tables here; no network, no GPU.
+    """Rank GPUs and instances for a job by dollars and hours, from the installed tables; no network, no GPU.
 
     Returns:
         The ranked offers, those left out with their reasons, and the verdict in a sentence.

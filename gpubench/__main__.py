@@ -10,7 +10,7 @@ from gpubench.errors import ExitCode, is_interrupt
 
 
 def main() -> None:
-    """Run the command line; what ends it while it is still being loaded ends it as it would later."""
+    """Run the command line; an interrupt during loading ends it as one would later."""
     if sys.stdout is None:  # closed: the next file that is opened would take what is printed
         fail("standard output is closed: open it, or send it to /dev/null", ExitCode.STORAGE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,9 +1,9 @@
 """Let a room be called like the function it is known for: ``gpubench.probe()`` and ``gpubench.probe.select``.
 
 Python binds a subpackage as an attribute of its parent on first import, over any function of that name. So
-three names of the public API would stop being functions as soon as somebody imported from their rooms.
-Each of these packages therefore is the function for whoever calls it, asks for its signature or reads its
-docstring, in whatever order things were imported.
+three names of the public API would stop being functions as soon as somebody imported from their rooms. Each
+of these packages therefore acts as the function for its callers, its signature and its docstring, regardless
+of the order of imports.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Child processes under a deadline, which end with the process that started them, however it ends.
 
-Parent and child send each other JSON lines over two pipes of their own, because a model under test may print;
-whatever comes through them is hostile until decoded. Short commands of the system are run here too.
+Parent and child send each other JSON lines over two separate pipes, because a model under test may print;
+everything from them is untrusted until decoded. Short commands of the system are run here too.
 
-A killed parent runs no ``finally`` and no handler. So a guard stands beside each child: a process that
-waits for the end of a pipe, which the parent closes with the child, and the kernel when the parent is gone,
-and then kills the child's process group. It runs none of the child's code, so a hang of the child does not
-stop it.
+A killed parent runs no ``finally`` and no handler. So each child has a guard: a process that waits for the
+end of a pipe and then kills the child's process group. The parent closes the pipe with the child; the kernel
+closes it when the parent is gone. It runs none of the child's code, so a hang of the child does not stop it.
 
-A daemon leaves that group on purpose. So each child carries a mark in its environment, which its
+A daemon leaves that group on purpose. So each child has a mark in its environment, which its
 descendants inherit. On Linux the guard ends whatever still has the mark, and names it. A daemon that clears
 its environment is not found.
 """
@@ -43,13 +42,13 @@ MOST_MESSAGE_BYTES = 16 * MIB
 CHUNK_BYTES = 64 * 1024
 
 MARK = "GPUBENCH_CHILD"
-"""The variable by which a child, and what it starts, is known."""
+"""The variable that identifies a child and everything it starts."""
 
 _Command = TypeVar("_Command")
 
 
 class Lines:
-    """Cuts what comes through a pipe into lines of bounded size."""
+    """Splits the input from a pipe into lines of bounded size."""
 
     def __init__(self) -> None:
         self._begun = bytearray()
@@ -60,7 +59,7 @@ class Lines:
         return bool(self._begun)
 
     def add(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that are whole with this chunk.
+        """Return the lines that this chunk completes.
 
         Raises:
             ValueError: If one is longer than ``MOST_MESSAGE_BYTES``.
@@ -78,20 +77,20 @@ class Lines:
 
 
 class ParentChannel:
-    """The way to the parent and back, in a process that a ``ChildProcess`` stands for.
+    """The channel to the parent, in the process of a ``ChildProcess``.
 
     Attributes:
-        arguments: What the child is told from the start.
-        stop: Set once the parent has sent a message of the kind that says so.
-        farewell: What is left to do when the parent is gone or done.
+        arguments: The arguments of the child.
+        stop: Set once the parent has sent a stop message.
+        farewell: Called when the parent is gone or done.
     """
 
     def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
-        """Be bound to the parent, and take the pipes, which no process started from here inherits.
+        """Bind this process to the parent, and take the pipes, which no process started from here inherits.
 
         Args:
-            descriptors: To read from and to write to, in a process that speaks for the one that the parent
-                has started, and is bound to that one already; None in the child itself.
+            descriptors: To read from and to write to, in a process that speaks for the parent's child and is
+                already bound to it; None in the child itself.
         """
         if descriptors is None:
             *own, parent_pid = map(int, sys.argv[1:4])
@@ -133,7 +132,7 @@ class ParentChannel:
             os.chdir(self._folder)
 
     def _require_ours(self, descriptor: int) -> None:
-        """End this process where a model has closed the pipe: its number may by now be another file's."""
+        """End this process if a model has closed the pipe: its number may by now be another file's."""
         if _identity(descriptor) != self._pipes[descriptor]:
             with contextlib.suppress(OSError):
                 os.write(2, b"the model has closed descriptors that are not its own\n")
@@ -142,9 +141,9 @@ class ParentChannel:
     def listen(
         self, decoder: msgspec.json.Decoder[_Command], stop: type[msgspec.Struct]
     ) -> queue.SimpleQueue[_Command]:
-        """Read commands in a thread, so that ``stop`` is heard during a round; return where they arrive.
+        """Read commands in a thread, so that ``stop`` works during a round; return their queue.
 
-        When the parent's end of the pipe closes, for whatever reason, this process is gone at once.
+        When the parent's end of the pipe closes, for any reason, this process ends at once.
         """
         commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
 
@@ -161,14 +160,14 @@ class ParentChannel:
             try:
                 self.farewell()
             finally:
-                os._exit(0)  # nothing else of ours is worth a moment more
+                os._exit(0)  # nothing else needs to finish
 
         threading.Thread(target=read, name="parent", daemon=True).start()
         return commands
 
 
 def scratch_folder(mark: str | None = None) -> Path:
-    """Return the path of a folder that a child may make for itself, and that is removed with it.
+    """Return the path of a scratch folder of a child, which is removed with it.
 
     Args:
         mark: Of the child; None in the child itself.
@@ -177,10 +176,10 @@ def scratch_folder(mark: str | None = None) -> Path:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have Linux end this process with its parent, should the guard have been killed too.
+    """Make Linux end this process with its parent, in case the guard is killed too.
 
-    The kernel sends the signal when the thread that started this process ends: who starts a child waits for
-    it in the same thread. A parent that was gone before the kernel was asked is noticed here.
+    The kernel sends the signal when the thread that started this process ends, so a child must be started and
+    awaited in the same thread. A parent that is already gone is noticed here.
 
     Args:
         parent_pid: As the parent gave it.
@@ -195,7 +194,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Tell one open pipe from every other file; None where nothing is open under the number."""
+    """Identify one open pipe among all files; None if nothing is open under the number."""
     try:
         facts = os.fstat(descriptor)
     except OSError:
@@ -215,17 +214,17 @@ def write_message(descriptor: int, message: msgspec.Struct) -> None:
 TERMINATE_AFTER_S = 10.0
 """Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
 CLOSE_AFTER_S = 2.0
-"""Time from the end of its pipe to SIGTERM; for a child that is asked once, from its answer to SIGKILL."""
+"""Time from the end of its pipe to SIGTERM; for a single-answer child, from its answer to SIGKILL."""
 TAIL_BYTES = 64 * 1024
-"""Bytes of a child's output that are kept, so that a model which prints without end fills nothing."""
+"""Bytes of a child's output that are kept, in case a model prints without end."""
 MOST_PRINTED_BYTES = 64 * MIB
 """A process that prints more than this is ended: it would time its printing."""
 MOST_ASKED_PRINTED_BYTES = 8 * MIB
-"""The same for a child that is asked once, where warnings and progress bars print thousands of bytes."""
+"""The same for a single-answer child, where warnings and progress bars print thousands of bytes."""
 LOOK_UP_EVERY_S = 0.5
 """Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
 
-# Waits without a descriptor of its own.
+# Waits without its own descriptor.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
 # Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench.
@@ -270,7 +269,7 @@ _Answer = TypeVar("_Answer")
 
 
 class ChildEndedError(Exception):
-    """The child is gone, or sent something that is not a report; the message follows on "the process"."""
+    """The child is gone, or sent something that is not a report; the message continues "the process"."""
 
 
 class ChildLateError(Exception):
@@ -278,7 +277,7 @@ class ChildLateError(Exception):
 
 
 def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
-    """Return what a short command prints; None where it is not there, fails, is late or prints nothing."""
+    """Return the output of a short command; None if it is missing, fails, is late or prints nothing."""
     try:
         done = subprocess.run(
             command,
@@ -301,7 +300,7 @@ def commit_of_checkout() -> str | None:
 
 
 class ChildProcess(Generic[_Report]):
-    """A child in a process group of its own, so that Ctrl-C reaches the parent alone."""
+    """A child in its own process group, so that Ctrl-C reaches only the parent."""
 
     def __init__(
         self,
@@ -316,13 +315,13 @@ class ChildProcess(Generic[_Report]):
 
         Args:
             program: What Python runs: ``("-m", MODULE)``. It opens a ``ParentChannel``.
-            decoder: Of what it reports.
-            arguments: What it is told.
+            decoder: Decodes its reports.
+            arguments: Its arguments.
             environment: All its variables; None for this process's own.
             most_printed_bytes: A child that prints more is ended.
 
         Raises:
-            ChildEndedError: If no process, pipe or thread is to be had for it.
+            ChildEndedError: If no process, pipe or thread is available for it.
         """
         self._mark = os.urandom(8).hex()
         self.swept: tuple[str, ...] = ()
@@ -345,7 +344,7 @@ class ChildProcess(Generic[_Report]):
         arguments: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
-        """Start all that belongs to the child, or nothing."""
+        """Start everything that belongs to the child, or nothing."""
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as its_own:
             to_child, self._write_fd = os.pipe()
             its_own.callback(os.close, to_child)
@@ -353,7 +352,7 @@ class ChildProcess(Generic[_Report]):
             self._read_fd, from_child = os.pipe()
             its_own.callback(os.close, from_child)
             undo.callback(os.close, self._read_fd)
-            # -P: a random.py in the current folder is no part of this, and would be run for the library
+            # -P: a random.py in the current folder must not be run instead of the library
             command = [sys.executable, "-P", *program, str(to_child), str(from_child), str(os.getpid())]
             self._process = undo.enter_context(
                 subprocess.Popen(
@@ -384,11 +383,11 @@ class ChildProcess(Generic[_Report]):
 
     @property
     def pid(self) -> int:
-        """Process id, which is also that of its group."""
+        """Process id, which is also the id of its group."""
         return self._process.pid
 
     def send(self, command: msgspec.Struct) -> None:
-        """Send one command; a child that is gone is noticed when its answer is awaited."""
+        """Send one command; a dead child is noticed when its answer is awaited."""
         with contextlib.suppress(BrokenPipeError):
             write_message(self._write_fd, command)
 
@@ -407,10 +406,10 @@ class ChildProcess(Generic[_Report]):
             selector.register(self._read_fd, selectors.EVENT_READ)
             while not self._received:
                 left_s = min(until_s, self.end_by_s) - time.monotonic()
-                gone = self._process.poll() is not None  # asked first: what it sent before is in the pipe
+                gone = self._process.poll() is not None  # checked first: earlier messages are in the pipe
                 if selector.select(0 if gone else min(max(0.0, left_s), LOOK_UP_EVERY_S)):
                     self._take(os.read(self._read_fd, CHUNK_BYTES))
-                elif gone:  # and a process of its own keeps its end of the pipe open
+                elif gone:  # and its own process keeps its end of the pipe open
                     raise ChildEndedError(self.how_it_ended())
                 elif left_s <= 0:
                     raise ChildLateError
@@ -421,7 +420,7 @@ class ChildProcess(Generic[_Report]):
             raise ChildEndedError(f"sent something that is not a report: {plain(str(error))}") from error
 
     def has_said_more(self) -> bool:
-        """Whether it has sent something that was not received; waits for nothing."""
+        """Whether it has sent something not yet received; does not wait."""
         with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
             return bool(
@@ -429,13 +428,12 @@ class ChildProcess(Generic[_Report]):
             )
 
     def end(self, *, at_once: bool = False) -> str | None:
-        """Let the child go: close the pipe, then terminate, then kill. Says so if it cannot be ended.
+        """End the child: close the pipe, then terminate, then kill; report if it cannot be ended.
 
-        What it has left running is ended too, and named in ``swept``.
+        Processes that it left running are ended too, and named in ``swept``.
 
         Args:
-            at_once: Kill it. So is one whose ``end_by_s`` has passed, or passes meanwhile, and every one
-                after Ctrl-C or SIGTERM.
+            at_once: Kill it at once, as is always done after ``end_by_s``, Ctrl-C or SIGTERM.
         """
         at_once = at_once or isinstance(sys.exception(), KeyboardInterrupt)
         with contextlib.suppress(OSError):
@@ -467,7 +465,7 @@ class ChildProcess(Generic[_Report]):
         self._signal_group(signal.SIGKILL)
 
     def how_it_ended(self, within_s: Seconds = TERMINATE_AFTER_S) -> str:
-        """Say how the process ended: its signal or status, and the last words it wrote."""
+        """Say how the process ended: its signal or status, and the last words of its output."""
         try:
             status = self._process.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -488,16 +486,16 @@ class ChildProcess(Generic[_Report]):
         return f"ended with status {status}{tail}"
 
     def last_words(self, limit: int = 300) -> str:
-        """Return the last line that the child wrote: of a traceback the error."""
+        """Return the last line of the child's output: the error, if it is a traceback."""
         lines = [line.strip() for line in self.output().splitlines() if line.strip()]
         return plain(lines[-1], limit) if lines else ""
 
     def memory_words(self) -> str:
-        """What is known of the host memory that a child may have run out of, in parentheses; or nothing."""
+        """Return facts about the host memory that a child may have exhausted, in parentheses, or nothing."""
         return ""
 
     def cpu_s(self) -> Seconds:
-        """Return the CPU time that the child and what it started have taken, as far as the system tells."""
+        """Return the CPU time of the child and its children, if the system tells it."""
         import psutil
 
         taken_s = 0.0
@@ -540,13 +538,13 @@ class ChildProcess(Generic[_Report]):
 
 @dataclass(frozen=True)
 class Asked(Generic[_Answer]):
-    """What a child that was asked once has said.
+    """The result of a single-answer child.
 
     Attributes:
-        answer: None where it gave none, or printed too much.
-        how: How it ended instead of answering, as the end of a sentence about its process.
+        answer: None if it gave none, or printed too much.
+        how: How it ended without an answer, as the end of a sentence about its process.
         output: The end of what it printed.
-        swept: What it had left running, and was ended.
+        swept: Processes that it left running and that were ended.
     """
 
     answer: _Answer | None
@@ -564,15 +562,15 @@ def run_child(
     cpu_limit_s: Seconds = math.inf,
     environment: Mapping[str, str] | None = None,
 ) -> Asked[_Answer]:
-    """Start a child for one answer, wait for it at most so long, and end it with all that it started.
+    """Start a child for one answer, wait for it up to a limit, and end it with everything it started.
 
     Args:
         program: What Python runs: ``("-m", MODULE)``. It sends its answer through a ``ParentChannel``.
-        arguments: What it is told.
-        answer_type: What it answers.
-        time_limit_s: For all it does, asleep or kept waiting by others.
-        cpu_limit_s: CPU time of it and what it started, after which it is ended, though not before as many
-            seconds have passed: a machine of many processors takes them at once.
+        arguments: Its arguments.
+        answer_type: The type of its answer.
+        time_limit_s: Wall time for everything, including sleep and waiting.
+        cpu_limit_s: Limit on the CPU time of it and its children. It applies only after as many seconds of
+            wall time, since many processors use CPU time fast.
         environment: All its variables; None for this process's own.
     """
     try:
@@ -591,7 +589,7 @@ def run_child(
     try:
         answer = _receive(child, began_s, until_s, cpu_limit_s)
         how = child.how_it_ended(min(CLOSE_AFTER_S, until_s - time.monotonic()))
-        if child.has_said_more():  # code in the child wrote one of its own: which is which is not known
+        if child.has_said_more():  # code in the child wrote its own line: which is which is unknown
             answer, how = None, "sent more than one answer"
     except ChildLateError:
         in_time = time.monotonic() < until_s
@@ -607,7 +605,7 @@ def run_child(
 def _receive(
     child: ChildProcess[_Answer], began_s: Seconds, until_s: Seconds, cpu_limit_s: Seconds
 ) -> _Answer:
-    """Return its answer. The CPU time is not looked at before so many seconds have passed.
+    """Return its answer. The CPU time is not looked at before this many seconds have passed.
 
     Raises:
         ChildLateError, ChildEndedError: As ``ChildProcess.receive``; or its CPU time is spent.

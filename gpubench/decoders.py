@@ -15,7 +15,7 @@ from gpubench.folders import data_table
 _HUGGING_FACE = "hf:"
 _BREAKS = re.compile(r"[\s_-]+")
 _TUNED = re.compile(r"(?:instruct|chat|it)$")
-"""Ends the name of a model that was tuned to answer, without breaks."""
+"""Suffix of the name of a model tuned to answer, without separators."""
 
 
 class Linear(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,19 +31,20 @@ class Linear(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table: the shape of one published model, and where it was read.
+    """A row of the table: the shape of one published model, and its source.
 
-    A width is in elements of one token. What a model does not have is 0.
+    A width is in elements of one token. Absent parts are 0.
 
     Attributes:
         hub_name: As the model hub has it, with its owner.
         aliases: Other names that people type, and models of the very same shape.
         head_width: Channels of one head; of latent attention, those of its values.
         forward_width: Inside of the feed-forward network of a dense layer.
-        activation: swiglu, geglu and gegelu have a gate, and so three matrices; gelu_new is no one kernel.
+        activation: swiglu, geglu and gegelu have a gate, and so three matrices; gelu_new is not a single
+            kernel.
         vocabulary: Rows of the embedding, with padding.
         context: Tokens that it was made for.
-        tied: Whether the head is the embedding again.
+        tied: Whether the head shares the embedding.
         norm: rms has a weight, layer a bias too, none neither.
         layer_norms: Norms of the residual stream in each layer.
         query_key_norm: Whether queries and keys are normed, each head by itself or all at once.
@@ -55,7 +56,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         shared_width: Of the expert that every token passes.
         dense_layers: At the start of a model with experts.
         query_rank, key_value_rank, rotary_width: Of latent attention.
-        parameters: As counted from the shape where the row was compiled.
+        parameters: As counted from the shape when the row was compiled.
     """
 
     hub_name: str
@@ -129,7 +130,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(Linear(inputs=i, outputs=o) for i, o in (*read, (joined, width)))
 
     def network(self, width: int) -> tuple[Linear, ...]:
-        """The linear layers of a feed-forward network so wide, the one that leaves it last."""
+        """The linear layers of a feed-forward network of this width, the output layer last."""
         enter = Linear(inputs=self.width, outputs=width)
         return (*[enter] * (2 if self.gated else 1), Linear(inputs=width, outputs=self.width))
 
@@ -162,7 +163,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outside_parameters(self) -> int:
-        """Of all that lies outside of the layers: embeddings, last norm, head."""
+        """Parameters outside of the layers: embeddings, last norm, head."""
         head = 0 if self.tied else self.embedding_parameters
         bias = self.vocabulary if self.head_bias else 0
         projections = 2 * self.embedding_width * self.width
@@ -202,9 +203,9 @@ def load_decoders() -> tuple[Decoder, ...]:
 
 
 def find_decoder(reference: str) -> Decoder | None:
-    """Return the decoder that a person means: by its hub name, with ``hf:`` or without, or as they type it.
+    """Return the decoder for a name: its hub name, with or without ``hf:``, or as people type it.
 
-    A folder or file of that name is the person's own model, and none of the table.
+    A folder or file of that name is the user's model instead.
 
     >>> [found.hub_name for name in ("hf:Qwen/Qwen2.5-7B", "Llama 3.1 8B") if (found := find_decoder(name))]
     ['Qwen/Qwen2.5-7B', 'meta-llama/Meta-Llama-3.1-8B']
@@ -217,7 +218,7 @@ def find_decoder(reference: str) -> Decoder | None:
 
 
 def decoder_names() -> tuple[str, ...]:
-    """Return every name of the table but the hub's, as people type them."""
+    """Return every name in the table except for the hub's, as people type them."""
     return tuple(alias for decoder in load_decoders() for alias in decoder.aliases)
 
 
@@ -233,5 +234,5 @@ def _by_name() -> Mapping[str, Decoder]:
 
 
 def _spelled(name: str) -> str:
-    """Fold case, and what people write as hyphen, space or nothing; a point parts version and size."""
+    """Fold case, hyphens and spaces; a point separates version and size."""
     return _BREAKS.sub("", name.casefold())

@@ -1,6 +1,6 @@
-"""Which workloads there are and how one is loaded: standard ones, other packages', files of the user's own.
+"""The list of workloads and how to load one: standard ones, other packages', the user's files.
 
-Finding the names imports nothing of them.
+Listing the names imports none of them.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def workload_names() -> tuple[str, ...]:
 def load_workload(reference: str) -> Workload:
     """Import a workload by its name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
-    An own model is the user's trusted code and runs here: call this for one in a child process only.
+    A user's model is trusted code and runs here: call this for one only in a child process.
 
     Raises:
-        MisuseError: With one line for the user; the cause, where their code raised, is chained to it.
+        MisuseError: With one line for the user; an error of their code is chained to it.
     """
     if user_model.is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
@@ -78,7 +78,7 @@ def load_workload(reference: str) -> Workload:
 
 
 def models_like(word: str) -> tuple[str, ...]:
-    """Return at most three models that are known by such a name: workloads and published decoders."""
+    """Return at most three models with similar names: workloads and published decoders."""
     return nearest(word, (*_installed(), *decoders.decoder_names()))
 
 
@@ -103,7 +103,7 @@ def _installed() -> dict[str, EntryPoint]:
 def _standard() -> list[EntryPoint]:
     """The standard workloads: each module of their package is one, under its own name.
 
-    Modules that begin with an underscore are shared by several; pytest's own have its names.
+    Modules with a leading underscore are shared; pytest's have its names.
     """
     from importlib.metadata import EntryPoint
 
@@ -125,7 +125,7 @@ def _standard_folders() -> list[str]:
 
 
 def keras_models() -> ModuleType:
-    """Import the models that are built with Keras; Keras itself is imported when one is built."""
+    """Import the models for Keras; Keras itself is imported when one is built."""
     _standard_folders()
     return importlib.import_module(f"{STANDARD}._keras")
 
@@ -140,7 +140,7 @@ def checkout() -> Path | None:
 
 
 def _serve_from(folder: Path) -> None:
-    """Make the package of the standard workloads mean this folder, so that an edit counts at once.
+    """Make the package of the standard workloads refer to this folder, so that an edit counts at once.
 
     An editable install would find the copy that was made when it was installed.
     """

@@ -1,8 +1,8 @@
 """Random numbers by name: one counter-based generator, which the page's script has too.
 
-Each number is a hash of seed, names and index, so that whatever has a name moves alike wherever it stands, in
-Python and in the page. The hash is 32-bit FNV-1a of the names, then the finalizer of MurmurHash3 over index
-and key; a normal number is the inverse of the normal distribution at it.
+Each number is a hash of seed, names and index, so a named quantity has the same draws everywhere, in Python
+and on the page. The hash is 32-bit FNV-1a of the names, then the finalizer of MurmurHash3 over index and key;
+a normal number is the inverse of the normal distribution at it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def uniforms(n: int, seed: int, *names: str) -> Floats:
     """Return (n,) numbers evenly spread between 0 and 1, neither of which is among them.
 
     Args:
-        n: How many.
+        n: Number of draws.
         seed: Equal seeds give equal numbers.
-        names: Of whatever is drawn.
+        names: Names of the drawn quantity.
     """
     key = 0x811C9DC5
     for byte in "\0".join((str(seed), *names)).encode("utf-8", errors="replace"):

@@ -1,7 +1,7 @@
 """Gains of one choice over another: AMP over full precision, several GPUs over one, graph over eager.
 
 An effect is a pair of measurements of the same work and the ratio of their throughputs, with its interval and
-what casts doubt on it. Terminal, page and JSON read the same pairs.
+its doubts. Terminal, page and JSON read the same pairs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROTATION = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A measurement with the run it belongs to, since no figure stands without its environment."""
+    """A measurement with its run, since no figure is complete without its environment."""
 
     run: Run
     measurement: Measurement
@@ -45,19 +45,19 @@ class Result:
 
     @property
     def leads(self) -> bool:
-        """Whether the figure may come first or stand in a sentence; an unfounded one is only shown."""
+        """Whether the figure may lead a list or appear in a sentence; an unfounded one is only shown."""
         return not is_unfounded(self.measurement.findings)
 
     @property
     def threads(self) -> int | None:
-        """Threads that a CPU computed with; None of a GPU, and where it is not known."""
+        """Threads that a CPU computed with; None for a GPU, and if unknown."""
         if not self.run.device.is_cpu:
             return None
         return self.case.threads or self.measurement.cpu_threads or self.run.environment.cpu_threads
 
     @property
     def batch_words(self) -> str:
-        """The batch; "largest that fits" where it was searched, so that nobody takes it for an equal one."""
+        """The batch; "largest that fits" if it was searched for, so nobody takes it for an equal one."""
         return f"batch {', '.join(self.batch_parts)}"
 
     @property
@@ -74,7 +74,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class LossGap:
-    """Mean losses at the end of the same steps from the same seed; ``value`` is their ratio less 1."""
+    """Mean losses at the end of the same steps from the same seed; ``value`` is their ratio minus 1."""
 
     of: float
     to: float
@@ -88,7 +88,7 @@ class LossGap:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """How many times as fast ``of`` is as ``to``.
+    """The ratio of the throughput of ``of`` to that of ``to``.
 
     Attributes:
         interval: The ratio with its 95 % interval.
@@ -116,7 +116,7 @@ class Effect:
 
     @property
     def leads(self) -> bool:
-        """Whether both figures may stand in a sentence."""
+        """Whether both figures may appear in a sentence."""
         return self.of.leads and self.to.leads
 
     @property
@@ -126,21 +126,20 @@ class Effect:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Peak of what tensors take over that of the other; None where one is not known."""
+        """Peak of what tensors take over that of the other; None if one is not known."""
         mine, theirs = self.of.measurement.peak_memory_bytes, self.to.measurement.peak_memory_bytes
         return mine / theirs if mine is not None and theirs else None
 
     @property
     def curve_steps(self) -> int:
-        """Number of steps from the seed for which both kept the losses."""
+        """Number of steps from the seed with losses on both sides."""
         return min(len(_curve(self.of)), len(_curve(self.to)))
 
     @property
     def loss_gap(self) -> LossGap | None:
         """Mean losses over the last fifth of the common steps, in whole rotations of the batches.
 
-        None where nothing is trained, a loss is missing or not finite, or seed or batch differ, and with them
-        what was learned.
+        None if nothing is trained, a loss is missing or not finite, or if seed or batch differ.
         """
         steps = self.curve_steps
         same = (self.of.run.seed, self.of.case.batch_size) == (self.to.run.seed, self.to.case.batch_size)
@@ -173,7 +172,7 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
 
 
 def effect(of: Result, to: Result) -> Effect:
-    """Hold one result against another.
+    """Compare one result with another.
 
     Raises:
         MisuseError: If one of them has no figure.
@@ -182,21 +181,21 @@ def effect(of: Result, to: Result) -> Effect:
 
 
 def results_of(run: Run) -> tuple[Result, ...]:
-    """Return the measurements of a run that have a figure, those on fewer threads of a CPU among them."""
+    """Return the measurements of a run that have a figure, including those on fewer threads of a CPU."""
     return tuple(Result(run=run, measurement=m) for m in run.measurements if m.status is Status.OK)
 
 
 def on_all_threads(results: Iterable[Result]) -> tuple[Result, ...]:
-    """Leave out what a CPU did on some of its threads: it answers how the CPU scales, and nothing else."""
+    """Leave out rows on some threads of a CPU: they only show how the CPU scales."""
     return tuple(result for result in results if not result.case.threads)
 
 
 def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every AMP case with its baselines: all else equal but the precision, and the layout with it.
+    """Pair every AMP case with its baselines: all equal except for the precision and its layout.
 
-    The layout may differ, because each precision is measured in the layout that suits it; of two layouts
-    at one precision the faster stands. At the largest batches the batch differs too: that is the question
-    there, and such pairs come last.
+    The layout may differ, because each precision is measured in the layout that suits it; of two layouts at
+    one precision the faster counts. At the largest batches the batch differs too: that is the question there,
+    and such pairs come last.
     """
     by_speed = sorted(results, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
     known = {_at_precision(r, r.case.precision): r for r in by_speed}
@@ -246,10 +245,7 @@ def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case on several GPUs with the same case on one, of the same batch and of all batches in one.
-
-    The first is weak scaling, the second strong scaling: the same job in less time.
-    """
+    """Pair every case on several GPUs with one GPU at the same batch and at the sum of all batches."""
     known = {result.case: result for result in results}
     return tuple(
         effect(result, known[alone])
@@ -261,7 +257,7 @@ def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def thread_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case of a CPU with the same on one of its threads, by rising number of threads."""
+    """Pair every case of a CPU with the same case on one thread, by rising number of threads."""
     known = {result.case: result for result in results}
     pairs = [
         effect(result, known[alone])
@@ -287,7 +283,7 @@ def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """Pair every case with the same work in the first framework that did it, torch before Keras.
 
     The work is the same where workload, task, precision and batch are; layout and execution are a framework's
-    own. Of the first framework its eager case stands, where there is one, else its fastest.
+    own. The first framework's eager case counts if there is one, else its fastest.
     """
     order = list(Framework)
     groups: dict[tuple[object, ...], list[Result]] = {}
@@ -320,7 +316,7 @@ def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
-    """Return the pairs with strict fp32 at an equal batch: those that a line of text can state."""
+    """Return the pairs with strict fp32 at an equal batch: fit for a line of text."""
     return tuple(
         pair
         for pair in pairs
@@ -329,7 +325,7 @@ def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
 
 
 def document(run: Run) -> dict[str, Any]:
-    """Return what precisions, further GPUs and other frameworks gain in a run, as JSON shows it."""
+    """Return the gains of precisions, more GPUs and other frameworks in a run, for JSON."""
     every = results_of(run)
     results = on_all_threads(every)
     return {
@@ -375,7 +371,7 @@ def document(run: Run) -> dict[str, Any]:
 
 
 def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
-    """What two results must share to be paired, with this precision in place of theirs."""
+    """What two results must share to be paired, with this precision instead of theirs."""
     best = result.measurement.at_largest_batch
     batch = 0 if best else result.case.batch_size
     case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)

@@ -53,7 +53,7 @@ def exit_codes() -> str:
 
 
 def seen_and_fix(message: str) -> tuple[str, str]:
-    """Part a message into what was seen and what to do, which is empty where it names nothing.
+    """Part a message into what was seen and what to do, which is empty if it names nothing.
 
     The first semicolon parts them: what to do may have more.
     """
@@ -66,7 +66,7 @@ class GpuBenchError(Exception):
 
     Attributes:
         seen: What happened.
-        fix: What to do; empty where the message names nothing.
+        fix: What to do; empty if the message names nothing.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.NO
@@ -94,7 +94,7 @@ class NoDeviceError(GpuBenchError):
 
 
 class EveryCaseFailedError(GpuBenchError):
-    """Nothing could be measured; the rows with their reasons are stored all the same."""
+    """Nothing could be measured; the rows with their reasons are stored anyway."""
 
     exit_code = ExitCode.EVERY_CASE_FAILED
 

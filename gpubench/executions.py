@@ -1,4 +1,4 @@
-"""What runs the steps and how it executes them: every fact about each way, once.
+"""What runs the steps, and how: every fact about each execution, once.
 
 A new execution is a member of ``Execution`` and a row of ``_FACTS``; how a step of torch is prepared for it
 is a row of ``measure.execution``. Without that it is refused, never run eagerly under its name.
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Framework(StrEnum):
-    """What runs the steps. gpubench measures torch; a figure of another is never taken for one of torch."""
+    """What runs the steps. gpubench measures torch; a figure of another framework is never used for torch."""
 
     TORCH = "torch"
     KERAS_TORCH = "keras-torch"
@@ -24,13 +24,13 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What an execution is and needs.
 
     Attributes:
-        words: How a case "was measured": "as a CUDA graph".
-        preparation: The phase between the first steps and the warm-up; None where nothing is prepared.
-        host_s_per_operator: Host time of a step per operator, where it was not measured [s]; None where
-            nothing published says how fast such steps are: then it is measured, never predicted.
-        needs_cuda: Whether only a device that torch reaches as ``cuda`` has it.
-        on_several_gpus: Whether a job on several GPUs is measured so.
-        of_tensorflow: Whether TensorFlow alone has it.
+        words: Continues "was measured": "as a CUDA graph".
+        preparation: The phase between the first steps and the warm-up; None if nothing is prepared.
+        host_s_per_operator: Host time of a step per operator, if not measured [s]; None if no published
+            figure says how fast such steps are: then it is measured, never predicted.
+        needs_cuda: Whether it needs a ``cuda`` device of torch.
+        on_several_gpus: Whether jobs on several GPUs can use it.
+        of_tensorflow: Whether only TensorFlow has it.
         caches_weights: Whether autocast may keep its copies of the weights from step to step.
     """
 
@@ -44,11 +44,11 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execution(StrEnum):
-    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA in its place.
+    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA instead.
 
     ``tf-graph`` is a step traced by TensorFlow and not compiled: no CUDA graph.
 
-    Their order is that of measuring and of every table.
+    This is the order of measuring and of every table.
     """
 
     EAGER = "eager"
@@ -58,7 +58,7 @@ class Execution(StrEnum):
 
     @property
     def facts(self) -> ExecutionFacts:
-        """Everything else that is known of it."""
+        """All other facts about it."""
         return _FACTS[self]
 
 
@@ -89,10 +89,10 @@ _FACTS = {
 }
 
 REFUSED_IN_CAPTURE = "capturing"
-"""In the words in which CUDA refuses a call inside a capture; what follows from it has others."""
+"""CUDA's words when it refuses a call inside a capture; errors that follow have others."""
 CHOICES = tuple(Execution)
-"""What a user may write of a run."""
+"""Values that a user may give for a run."""
 OF_TORCH = tuple(execution for execution in Execution if not execution.facts.of_tensorflow)
-"""What a user may ask a prediction of."""
+"""Values that a user may give for a prediction."""
 COMPILE_SWITCHES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 """Variables by which a user turns torch.compile off."""

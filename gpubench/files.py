@@ -1,12 +1,12 @@
 """The one gate between gpubench and files: bytes in, and bytes out. Nothing else in the package opens a file.
 
-In: a regular file of bounded size, read whole. What it is is asked before it is opened, so that no pipe keeps
-a command waiting and no device is touched. A file that gpubench itself finds in a folder is never a link; one
-that the user names may be (``follow_links``).
+In: a regular file of bounded size, read whole. Its kind is checked before it is opened, so no pipe blocks a
+    command and no device is touched. A file that gpubench itself finds in a folder is never a link; one that
+    the user names may be (``follow_links``).
 
-Out: a file is replaced whole by a new one of an unpredictable name in the same folder, so that a reader sees
-the old file or the new one, and a link that was planted under the name is replaced, not followed. A pipe, a
-character device or an inherited descriptor (``/dev/stdout``) is written as it is.
+Out: a file is replaced atomically by a new one with an unpredictable name in the same folder, so a reader
+    sees the old file or the new one, and a planted link is replaced, not followed. A pipe, a character device
+    or an inherited descriptor (``/dev/stdout``) is written as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TABLE_BYTES = 64 * MIB
 """Limit for a table of prices or measurements: some 500,000 rows."""
 
 ABANDONED_AFTER_S: Seconds = 600.0
-"""A half of a new file that is older is no writer's any more: its process was killed."""
+"""A partial new file older than this has lost its writer: its process was killed."""
 
 NOT_JSON = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 """What reading a JSON document may raise, whatever bytes it is given."""
@@ -53,7 +53,7 @@ _KINDS = {
 
 
 class BadContentError(MisuseError):
-    """The bytes of a file were read whole, and they are not what they should be.
+    """A file was read completely, and its content is wrong.
 
     Nothing else proves a file broken: not a failure to read it, nor the schema of a later gpubench.
     """
@@ -63,7 +63,7 @@ class BadContentError(MisuseError):
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything, even a link, bears a name; of one that is too long for the file system nothing does.
+    """Whether a path exists, even as a link; a name too long for the file system does not.
 
     Raises:
         MisuseError: If that cannot be told; it is then not missing.
@@ -83,7 +83,8 @@ def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> 
     """Read a regular file whole.
 
     Raises:
-        MisuseError: If it is missing, closed, no regular file, over ``most_bytes``, or changed meanwhile.
+        MisuseError: If it is missing, closed, no regular file, over ``most_bytes``, or changed during the
+            read.
     """
     try:
         _require_regular(path, path.stat(follow_symlinks=follow_links), most_bytes)
@@ -133,8 +134,8 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
     Args:
         data: The JSON document.
         shape: Its type, as msgspec reads it.
-        path: Where it came from, for the message.
-        what: What it should be, such as ``a price snapshot``.
+        path: If it came from, for the message.
+        what: Its expected content, such as ``a price snapshot``.
         hint: What to do otherwise.
 
     Raises:
@@ -157,13 +158,13 @@ def _require_regular(path: Path, facts: os.stat_result, most_bytes: Bytes) -> No
 
 
 def kind_of(facts: os.stat_result) -> str:
-    """Return what a file is that is no regular one, such as ``a pipe``."""
+    """Return the kind of a file that is not regular, such as ``a pipe``."""
     return _KINDS.get(stat.S_IFMT(facts.st_mode), "of another kind")
 
 
 @contextlib.contextmanager
 def many_objects() -> Iterator[None]:
-    """Keep the collector from looking through 100,000 read objects again and again while more are made.
+    """Pause the garbage collector while 100,000 objects are read.
 
     All of them stay and none refers back, so that it frees nothing: 10,000 runs are read in a third of the
     time, a price table in half.
@@ -181,7 +182,7 @@ def many_objects() -> Iterator[None]:
 
 
 def table_json(value: Any, *, order: Literal["sorted"] | None = None) -> bytes:
-    """Encode a table to be read and compared by eye: whatever fits on one line stands on one."""
+    """Encode a table to be read and compared by eye: whatever fits is on one line."""
     return f"{_laid_out(msgspec.to_builtins(value, order=order), 0)}\n".encode()
 
 
@@ -201,7 +202,7 @@ def _laid_out(value: Any, depth: int) -> str:
 
 
 def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") -> None:
-    """Write a file whole or not at all; its folder is made where it is missing.
+    """Write a file atomically; its folder is created if missing.
 
     Args:
         path: A regular file keeps its mode, and a link is replaced.
@@ -226,11 +227,11 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
 
 
 def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
-    """Write a new file through to the disk; nothing that bears its name, not even a link, is touched.
+    """Write a new file through to the disk; an existing file or link with its name is not touched.
 
     Raises:
         FileExistsError: If the name is taken.
-        OSError: If it cannot be written; it is then gone again.
+        OSError: If it cannot be written; it is then removed again.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN | _NO_LINK, mode)
     try:
@@ -245,13 +246,13 @@ def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file that is no longer needed; that it stays does no harm."""
+    """Remove a file that is no longer needed; failure is harmless."""
     with contextlib.suppress(OSError):
         path.unlink()
 
 
 def require_writable(folder: Path, *, hint: str) -> Path:
-    """Prove that files can be written into a folder, or the folder be made; nothing is left behind.
+    """Check that files can be written into a folder, or the folder created; nothing is left behind.
 
     Returns:
         The folder, or the nearest one above it that is there.
@@ -276,7 +277,7 @@ def cause_of(error: OSError | ValueError) -> str:
 
 
 def _open_special(path: Path) -> int | None:
-    """Open what is written as it is; None where there is a regular file, a link, or nothing.
+    """Open a special file that is written in place; None for a regular file, a link, or nothing.
 
     A descriptor that was inherited is used itself: its name is a link, to a regular file where it was
     redirected to one, which must neither be replaced nor be written from its beginning.
@@ -320,7 +321,7 @@ def _temporary(folder: Path) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the halves of files that killed processes left in a folder; that one stays does no harm."""
+    """Remove partial files that killed processes left in a folder; failure is harmless."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         now_s = time.time()
         for entry in entries:
@@ -331,7 +332,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the file system offers that."""
+    """Make the rename itself survive a power cut, if the file system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

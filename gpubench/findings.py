@@ -1,4 +1,4 @@
-"""A warning is data: what was seen and against which limit. Its words are found here, once."""
+"""A warning is data: the value seen and its limit. Its words are here, once."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ INFORMATIVE = frozenset(
         FindingKind.NEEDS_TORCH_BUILD,
     }
 )
-"""Worth knowing, and no reason to doubt a throughput."""
+"""Worth knowing, but no reason to doubt a throughput."""
 DOUBTFUL = frozenset(FindingKind) - INFORMATIVE
-"""Every other kind: a figure that carries one is shown and marked, and claims nothing in a headline."""
+"""Every other kind: a figure that carries one is shown and marked, but kept out of headlines."""
 UNFOUNDED = frozenset({FindingKind.HOST_BUSY, FindingKind.PRECISION_UNPROVEN})
 """A figure that carries one neither leads a ranking nor anchors a prediction."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One flag: its kind, the value seen and the limit it was held against (None where there is none)."""
+    """One flag: its kind, the value seen and the limit it was compared with (None if there is none)."""
 
     kind: FindingKind
     value: float | str | None = None
@@ -125,7 +125,7 @@ SHARES = frozenset(
         FindingKind.NOT_HEAT_SOAKED,
     }
 )
-"""Value and limit are parts of a whole, and people read them in percent."""
+"""Kinds with value and limit as shares, shown in percent."""
 
 _MORE_TIME = "pass --publish and no --time-limit; if that was so, close other programs and measure again"
 """The other budgets have a few seconds for each case."""
@@ -319,7 +319,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
 
 
 def describe(finding: Finding, where: str | None = None) -> str:
-    """One line: what was seen, where (None for the run as a whole), the limit, and the next action.
+    """One line: the value seen, where (None for the whole run), the limit, and the next action.
 
     >>> describe(Finding(kind=FindingKind.NOISY, value=0.081, limit=0.05))
     'rounds or launches spread widely (8.1 %, limit 5.0 %); close other programs and measure again [NOISY]'
@@ -333,7 +333,7 @@ def describe(finding: Finding, where: str | None = None) -> str:
 
 
 def remark(finding: Finding) -> str:
-    """Return what a row says of a finding: its kind, with words where a buyer has to act on it.
+    """Return a row's text for a finding: its kind, with words if a buyer has to act on it.
 
     >>> remark(Finding(kind=FindingKind.NEEDS_TORCH_BUILD, value="torch 2.14 cu126"))
     'NEEDS_TORCH_BUILD (torch 2.14 cu126)'

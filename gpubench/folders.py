@@ -1,10 +1,9 @@
-"""Where files lie: the tables that the package ships, which are opened here alone, and this user's own.
+"""Paths of files: the tables shipped with the package, opened only here, and the user's folders.
 
-``GPUBENCH_DATA`` names a folder that is read instead of ``gpubench/data``: the whole of it, so that two sets
-of tables are never mixed. It is for tests and for trying out a changed table; child processes inherit it.
-Set it before gpubench reads its first table: what was read is kept until the process ends.
-
-Among the user's is what a failed model said, where its owner finds it: traceback and end of the output.
+``GPUBENCH_DATA`` names a folder that is read instead of ``gpubench/data``: always the whole folder, so two
+sets of tables are never mixed. It is for tests and for trying out a changed table; child processes inherit
+it. Set it before gpubench reads its first table: tables stay loaded until the process ends. The user's
+folders also hold the log of a failed model: traceback and end of the output.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def data_path(name: str = "") -> Path:
 
 
 def package_path(name: str) -> Path:
-    """Return a file of the package that no variable replaces, such as a template, by its path in there."""
+    """Return the path of a package file that no variable replaces, such as a template."""
     return Path(__file__).resolve().parent / name
 
 
@@ -44,7 +43,7 @@ def package_text(name: str) -> str:
 
 
 def data_bytes(name: str) -> bytes:
-    """Return what a table of the data folder holds.
+    """Return the content of a table of the data folder.
 
     Raises:
         MisuseError: If $GPUBENCH_DATA names a folder in which it cannot be read.
@@ -72,7 +71,7 @@ def data_rows(name: str) -> Iterable[dict[str, str]]:
 def data_table(name: str, shape: type[_T]) -> list[_T]:
     """Return the rows of a CSV table of the data folder whose columns are named by the fields of a struct.
 
-    A blank cell is unknown, or a tuple of nothing; the items of a tuple stand between semicolons.
+    A blank cell is unknown, or a tuple of nothing; the items of a tuple are separated by semicolons.
 
     Raises:
         MisuseError: As ``data_bytes``, and if a cell is not of its field's type; the message names its place.
@@ -93,7 +92,7 @@ def data_table(name: str, shape: type[_T]) -> list[_T]:
 
 
 def results_root(option: Path | str | None = None) -> Path:
-    """Where results lie: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
+    """The results folder: option, $GPUBENCH_RESULTS, ./results if it exists, or the user's data folder."""
     if option is not None:
         return Path(option)
     if named := os.environ.get("GPUBENCH_RESULTS"):
@@ -104,24 +103,24 @@ def results_root(option: Path | str | None = None) -> Path:
 
 
 def user_data() -> Path:
-    """Return the folder of what gpubench keeps for this user."""
+    """Return gpubench's data folder of this user."""
     import platformdirs
 
     return platformdirs.user_data_path("gpubench", appauthor=False)
 
 
 def require_folder(root: Path) -> None:
-    """Refuse what is there and is no folder of results: from a pipe or a file nothing would be read, unsaid.
+    """Refuse a path that is not a folder: a pipe or a file would silently give no results.
 
     Raises:
-        MisuseError: If something else bears its name.
+        MisuseError: If it is something else.
     """
     if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
         raise MisuseError(f"{plain(str(root), 1000)} is not a folder: name one, such as --results DIR")
 
 
 TRACEBACK_CHARACTERS = 64 * 1024
-"""A model that calls itself without end leaves a traceback of megabytes; what failed is at its end."""
+"""Infinite recursion leaves a traceback of megabytes; the error is at its end."""
 
 
 def traceback_of(error: BaseException) -> str:
@@ -130,7 +129,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def write_log(name: str, trace: str | None, output: str) -> str:
-    """Write the log of this name in the user's data folder, and return what is where, for a message.
+    """Write a log into the user's data folder, and return its contents and path, for a message.
 
     Such as ``traceback in /home/ann/.local/share/gpubench/logs/net.py.log``. The path is for the terminal
     alone: no stored record bears it.

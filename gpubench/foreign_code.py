@@ -1,4 +1,4 @@
-"""Code that is not ours, of the user or of a library: running it, what its errors say, which files it is."""
+"""Third-party code, of the user or of a library: running it, reporting its errors, finding its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
-"""A file of the user's own is imported under this name and its own, so that it stands in nobody's way."""
+"""Prefix of the module name of a user's file, so that it shadows nothing."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
@@ -37,7 +37,7 @@ _NO_MEMORY = (
 
 
 def import_foreign(what: str, load: Callable[[], Any]) -> Any:
-    """Run code that is not ours; whatever it raises becomes one line, with the cause chained.
+    """Run third-party code; whatever it raises becomes one line, with the cause chained.
 
     Raises:
         MisuseError: If it raised anything, or called ``sys.exit``.
@@ -49,18 +49,18 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except SystemExit as error:
         raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
     except Exception as error:  # code of others may raise anything; the cause is kept
-        words = str(error).lower()  # a CUDA build without a driver names its maker alone
+        words = str(error).lower()  # a CUDA build without a driver only names its vendor
         wants_gpu = "cuda" in words or "nvidia" in words
         hint = "; build on the CPU, gpubench moves the model itself" if wants_gpu else ""
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
 
 
 def load_plugin(kind: str, point: EntryPoint) -> Any:
-    """Load what another package brings; whatever its code raises becomes one line that names the package.
+    """Load a plug-in of another package; whatever its code raises becomes one line that names the package.
 
     Args:
-        kind: What it is to people: "workload", "price source".
-        point: Where the package says that it is.
+        kind: Its kind in words: "workload", "price source".
+        point: If the package says that it is.
 
     Raises:
         MisuseError: If it does not load.
@@ -70,9 +70,9 @@ def load_plugin(kind: str, point: EntryPoint) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """Say an exception in one line: its type, its message, and the line of the user's code it came from.
+    """Return an exception in one line: its type, its message, and the line of the user's code it came from.
 
-    A line of ours says it all, or is about what the user's code raised.
+    Our own errors are complete already, or are about the user's code.
     """
     if isinstance(error, MisuseError):
         return str(error) if error.__cause__ is None else one_line(error.__cause__)
@@ -101,9 +101,9 @@ def _lacks_shared_memory(error: BaseException) -> bool:
 
 
 def own_line(error: BaseException) -> str | None:
-    """Return the last line of the user's own code on the way to an error, as ``net.py line 12``.
+    """Return the last line of the user's code in a traceback, as ``net.py line 12``.
 
-    None where the error passed through libraries only.
+    None if the error passed through libraries only.
     """
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -114,7 +114,7 @@ def own_line(error: BaseException) -> str | None:
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is a lack of memory on the host or on the device."""
+    """Whether an error, or its cause, is a lack of memory on the host or the device."""
     while error is not None:
         if isinstance(error, MemoryError):
             return True
@@ -139,7 +139,7 @@ def says_no_memory(words: str) -> bool:
 
 
 def root_of(module: str) -> Path:
-    """Return what belongs to an imported module: the folder of its package, or of its file.
+    """Return the root of an imported module: the folder of its package, or of its file.
 
     A lone file among installed packages has no folder of its own, and is returned itself.
     """
@@ -151,11 +151,11 @@ def root_of(module: str) -> Path:
 
 
 def source_checksum(root: Path, own: Path | None = None) -> int:
-    """Checksum of the sources imported so far from below a folder, each with its place in it.
+    """Checksum of the sources imported so far from a folder, with their relative paths.
 
     Args:
         root: The folder, or a single file.
-        own: The model's file. Other files that were given as models of their own do not count.
+        own: The model's file. Other models' files do not count.
     """
     total = 0
     for path in sorted(imported_below(root, own)):
@@ -165,7 +165,7 @@ def source_checksum(root: Path, own: Path | None = None) -> int:
 
 
 def imported_below(root: Path, own: Path | None) -> set[Path]:
-    """Return the files of imported modules that lie below a folder and belong to no library inside it."""
+    """Return the files of imported modules in a folder, without libraries inside it."""
     found = set() if own is None else {own}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -178,7 +178,7 @@ def imported_below(root: Path, own: Path | None) -> set[Path]:
 
 
 def _of_a_library(path: Path, root: Path | str) -> bool:
-    """Whether a file is Python's, this package's, or installed below ``root``, where a venv may be."""
+    """Whether a file is Python's, this package's, or of a library installed below ``root``."""
     inner = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
     return bool(_INSTALLED.intersection(inner)) or any(path.is_relative_to(folder) for folder in _folders())
 

@@ -1,4 +1,4 @@
-"""What heat may still take from a card that was timed before it was as hot as long work makes it."""
+"""The expected slowdown of a card that was timed before it reached its working temperature."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import msgspec
 from gpubench.stats import CONFIDENCE, deviations_of, student_t_quantile
 
 USUAL_PER_C = 0.0006
-"""By what share a step gets longer with each degree, where launches do not tell: 1.5 % over 25 degrees."""
+"""Share by which a step gets longer per degree, if launches do not tell: 1.5 % over 25 degrees."""
 USUAL_RISE_C = 25.0
-"""By how much a card that still warms up may get hotter than in its last launch [degrees C]."""
+"""Further rise of a card that is still warming up, beyond its last launch [degrees C]."""
 USUAL_CONSTANT_S = 60.0
-"""Time constant of a card that stands from launch to launch and still gets hotter within them."""
+"""Time constant of a card that is steady from launch to launch but still gets hotter within them."""
 STANDS_C_PER_S = 1 / 30
 """One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
 has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
 MOVED_C = 2.0
 """Twice what a driver rounds to [degrees C]."""
 MOVED_CLOCK = 0.002
-"""Means of two launches, of a clock that moves by steps of 15 MHz, 0.75 % of it."""
+"""Difference between the mean clocks of two launches; a clock moves in steps of 15 MHz, 0.75 % of it."""
 LEAST_SQUARES_C = 4.0
 """Sum of squares of the degrees between the launches of a run below which they tell no slope."""
 
@@ -31,7 +31,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """One launch: its mean step time, SM clock and temperature; None is unknown.
 
     Attributes:
-        slope_c_per_s: Of the temperature while it was timed; None where that was too short to tell.
+        slope_c_per_s: Slope of the temperature while it was timed; None if that was too short to tell.
     """
 
     step_s: float
@@ -41,10 +41,10 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
-    """Return by what share a step gets longer for each degree, at most; one slope for a whole run.
+    """Return the largest plausible share by which a step gets longer per degree; one slope for a whole run.
 
     The logarithm of the step time is regressed on the temperature, each case about its own mean. The upper
-    end of the slope counts, and is never below 0. Where the launches are too restless to tell
+    end of the slope counts, and is never below 0. If the launches are too restless to tell
     ``USUAL_PER_C``, that is what counts, or the lower end of the slope if it is more.
 
     Args:
@@ -63,12 +63,11 @@ def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
 
 
 def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> float | None:
-    """Return by what share of the mean step time a longer run may be slower than these launches.
+    """Return the share by which a longer run may be slower than these launches.
 
-    Launches lie a minute or so apart. A card that still warmed up is taken to get hotter by ``USUAL_RISE_C``
-    than in its last launch, however little the last one added: it rested between cases, and long work does
-    not. Where it stood it is what the slope within the launches is worth. None of one launch and of a device
-    that tells no temperature: nothing is known.
+    Launches are a minute or so apart. A card still warming up is assumed to rise by ``USUAL_RISE_C`` beyond
+    its last launch, since it rested between cases and long work does not. If it was steady, the slope within
+    the launches counts. None for a single launch or a device without temperature.
 
     Args:
         moments: The launches of one case.
@@ -83,11 +82,11 @@ def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> fl
 
 
 def is_warming_up(moments: Sequence[Moment]) -> bool:
-    """Whether the clock moved or the temperature rose from the last launch but one to the last.
+    """Whether the clock moved or the temperature rose between the last two launches.
 
-    Or the temperature rose within the launches by twice what ``--publish`` lets pass. Or the clock fell since
-    the first launch while the temperature rose: heat costs this card its clock, and its rest between cases
-    hides how much.
+    Also if the temperature rose within the launches by twice the limit of ``--publish``, or if the clock fell
+    since the first launch while the temperature rose: heat lowers this card's clock, and its rest between
+    cases hides how much.
     """
     first, before, last = moments[0], *moments[-2:]
     if _warmer(before, last) or abs(_clock(before, last)) > MOVED_CLOCK:
@@ -98,7 +97,7 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
 
 
 def _slope(moments: Sequence[Moment]) -> float:
-    """Mean slope of the temperature within launches that tell one [degrees C per s]; 0 where none does."""
+    """Mean slope of the temperature within launches that tell one [degrees C per s]; 0 if none does."""
     slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
     return fmean(slopes) if slopes else 0.0
 
@@ -110,5 +109,5 @@ def _warmer(early: Moment, late: Moment) -> bool:
 
 
 def _clock(early: Moment, late: Moment) -> float:
-    # By what share the clock rose; 0 where it is not known
+    # By what share the clock rose; 0 if it is unknown
     return late.clock_hz / early.clock_hz - 1 if early.clock_hz and late.clock_hz else 0.0

@@ -1,4 +1,4 @@
-"""What pip calls this package, and the command that installs one that it needs."""
+"""The name of this package in pip, and the command that installs its dependencies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ DISTRIBUTION = "gpubench-suite"
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages, each within the bounds that our own metadata gives it.
+    """Return the command that installs packages, each within the bounds of our metadata.
 
-    No command names this package itself: under that name the index may have something else, or nothing.
+    No command names this package itself: the index may have another package of that name, or none.
 
     Args:
-        packages: Their names on the index, with an extra where one is needed. An option of pip is kept.
+        packages: Their names on the index, with an extra if needed. An option of pip is kept.
 
     >>> pip_install("jax[cuda13]", "requests-of-nobody")
     "pip install 'jax[cuda13]>=0.7,<1' requests-of-nobody"
@@ -25,7 +25,7 @@ def pip_install(*packages: str) -> str:
 
 
 def _own_bounds() -> dict[str, str]:
-    """Bounds of every package that gpubench or an extra of it asks for; empty where it is not installed."""
+    """Bounds of every package that gpubench or an extra of it asks for; empty if it is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -34,5 +34,5 @@ def _own_bounds() -> dict[str, str]:
         return {}
     named = (re.match(r"([\w.-]+)(?:\[[^]]*\])? *([^;]*)", line) for line in lines)
     found = {each[1]: ",".join(sorted(each[2].strip().split(","), reverse=True)) for each in named if each}
-    # A build for a CPU alone has a name of its own, and the versions of the one for every device.
+    # A CPU-only build has its own name, with the versions of the general one.
     return {name.removesuffix("-cpu"): bounds for name, bounds in found.items()} | found

@@ -25,7 +25,7 @@ _NARROW = 0.1
 class Interval(msgspec.Struct, frozen=True, gc=False):
     """An estimate with the low and the high end of its interval; None is unknown.
 
-    A low end without a high one says that the value is too uncertain for one: only "at least" is sure.
+    A low end without a high one means that the value is too uncertain: only "at least" is certain.
     """
 
     value: float | None
@@ -39,15 +39,15 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def collapsed(self) -> Interval:
-        """The value alone where both ends are the value itself: a reference GPU against itself is 1."""
+        """The value without ends if both equal it: a reference GPU relative to itself is 1."""
         return Interval(self.value) if self.low == self.value == self.high else self
 
     def holds(self, number: float) -> bool | None:
-        """Whether a number lies within the ends; None where that cannot be told."""
+        """Whether a number lies within the ends; None if that cannot be told."""
         return None if self.low is None or self.high is None else self.low <= number <= self.high
 
     def each(self, function: Callable[[float], float]) -> Interval:
-        """Apply an increasing function to the value and both ends; what is unknown stays so."""
+        """Apply an increasing function to the value and both ends; unknowns stay unknown."""
         return Interval(*(None if x is None else function(x) for x in (self.value, self.low, self.high)))
 
     def over(self, divisor: float) -> Interval:
@@ -55,7 +55,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return self.each(lambda number: number / divisor)
 
     def times(self, other: Interval) -> Interval:
-        """Multiply two positive figures that err on their own: their logarithms' widths add in quadrature.
+        """Multiply two positive figures with independent errors: their logarithms' widths add in quadrature.
 
         >>> Interval(10.0, 8.0, 12.5).times(Interval(2.0, 2.0, 2.0))
         Interval(value=20.0, low=16.0, high=25.0)
@@ -83,7 +83,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
     def text(self, unit: str = "", digits: int = MOST_DIGITS) -> str:
         """Return the three rounded to one place that the interval supports, the unit behind the value.
 
-        That place is at most a fifth of the half-width, so that rounding never moves an end onto the value.
+        That place is at most a fifth of the half-width, so rounding never moves an end onto the value.
 
         >>> Interval(1653.7, 1572.8, 1743.3).text(), Interval(4.4321, 4.41, 4.45).text("×")
         ('1,650 (1,570 to 1,740)', '4.432× (4.410 to 4.450)')
@@ -96,7 +96,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return f"{point}{unit} ({ends})" if ends else f"{point}{unit}"
 
     def apart(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
-        """Return the value and its ends, rounded as ``text`` has them; of unknown ends nothing.
+        """Return the value and its ends as two texts, rounded as in ``text``; unknown ends are empty.
 
         So many digits are the most; ends that they cannot tell from the value are not printed.
 
@@ -121,7 +121,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return point, "" if point == low == high and digits < MOST_DIGITS else f"{low} to {high}"
 
     def rate(self, sample_unit: str, digits: int = MOST_DIGITS) -> str:
-        """Return the text of a throughput, in samples of a unit that came from outside.
+        """Return the text of a throughput, in samples of a foreign unit.
 
         >>> Interval(1653.7, 1572.8, 1743.3).rate("image")
         '1,650 (1,570 to 1,740) images/s'
@@ -129,7 +129,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return f"{self.text(digits=digits)} {per_second(sample_unit)}"
 
     def words(self, digits: int = MOST_DIGITS) -> str:
-        """Return the text with large values in millions, so that nobody counts zeros.
+        """Return the text with large values in millions.
 
         >>> Interval(12.3e6, 9.4e6, 16.8e6).words(), Interval(3166.4, 3150.2, 3181.9).words()
         ('12.3 (9.4 to 16.8) million', '3,166 (3,150 to 3,182)')
@@ -140,7 +140,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return self.text(digits=digits)
 
     def compact(self) -> str:
-        """Return the three in few characters, with a prefix that all of them share.
+        """Return the three in few characters, with a shared prefix.
 
         >>> Interval(9.9e6, 5.9e6, 17e6).compact(), Interval(3166.4, 3150.2, 3181.9).compact()
         ('9.9M (5.9 to 17)', '3.17k (3.15 to 3.18)')
@@ -192,10 +192,10 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def faster_words(ratio: Interval, first: str, second: str) -> str:
-    """Say which of two is faster, by what factor, and how far that is known.
+    """Say which of two is faster, by what factor, and its interval.
 
-    An interval that holds 1 shows no difference, and does not show that there is none. What it leaves no room
-    for is named, in tenths of a percent.
+    An interval that contains 1 shows no difference, but does not prove that there is none. What it leaves no
+    room for is named, in tenths of a percent.
 
     Args:
         ratio: Throughput of the first over that of the second.
@@ -221,7 +221,7 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
 
 
 def _times(ratio: Interval) -> str:
-    """A ratio in two places, or in as many as set its value and its ends apart, and from 1."""
+    """A ratio in two digits, or as many as distinguish its value, its ends and 1."""
     places = 2
     numbers = [1.0, *(x for x in (ratio.value, ratio.low, ratio.high) if x is not None)]
     while len({f"{x:.{places}f}" for x in numbers}) < len(numbers) and places < MOST_DIGITS:
@@ -230,7 +230,7 @@ def _times(ratio: Interval) -> str:
 
 
 def _to_place(value: float, exponent: int) -> str:
-    """Round to a power of ten; a number too small for it keeps two digits of its own."""
+    """Round to a power of ten; a number too small for it keeps two significant digits."""
     if abs(value) < 10.0 ** (exponent + 1):
         return format_number(value, 2)
     return f"{round(value, -exponent):,.{max(0, -exponent)}f}"

@@ -1,6 +1,6 @@
-"""What a GPU and an offer are called for people: in terminal, page, verdict and messages alike.
+"""Names of GPUs and offers in words, the same in terminal, page, verdict and messages.
 
-Whatever came from outside is stripped of control characters.
+Foreign text is stripped of control characters.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PRICING_WORDS = {
 }
 
 SELLERS: Mapping[str, str] = {"cloud": "cloud", "secure": "vetted host", "community": "private host"}
-"""Kinds of sellers: a company, and on a marketplace a host that it vouches for, or anyone."""
+"""Kinds of sellers: a company, and on a marketplace a vetted host, or any host."""
 
 FRONTIER = "nothing is faster and cheaper"
-"""What is said of the line through the offers that no other offer beats at both."""
+"""The caption of the Pareto line of offers."""
 
 HOSTS_ASK = "host's ask"
-"""What is said of a marketplace's price where words are counted."""
+"""The short caption of a marketplace's price."""
 
 CONDITION_WORDS = {
     PriceCondition.LIST: "list price",
@@ -39,13 +39,13 @@ CONDITION_WORDS = {
 
 
 def pricing_words(offer: Offer) -> str:
-    """Return how an offer is paid: "on demand", "spot", "reserved 3 y"."""
+    """Return the pricing in words: "on demand", "spot", "reserved 3 y"."""
     term = f" {offer.term_years} y" if offer.term_years else ""
     return f"{PRICING_WORDS[offer.pricing]}{term}"
 
 
 def card_condition(condition: PriceCondition) -> str:
-    """Return what stands beside cards to buy: "used"; nothing where they are quoted, or nobody says."""
+    """Return the condition of cards to buy: "used"; nothing if they are quoted, or it is unknown."""
     says = condition not in {PriceCondition.QUOTED, PriceCondition.UNSTATED}
     return CONDITION_WORDS[condition] if says else ""
 
@@ -61,7 +61,7 @@ def gpu_name(key: str) -> str:
 
 
 def micro_name(result: MicroResult) -> str:
-    """Return what a micro-benchmark is called: its kind, its precision and its size."""
+    """Return the name of a micro-benchmark: its kind, its precision and its size."""
     return " ".join(filter(None, (result.name, result.precision, result.size)))
 
 
@@ -75,12 +75,12 @@ def gpus(key: str, count: int) -> str:
 
 
 def gpus_of(offer: Offer | BuyOrRent) -> str:
-    """Return the GPUs of an offer, or of what is compared with rent: "8x H100 SXM5 80GB"."""
+    """Return the GPUs of an offer, or of a machine compared with rent: "8x H100 SXM5 80GB"."""
     return gpus(offer.gpu_key, offer.gpu_count)
 
 
 def offer_name(offer: Offer) -> str:
-    """Return who sells what: "aws p5.48xlarge us-east-1", "vast (spot)", "own: 3 years at 50 %"."""
+    """Return seller and product: "aws p5.48xlarge us-east-1", "vast (spot)", "own: 3 years at 50 %"."""
     if offer.pricing is Pricing.OWNED:
         return plain(f"{offer.provider}: {offer.instance}", 60)
     words = [offer.provider]
@@ -94,12 +94,12 @@ def offer_name(offer: Offer) -> str:
 
 
 def full_name(offer: Offer) -> str:
-    """Return provider, instance and region as they came, whole: "aws p5.48xlarge us-east-1"."""
+    """Return provider, instance and region unshortened: "aws p5.48xlarge us-east-1"."""
     return f"{offer.provider} {offer.instance} {offer.region or ''}".strip()
 
 
 def offer_lines(offer: Offer, mark: str = "") -> str:
-    """Return an offer as a cell of a table: its GPUs, and below them who sells what."""
+    """Return an offer as a cell of a table: its GPUs, and below them seller and product."""
     return f"{gpus_of(offer)}{mark}\n{offer_name(offer)}"
 
 

@@ -1,6 +1,6 @@
 """One key for each GPU, however a driver, a framework, a cloud or a price list spells its name.
 
-A name that is not known is reported, never guessed. The form factor is part of the identity: an "H100"
+An unknown name is reported, never guessed. The form factor is part of the identity: an "H100"
 without one could be any of three cards that differ by a third, so it resolves to nothing.
 """
 
@@ -36,7 +36,7 @@ def sized(name: str) -> str:
 
 
 def squeeze(name: str) -> str:
-    """Fold what price lists and drivers spell apart or together: ``RTX 4090`` and ``RTX4090`` are one.
+    """Fold spaces in names from price lists and drivers: ``RTX 4090`` and ``RTX4090`` are one.
 
     A hyphen stays: Google's type ``nvidia-h100-80gb`` is the SXM card, a plain "NVIDIA H100 80GB" any H100.
 
@@ -64,7 +64,7 @@ def counted(name: str) -> tuple[int | None, str]:
 
 
 def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Map each squeezed alias to the keys that bear it (several where memory sizes share a name)."""
+    """Map each squeezed alias to its keys (several if memory sizes share a name)."""
     index: dict[str, tuple[str, ...]] = {}
     for alias, key in aliases:
         known = index.setdefault(squeeze(alias), ())
@@ -80,7 +80,7 @@ _SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")
 _SAY_NOTHING = frozenset(
     ["nvidia", "amd", "tesla", "instinct", "geforce", "gpu", "card", "graphics", "tensor", "core"]
 ) | {"nvl72", "grace", "hopper", "superchip"}
-"""Words beside the name of a GPU that tell it from no other."""
+"""Words in the name of a GPU that do not identify it."""
 MEMORY_KINDS = frozenset(["gddr5", "gddr5x", "gddr6", "gddr6x", "gddr7", "hbm2", "hbm2e", "hbm3", "hbm3e"])
 """Words that tell one GPU from another in few names only, as in "H100 80GB HBM3"."""
 

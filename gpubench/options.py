@@ -1,4 +1,4 @@
-"""What a verb may be asked, declared once: a field of its request carries its type, limits, choices and help.
+"""Options, each declared once: a field of a request has its type, limits, choices and help.
 
 A request is a frozen struct whose fields are ``Annotated[type, Option(...)]``. A type such as ``Positive``
 has limits, and msgspec holds values to them. From the struct come the options of the command line (see
@@ -48,20 +48,20 @@ _PARTS = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
 
 
 class Option(msgspec.Struct, frozen=True):
-    """What is said of a field; ``options_of`` fills in the last six, which the field says itself.
+    """The declaration of an option; ``options_of`` fills in the last six fields from the request's field.
 
     Attributes:
         help: One sentence.
-        panel: Heading of the help that it stands under.
+        panel: Heading of its group in the help.
         name: On the command line and in Python, with ``_``; empty is the field's own.
         place: May be given without its name too, in the order of the fields that may.
-        bare: On the command line it is given by its place alone, without a name.
+        bare: On the command line it is given only by position, without a name.
         choices: Every value that it may have.
         read: From text, or a value given in Python, and the option's name, to the field's value; of several,
             to one of them. Raises MisuseError, or TypeError for a wrong type.
         takes: What it accepts, in words; empty is what its type says.
         python: What it accepts, as a type; empty is what its type says.
-        metavar: What stands for its value in the help; empty is what its type says.
+        metavar: Placeholder of its value in the help; empty is the type's.
         short: One-letter spelling, such as ``-o``.
         commas: Whether one text may name several, separated by commas.
         default: The default in words, where the field's value does not say it.
@@ -101,7 +101,7 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> str:
-        """The limits in words: ``above 0``, ``from 0 to below 10``; empty where there are none."""
+        """The limits in words: ``above 0``, ``from 0 to below 10``; empty if there are none."""
         least = "at least" if self.meta.lt is None and self.meta.le is None else "from"
         words = {"above": self.meta.gt, least: self.meta.ge, "to below": self.meta.lt, "to": self.meta.le}
         return " ".join(f"{word} {limit:.13g}" for word, limit in words.items() if limit is not None)
@@ -127,12 +127,12 @@ with_help = msgspec.structs.replace
 
 
 def typed(name: str) -> str:
-    """Return a name as a person types it: ``budget-usd``."""
+    """Return a name as typed: ``budget-usd``."""
     return name.replace("_", "-")
 
 
 def named(each: Option) -> str:
-    """Return what a person calls an option: ``--gpu``, ``--recipe loss-chunks``, ``the setting tax``."""
+    """Return an option as users call it: ``--gpu``, ``--recipe loss-chunks``, ``the setting tax``."""
     prefix = {"recipe": "--recipe ", "setting": "the setting "}.get(each.way, "--")
     return prefix + typed(each.name)
 
@@ -195,13 +195,13 @@ def _parts_of(annotation: Any) -> list[Any]:
 def request_from(
     request_type: type[R], given: Mapping[str, Any], call: str | None = None, file: str = ""
 ) -> R:
-    """Make a request of what is given by name.
+    """Make a request from values by name.
 
     Args:
         request_type: The struct.
         given: Values by the option's name. A lone value stands for several.
         call: The Python function that a message names; None is the command line, whose values are text.
-        file: Where the settings among these values stand.
+        file: If the settings among these values stand.
 
     Raises:
         WrongArgumentError: If a name is unknown, a type is wrong, or a value that must be given is missing.
@@ -245,7 +245,7 @@ def request_from(
 
 
 def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the settings among what is given, as a file states them: ``tax = 0.19``."""
+    """Return the given settings as a file states them: ``tax = 0.19``."""
     settings = {
         each.name: given[each.name]
         for each in options_of(request_type)
@@ -256,7 +256,7 @@ def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, An
 
 
 def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
-    """Return what a field holds of what was given; of several, a lone one may be given."""
+    """Return the value of a field from what was given; a single value may stand for several."""
     if value is None and (each.optional or each.many):
         return each.initial if each.many else None
     if not each.many:
@@ -273,7 +273,7 @@ def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
 def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     """Return one value as the field holds it.
 
-    A bool is no number here, and a number no text: who gives one for the other has mistaken the option.
+    A bool is not a number here, and a number not a text: mixing them up is a mistake.
     """
     if isinstance(value, str) and value in each.choices:
         return value
@@ -324,14 +324,14 @@ def _refusal(each: Option, value: Any, name: str) -> MisuseError:
 
 
 def unknown_choice(name: str, value: str, choices: Iterable[str]) -> MisuseError:
-    """Return the refusal of a value that is none of the few that an option takes."""
+    """Return the error for a value that is not among an option's choices."""
     known = list(choices)
     near = next((f" ({each} is nearest)" for each in known if value and str(value) in each), "")
     return MisuseError(f"{name} {shown_value(str(value))} is unknown{near}; choose from {', '.join(known)}")
 
 
 def unknown_name(kind: str, name: str, near: Iterable[str]) -> MisuseError:
-    """Return the refusal of a name that is none of many, with those that look most like it."""
+    """Return the error for an unknown name, with the most similar known ones."""
     shown = plain(", ".join(near), 300) or "none"
     return MisuseError(f"unknown {kind} {plain(name, 80)!r}; nearest known: {shown}")
 
@@ -359,10 +359,9 @@ def help_of(each: Option) -> str:
 
 
 def words_of(request: msgspec.Struct) -> tuple[str, ...]:
-    """Return the words of a command line that ask for this request again; an unasked default stays unsaid.
+    """Return the words of a command line that ask for this request again; defaults are left out.
 
-    Relative paths stay relative and a setting is left to its file, so the words hold in the folder that they
-    were first typed in.
+    Relative paths stay relative and settings stay in their file, so the words work in the original folder.
     """
     words: list[str] = []
     recipe: list[str] = []
@@ -454,7 +453,7 @@ RESULTS = Option(
 Results: TypeAlias = Annotated[Path | None, RESULTS]
 
 CLASSIC = ("cnn", "lstm", "vgg16")
-"""Measured and ranked by where no workload is named."""
+"""The default workloads for measuring and ranking."""
 WORKLOAD = Option(
     name="workload",
     place=True,
@@ -468,7 +467,7 @@ JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, 
 
 
 LARGEST_NUMBER = 2**40
-"""More samples than any step holds, and few enough for every figure of them."""
+"""More samples than any step has, but few enough for all figures."""
 Batch: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)] | Literal["max"] | None
 BATCH = Option(default="the workload's main batch")
 
@@ -506,7 +505,7 @@ _OWN = "the workload's own"
 
 
 class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says of how a workload is trained or run; None leaves it as the workload has it."""
+    """The requested recipe; None keeps the workload's."""
 
     weight_type: Annotated[
         str | None,
@@ -568,6 +567,6 @@ def asked_recipe(request: RecipeRequest) -> dict[str, Any]:
 
 
 class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a function that only reads stored results."""
+    """The request of a function that only reads stored results."""
 
     results: Annotated[Path | None, with_help(RESULTS, place=True)] = None

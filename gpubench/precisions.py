@@ -1,4 +1,4 @@
-"""Precisions of a training step, and the number formats of its products: every fact about each, once.
+"""Precisions of a training step, and the number formats of its products: all facts about each, once.
 
 A new precision is a member of ``Precision`` and a row of ``_FACTS``. What autocast cannot do by itself is
 put in by ``measure.quantize`` (fp8 and int8); a rate that the prediction has never seen
@@ -24,7 +24,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
         name: As micro-benchmarks and the drivers' lists of formats have it.
         peak: The field of ``GpuSpec`` with the dense peak rate.
         on_tensor_cores: Whether that peak is of tensor cores.
-        torch_type: Of the operands that are timed; None where torch has no product of that format.
+        torch_type: Of the operands that are timed; None if torch has no product of that format.
         sizes: Edges of the square products that are timed on a GPU.
         usual_share: Share of the peak that the best of them reaches on a card in good health, an H200.
         unit: Of its rates: products of whole numbers are no floating-point operations.
@@ -90,7 +90,7 @@ FORMATS = (FP32, TF32, FP16, BF16, FP8, INT8)
 
 
 RECURRENT = "rnn"
-"""The name of a recurrent layer among the operators that are held against float64."""
+"""The name of a recurrent layer among the operators that are compared with float64."""
 
 
 class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +99,8 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         format: In which most products are computed.
         words: For people, where its name alone would mislead.
-        autocast: The torch type of autocast; None where autocast is off.
-        whole_model: The torch type of weights, activations and optimizer state alike; None where the weights
+        autocast: The torch type of autocast; None if autocast is off.
+        whole_model: The torch type of weights, activations and optimizer state alike; None if the weights
             are float32. Measured where a workload asks for it, or a user.
         beside: A workload that is offered at this other precision is offered at this one too.
         in_blocks: Whether only the linear layers of repeated blocks are computed so.
@@ -116,8 +116,8 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         told_by_rate: Whether another vendor's GPU has it where its datasheet has a rate of ``format``.
         on_cpu: Whether a CPU may have it, by its instructions of ``format`` and ``whole_model``.
         needs: The package that computes it, beside torch.
-        keras_policy: Keras's name for its types, None where it has none; the backend parts fp32 from tf32.
-        predicted_as: The mode of ``predict.roofline``; None where nothing published says how fast it is.
+        keras_policy: Keras's name for its types, None if it has none; the backend parts fp32 from tf32.
+        predicted_as: The mode of ``predict.roofline``; None if nothing published says how fast it is.
     """
 
     format: Format
@@ -151,7 +151,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Precision(StrEnum):
     """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler.
 
-    ``bf16`` is the whole model in bfloat16, weights included, as large language models are trained and run.
+    ``bf16`` is the whole model in bfloat16, weights included, as is usual for large language models.
     ``fp8`` is that with the products of the linear layers of its blocks in 8 bits, for training; ``int8`` is
     that with the weights and activations of its linear layers in whole numbers of 8 bits, for inference.
     """
@@ -166,7 +166,7 @@ class Precision(StrEnum):
 
     @property
     def facts(self) -> PrecisionFacts:
-        """Everything else that is known of it."""
+        """All other facts about it."""
         return _FACTS[self]
 
     @property
@@ -176,21 +176,21 @@ class Precision(StrEnum):
 
     @property
     def in_half(self) -> bool:
-        """Whether what moves between operators takes 2 bytes an element: autocast, or a model cast whole."""
+        """Whether activations take 2 bytes an element: autocast, or a whole model cast."""
         return self.is_amp or self.facts.whole_model is not None
 
     @property
     def is_usual(self) -> bool:
-        """Whether every workload is measured so where the device can: not where the weights must be cast."""
+        """Whether every workload is measured this way if the device can: not if the weights must be cast."""
         return self.facts.whole_model is None
 
     @property
     def words(self) -> str:
-        """The precision for people."""
+        """The precision in words."""
         return self.facts.words
 
     def why_not_for(self, task: str) -> str | None:
-        """Say why it is not offered for a task, "train" or "infer"; None where it is."""
+        """Say why it is not offered for a task, "train" or "infer"; None if it is."""
         only = self.facts.only
         if only in {None, task}:
             return None
@@ -198,7 +198,7 @@ class Precision(StrEnum):
         return f"{self} is a precision of {other} alone"
 
     def within(self, capability: tuple[int, int] | None) -> bool:
-        """Whether a CUDA compute capability has it; one that is not known has what every one has."""
+        """Whether a CUDA compute capability has it; an unknown one has the formats common to all."""
         least = self.facts.least_capability
         return least is None or (capability is not None and capability >= least)
 
@@ -295,7 +295,7 @@ _FACTS = {
 }
 
 CHOICES = (AMP, *Precision)
-"""What a user may write."""
+"""Values that a user may give."""
 
 PROOF_SIZE, PROOF_CHANNELS, PROOF_IMAGE = 512, 32, 16
 """Edge of the product, and channels and edge of the image of the convolution, that prove a precision."""
@@ -303,7 +303,7 @@ PROOF_SIZE, PROOF_CHANNELS, PROOF_IMAGE = 512, 32, 16
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 """Read by NVIDIA's libraries when they load: 0 forbids TF32 for the life of the process."""
 TF32_VARIABLES = (TF32_OVERRIDE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-"""Variables by which a user decides on TF32, against whatever torch is told."""
+"""Variables by which a user overrides torch's TF32 switches."""
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 """Those by which a user lets oneDNN compute fp32 in fewer bits on a CPU."""
 

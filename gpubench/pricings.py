@@ -1,4 +1,4 @@
-"""How an offer is paid, and what its price is."""
+"""The pricing of an offer, and the kind of its price."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Pricing(StrEnum):
-    """How an offer is paid."""
+    """The pricing of an offer."""
 
     ON_DEMAND = "on_demand"
     SPOT = "spot"
@@ -15,10 +15,10 @@ class Pricing(StrEnum):
 
 
 class PriceCondition(StrEnum):
-    """What a price is.
+    """The kind of a price. For rent it is a provider's list price, or a single host's ask.
 
-    Of rent a provider's list price, or what a single host asks. Of cards the buyer's own quote, what they
-    cost new or used, or the maker's launch price; ``unstated`` where a listing does not say which.
+    For cards it is the buyer's quote, a price new or used, or the vendor's launch price; ``unstated`` if a
+    listing does not say.
     """
 
     LIST = "list"

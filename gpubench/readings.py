@@ -1,4 +1,4 @@
-"""What others read on GPUs, shown beside a figure of gpubench: the one reader of two tables.
+"""Published and hand-read figures, shown beside those of gpubench: the reader of two tables.
 
 ``data/h200_readings.json`` holds what loops that share no code with gpubench read on one card, an anchor of
 predictions, too; one card on one day judges no other card. ``data/mlperf.csv`` holds how long published runs
@@ -20,7 +20,7 @@ from gpubench.units import GIB
 
 
 class StepReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload at one batch and precision; None where it was not read.
+    """One workload at one batch and precision; None if it was not read.
 
     Attributes:
         ours: Whether the model is that of the standard workload; else it only shares its name.
@@ -43,7 +43,7 @@ class StepReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read on one card, and with what.
+    """The readings of one card, and their software.
 
     Attributes:
         micro: Micro-benchmarks by name of probe, precision and size, in FLOP/s, B/s or s.
@@ -63,7 +63,7 @@ class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
     def step_time_s(
         self, workload: str, batch_size: int, precision: Precision, execution: Execution, task: TaskKind
     ) -> float | None:
-        """Return the time of a step of a standard workload [s]; None where that very step was not read."""
+        """Return the time of a step of a standard workload [s]; None if that very step was not read."""
         if task is not TaskKind.TRAIN:
             return None
         for step in self.steps:
@@ -191,7 +191,7 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
 
 
 def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the rounds that runs are of, each with the month of its publication, the oldest first."""
+    """Return the rounds of runs, each with the month of its publication, the oldest first."""
     return tuple(sorted({(run.round, run.date) for run in runs}, key=lambda pair: pair[::-1]))
 
 

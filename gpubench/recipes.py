@@ -1,4 +1,4 @@
-"""What a case may be asked to do, and how: the values of task, recipe and parallel mode, each list once."""
+"""The values of task, recipe and parallel mode, each list once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Trainable(StrEnum):
 
 
 class Stack(StrEnum):
-    """By whose code a step is computed: a level of speed belongs to one.
+    """The software stack of a step; a level of speed belongs to one.
 
     ``torch`` is the operators of torch, as a workload has them. ``plain`` is transformers, with adapters by
     PEFT and 4 bits by bitsandbytes; ``no-flash`` is the same where torch has no flash attention, as on
@@ -71,11 +71,11 @@ class Stack(StrEnum):
 
 
 ADAPTER_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
-"""In which type the layers of a frozen base lie, by what is trained over it."""
+"""The type of the layers of a frozen base, by what is trained over it."""
 
 
 LOSS_CHUNKS = 8
-"""Chunks of tokens that a loss is computed in where that is looked into unasked."""
+"""Default number of token chunks tried for a loss."""
 
 
 class ParallelMode(StrEnum):

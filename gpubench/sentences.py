@@ -1,4 +1,4 @@
-"""The table of sentences: what screens and page say, each whole, with named fields."""
+"""The table of sentences for screens and page, each complete, with named fields."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
     Attributes:
         kind: One of the ``kinds`` of the table, in the order of a screen.
-        weight: Of one kind those of more weight come first, and those of less leave a full screen.
+        weight: Within a kind, higher weights come first, and lower ones are dropped from a full screen.
     """
 
     kind: str
@@ -42,7 +42,7 @@ def _sentences() -> dict[str, _Sentence]:
 
 
 def texts() -> dict[str, str]:
-    """Return the text of every sentence by its id; a field stands in braces, as in "{gpu} at {usd}"."""
+    """Return the text of every sentence by its id; a field is in braces, as in "{gpu} at {usd}"."""
     return {name: each.text for name, each in _sentences().items()}
 
 

@@ -18,7 +18,7 @@ from gpubench.options import unknown_name
 from gpubench.units import GIB, listing, plain
 
 NO_GPU_NEAR = ("none; `gpubench list --gpus` shows all",)
-"""Said where nothing looks like the name of a GPU."""
+"""The message when nothing looks like the name of a GPU."""
 
 
 @cache
@@ -35,7 +35,7 @@ def load_specs() -> Mapping[str, GpuSpec]:
 def find_spec(
     name: str, memory_bytes: int | None = None, power_limit_w: float | None = None
 ) -> GpuSpec | None:
-    """Return the row that a device or catalog name belongs to; None where unknown or ambiguous.
+    """Return the row of a device or catalog name; None if unknown or ambiguous.
 
     Args:
         name: A key, a marketing name, or any alias.
@@ -62,7 +62,7 @@ def _resolve(
 
 
 def _named(name: str, by: str, memory_bytes: int | None = None) -> tuple[str, ...]:
-    """Return the keys that bear a name, of cards with the memory that a device reported where it did."""
+    """Return the keys with a name, limited to cards with the memory that a device reported, if any."""
     keys = _index(by).get(names.squeeze(name), ())
     sizes = {key: load_specs()[key].memory_bytes for key in keys}
     return tuple(
@@ -76,7 +76,7 @@ _POWER_TOLERANCE = 0.15
 
 
 def _draws(spec: GpuSpec, power_limit_w: float | None) -> bool:
-    """Return whether a power limit is that of a card; never where either is unknown."""
+    """Return whether a power limit is that of a card; False if either is unknown."""
     if power_limit_w is None or spec.tdp_w is None:
         return False
     return abs(power_limit_w - spec.tdp_w) <= _POWER_TOLERANCE * spec.tdp_w
@@ -86,7 +86,7 @@ _FAMILIES = ("RTX", "GTX")
 
 
 def _find_typed(name: str) -> GpuSpec | None:
-    """Return the row of a name that a person typed: the number of a GeForce will do, as in "1080 ti"."""
+    """Return the row of a typed name: the number of a GeForce suffices, as in "1080 ti"."""
     spec = find_spec(name)
     if spec is not None or not name[:1].isdigit():
         return spec
@@ -100,7 +100,7 @@ _MOST_MEANT = 8
 
 
 def require_spec(name: str) -> GpuSpec:
-    """Return the row of a name that a person typed, or raise with what it can mean or is near to.
+    """Return the row of a typed name, or raise with its possible meanings or similar names.
 
     It is a name of the card, or words of its key that no other card has, in whatever case and however joined.
 
@@ -123,7 +123,7 @@ def require_spec(name: str) -> GpuSpec:
 
 
 def usual_spec(name: str) -> GpuSpec:
-    """Return the row of a name that a person typed; where it leaves the form factor open, the SXM module.
+    """Return the row of a typed name; if it leaves the form factor open, the SXM module.
 
     Of modules of two sizes it is the larger one.
 
@@ -134,7 +134,7 @@ def usual_spec(name: str) -> GpuSpec:
 
 
 def meaning_taken(name: str) -> str | None:
-    """Say how ``usual_spec`` read a name that leaves the form factor open; None where it does not.
+    """Say how ``usual_spec`` read a name that leaves the form factor open; None if it does not.
 
     >>> meaning_taken("H100")
     'H100 is taken for nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
@@ -157,7 +157,7 @@ def _meanings(name: str) -> tuple[str, ...]:
 
 
 def nearest_keys(name: str) -> tuple[str, ...]:
-    """Return the keys whose name or alias looks most like this one."""
+    """Return the keys with the most similar names or aliases."""
     index = {**_index("open"), **_index("shared"), **_index("card")}
     return _cards_of(key for alias in names.nearest(names.squeeze(name), index) for key in index[alias])
 
@@ -169,11 +169,11 @@ def _cards_of(keys: Iterable[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
-    """Return the key of the GPU that a price list means; None where unknown or ambiguous.
+    """Return the key of the GPU that a price list means; None if unknown or ambiguous.
 
-    A price list that leaves the form factor open ("H100", 80 GB) means a row of its own, whose figures are
-    those of the slowest variant. Where no name is as it is written, its words count in any order, with a size
-    among them as the memory: "H100 (80 GB) SXM".
+    A price list that leaves the form factor open ("H100", 80 GB) has its own row with the figures of the
+    slowest variant. If no name is as written, its words count in any order, with a size among them as the
+    memory: "H100 (80 GB) SXM".
 
     Args:
         name: The price list's word for the GPU.
@@ -304,7 +304,7 @@ _COMMON = ("line", "architecture", "compute_capability", "release_year", "memory
 
 
 def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
-    """Fill a row that stands for several cards: the lowest of each figure, or unknown where one is."""
+    """Fill the row for several cards: the lowest of each figure, or unknown if one is."""
     if not variants:
         return spec
     figures: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """How far a figure errs, part by part: within a process, between processes, hosts and cards.
 
-What no run of one card can say of itself is taken from what others published, and from the few cards that
-were read for this project.
+The parts that no run of one card can show come from publications, and from the few cards read for this
+project.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: One of ``PARTS``.
-        half_width: Of its 95 % interval, over the figure; of heat on the slow side alone. None is unknown.
-        n: How many of its kind were seen; None where a source does not say.
-        source: What it rests on.
+        half_width: Of its 95 % interval, relative to the figure; for heat only on the slow side. None is
+            unknown.
+        n: Number of readings; None if a source does not say.
+        source: Its basis.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 USUAL_PROCESS = Prior(0.003**2, math.inf)
 """Of rows of one launch on a GPU: three of an H200 differed by 0.2 to 0.6 %, of an H100 by 0.3 %."""
 USUAL_PROCESS_HOST_BOUND = Prior(0.07**2, math.inf)
-"""Of eager steps that the host sets the pace of: 7 to 16 % between processes of one H200."""
+"""For host-bound eager steps: 7 to 16 % between processes of one H200."""
 HOST = Component(
     name=PARTS[3],
     half_width=0.006,
@@ -46,10 +47,10 @@ CARD = Component(
     name=PARTS[4],
     half_width=0.05,
     n=None,
-    source="GPUs of one kind varied by 8 % in the mean, 22 % at most, over five clusters (Sinha and others, "
+    source="GPUs of one kind varied by 8 % on average, 22 % at most, over five clusters (Sinha and others, "
     "SC22, arXiv:2208.11035), half of it to either side; two H200 read 0.96 to 1.10 of each other",
 )
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))
-"""Half-width of the logarithm of what another card of the kind does in another host."""
+"""Half-width of the logarithm of the rate of another card of this kind in another host."""
 ANOTHER_CARD = Interval(1.0, math.exp(-ELSEWHERE), math.exp(ELSEWHERE))
-"""What the rate of one card is multiplied by to be that of any card of the kind."""
+"""Factor from the rate of one card to that of any card of this kind."""

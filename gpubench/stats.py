@@ -22,7 +22,7 @@ LEAST_FREEDOM = 4.0
 """Degrees of freedom of the shortest and most correlated series: at a correlation of 0.9 the quantile of ten
 to forty values is that of 5 to 8 (simulated)."""
 LEAST_CASES = 3
-"""Fewer cases say nothing of how their variances differ."""
+"""Fewer cases do not show how their variances differ."""
 STANDS_ALONE = 3.0
 _LEAST_OF_MEDIAN = 1e-5
 _MOST_FREEDOM = 1e6
@@ -85,9 +85,9 @@ def expected_autocorrelation(deviations: Sequence[float], margin: float = 0.0) -
     """Lag-1 autocorrelation freed of its bias, with so many standard errors added.
 
     ``r + (1 + 4 max(r, 0)) / n + margin sqrt((1 - r^2) / n)``, kept between 0 and 1 - 1/n: a correlation over
-    more than the length of the series cannot be told from a drift. A short series shows too little of its own
-    correlation (the second term, after Marriott and Pope 1954, Biometrika 41, 390-402), and an interval
-    built on an estimate that is too low half of the time is too narrow half of the time (the third).
+    more than the length of the series cannot be distinguished from a drift. A short series shows too little
+    of its own correlation (the second term, after Marriott and Pope 1954, Biometrika 41, 390-402), and an
+    interval built on an estimate that is too low half of the time is too narrow half of the time (the third).
     """
     n, r = len(deviations), lag1_autocorrelation(deviations)
     high = r + (1 + 4 * max(r, 0.0)) / n + margin * math.sqrt(max(1 - r * r, 0.0) / n)
@@ -113,11 +113,11 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """What the cases of a suite say together of the variance of any of them.
+    """The common information of a suite's cases about the variance of each.
 
     Attributes:
-        variance: The variance about which theirs lie.
-        freedom: How many degrees of freedom that is worth; infinite where theirs differ by chance alone.
+        variance: The variance around which theirs scatter.
+        freedom: The degrees of freedom that it is worth; infinite if theirs differ only by chance.
     """
 
     variance: float
@@ -125,7 +125,7 @@ class Prior(msgspec.Struct, frozen=True):
 
 
 def prior_of(variances: Sequence[float], freedoms: Sequence[float]) -> Prior | None:
-    """Estimate about which variance, and how closely, the variances of several cases lie.
+    """Estimate the center and the spread of the variances of several cases.
 
     Theirs are taken for draws of a scaled inverse chi-squared distribution, whose parameters follow from mean
     and variance of their logarithms. None below ``LEAST_CASES``, and where half of them or more are 0.
@@ -184,7 +184,7 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
 
 
 def rate_interval(rate: float, width: float | None) -> Interval:
-    """Return a rate with the ends that the half-width of its times gives it; from 1 on there is no upper."""
+    """Return a rate with the ends from the half-width of its times; from 1 on there is no upper end."""
     if width is None:
         return Interval(rate)
     return Interval(rate, rate / (1 + width), None if width >= 1 else rate / (1 - width))

@@ -23,12 +23,12 @@ def with_tensors(
 ) -> Any:
     """Return the value with every tensor in it changed, however deep.
 
-    Lists, tuples, named tuples, mappings and dataclasses are made anew; all else passes through.
+    Lists, tuples, named tuples, mappings and dataclasses are made again; all else passes through.
 
     Args:
         value: Anything.
-        change: What becomes of a tensor.
-        instead: What stands for a part that is not looked into; None looks into it.
+        change: Maps a tensor to its replacement.
+        instead: Replacement of a part that is not searched; None searches it.
     """
     if isinstance(value, Tensor):
         return change(value)
@@ -76,7 +76,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def storage_id(tensor: Tensor) -> int:
-    """What tells the storage of a tensor from others while it lives; on the meta device data have none."""
+    """Identity of a tensor's storage during its life; on the meta device data have no address."""
     if tensor.layout is not torch.strided:
         return id(tensor)  # it has several
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
@@ -86,7 +86,7 @@ def storage_id(tensor: Tensor) -> int:
 
 
 class EveryCall(TorchDispatchMode):
-    """Hands every operator that is called inside the block to a function, which calls it or answers itself.
+    """Passes every operator called inside the block to a function, which calls it or answers itself.
 
     The function is given the operator, its arguments, and those by name.
     """
@@ -109,9 +109,9 @@ _CHANGING = (torch.dtype, torch.memory_format, Tensor)
 
 
 class OffGpu(TorchFunctionMode):
-    """Leaves tensors off the GPU that a model sends there by itself, and makes there none.
+    """Keeps a model's tensors off the GPU that the model itself names.
 
-    So a model is built, traced, and computed as the reference.
+    Models are built, traced, and computed as the reference this way.
 
     Many a script asks ``torch.cuda.is_available()`` once and names that device from then on.
     """

@@ -1,4 +1,4 @@
-"""The date: one place asks the clock for it, and one rule says which other day may stand in its place.
+"""The date: one place reads the clock, and one rule says which other day may replace it.
 
 The day is that of UTC, like every stamp in a file: it is the same on every machine. It is asked for where a
 verb begins and handed down as an argument, never kept.
@@ -22,7 +22,7 @@ def today() -> date:
 
 
 def day_of(as_of: date | None, option: str = "--as-of") -> date:
-    """Return the day that was asked for, today where none was.
+    """Return the requested day, by default today.
 
     Raises:
         MisuseError: If it lies in the future.

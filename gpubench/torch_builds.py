@@ -35,7 +35,7 @@ class Build(msgspec.Struct, frozen=True):
         release: Of torch, as ``2.14``.
         name: The CUDA or ROCm release that it is built for, as ``cu130`` or ``rocm7.2``.
         is_default: Whether ``pip install torch`` takes it on Linux.
-        architectures: What it has kernels for; None where nobody has read them.
+        architectures: What it has kernels for; None if nobody has read them.
     """
 
     release: str
@@ -73,7 +73,7 @@ def load_builds() -> tuple[Build, ...]:
 
 @cache
 def read_on() -> date:
-    """Return the day on which the newest row of the table was read: no clock of today stands before it."""
+    """Return the day on which the newest row of the table was read: no correct clock is before it."""
     return max(date.fromisoformat(row["date"]) for row in data_rows("torch_builds.csv"))
 
 
@@ -111,7 +111,7 @@ def newest_build_for(target: str | None) -> Build | None:
 
 
 def other_build_for(target: str | None) -> Build | None:
-    """Return the build that a GPU needs because today's torch has no kernels for it; else None."""
+    """Return the build that a GPU needs if today's torch has no kernels for it; else None."""
     return newest_build_for(target) if runs_on_todays_torch(target) is False else None
 
 

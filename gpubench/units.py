@@ -1,7 +1,7 @@
-"""Unit aliases, and every function that turns a number into text for people.
+"""Unit aliases, and all functions that format numbers as text.
 
-Inside gpubench a quantity is SI base (seconds, hertz, bytes, watts, joules) and its unit stands in its
-name. Formatting happens here, at the edge, and nowhere else. ``None`` is unknown and prints as "—".
+Inside gpubench a quantity is SI base (seconds, hertz, bytes, watts, joules) and its unit is in its name.
+Formatting happens here, at the edge, and nowhere else. ``None`` is unknown and prints as "—".
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def format_limit(seconds: float) -> str:
 
 
 LEAST_USD = 0.0001
-"""Money below this is not told apart."""
+"""Money below this is not distinguished."""
 
 
 def format_usd(value: float | None) -> str:
@@ -133,7 +133,7 @@ def format_price(value: float | None) -> str:
 
 
 def format_chance(chance: float | None) -> str:
-    """Format a probability in whole percent; near an end it says so, rather than claim to be there.
+    """Format a probability in whole percent; near an end it says so rather than show 0 or 100 %.
 
     >>> format_chance(0.235), format_chance(0.002), format_chance(0.9999), format_chance(0)
     ('24 %', '< 1 %', '> 99 %', '0 %')

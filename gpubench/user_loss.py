@@ -1,4 +1,4 @@
-"""A loss with tensors of its own: as a module it goes wherever the model goes, else it is refused."""
+"""A loss with its own tensors: a module moves with the model; anything else is refused."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PLACES = (str, torch.device, Tensor)
 
 
 class Joined(nn.Module):
-    """A model, and the module of its loss beside it, so that whatever is done to one is done to both.
+    """A model, and the module of its loss beside it, so that both are moved and trained together.
 
-    Calling it calls the model, and its mode is the model's: the loss keeps the mode that its author gave it.
+    Calling it calls the model, and its mode is the model's; the loss keeps its author's mode.
     """
 
     def __init__(self, model: nn.Module, loss: nn.Module) -> None:
@@ -59,7 +59,7 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
 
 
 def loose_tensor(task: Task) -> str | None:
-    """Say which tensor a loss works with that neither it nor the model registers; None where there is none.
+    """Return a tensor that a loss uses but neither it nor the model registers; None if there is none.
 
     A single number on the CPU works on every device, and what the loss moves itself is no fault. The step is
     tried for it, so a loss that is never reached has no such tensor either.

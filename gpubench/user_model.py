@@ -3,7 +3,7 @@
 ``hf:PATH`` is one too: a Hugging Face ``config.json``, or the folder that holds it. It is read as it stands,
 without torch and transformers; no code of others is run.
 
-A file or module is trusted code, but code of others: it is imported in a child process only.
+A file or module is trusted, but third-party, code: it is imported only in a child process.
 
 What ``build`` returns may be ``(model, inputs, targets, loss)``, the same with an optimizer factory as a
 fifth, a dict with these keys, or a ``Task``. The optimizer defaults to Adam with a learning rate of 1e-4. A
@@ -37,11 +37,11 @@ from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
 from gpubench.units import MIB, listing, plain
 
 HUGGING_FACE = "hf:"
-"""Begins the name of a model that a Hugging Face config describes."""
+"""Prefix of the name of a model that a Hugging Face config describes."""
 CONFIG_NAME = "config.json"
 MOST_CONFIG_BYTES = 4 * MIB
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "n_ctx")
-"""Under which of them a model says for how many tokens it was made, the first that is there."""
+"""Keys under which a config states its context length; the first present counts."""
 _MOST_NAME = 80
 _REFERENCE = re.compile(
     r"hf:(?P<config>.+)|(?P<file>.+\.py)(?::(?P<name>\w+))?|(?P<module>\w+(?:\.\w+)*):(?P<attribute>\w+)"
@@ -49,7 +49,7 @@ _REFERENCE = re.compile(
 
 
 def is_own(reference: str) -> bool:
-    """Whether a workload's name means a file or module of the user's own, and no published decoder.
+    """Whether a workload's name means a user's file or module rather than a published decoder.
 
     >>> is_own("vgg16"), is_own("./my_model.py"), is_own("package.module:NET"), is_own("Qwen/Qwen2.5-7B")
     (False, True, True, False)
@@ -79,11 +79,11 @@ def load_own(reference: str) -> workload.Workload:
 
 
 def check_own(reference: str, asked: Mapping[str, Any]) -> None:
-    """Look at what can be known of a model at once, before anything of it is imported or built.
+    """Check everything about a model that needs no import or build.
 
     Args:
         reference: The model.
-        asked: What its recipe is to be, by field.
+        asked: The requested recipe, by field.
 
     Raises:
         MisuseError: If it is described by a config that cannot be, or not together with what is asked for; or
@@ -101,7 +101,7 @@ def check_own(reference: str, asked: Mapping[str, Any]) -> None:
 
 
 def no_transformers() -> MisuseError:
-    """Say what a Hugging Face config needs."""
+    """Return the error that a Hugging Face config needs transformers."""
     line = installing.pip_install("transformers")
     return MisuseError(f"a Hugging Face config needs transformers, which is not installed: {line}")
 
@@ -133,7 +133,7 @@ def import_own(reference: str) -> tuple[Any, ModuleType]:
 
 
 def own_name(reference: str) -> str:
-    """Return the name that a model of the user's own bears in the records; nothing is imported.
+    """Return the name of a user's model in the records; nothing is imported.
 
     >>> own_name("./models/net.py:small"), own_name("package.module:NET"), own_name("hf:/m/Llama/config.json")
     ('net.py:small', 'package.module:NET', 'hf:Llama')
@@ -154,7 +154,7 @@ def own_name(reference: str) -> str:
 
 
 def refuse_namesakes(references: Sequence[str]) -> None:
-    """Refuse two models of the user's own that the records could not tell apart.
+    """Refuse two user's models that would have the same name in the records.
 
     Raises:
         MisuseError: Naming both.
@@ -247,7 +247,7 @@ def _import_file(path: Path) -> ModuleType:
         )
     read_bytes(
         path, foreign_code.MOST_SOURCE_BYTES, follow_links=True
-    )  # Python would read a pipe, or any size
+    )  # Python would read a pipe, or a file of any size
     spec = importlib.util.spec_from_file_location(f"{foreign_code.OWN_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise MisuseError(f"cannot import {path}: not a Python file")
@@ -269,7 +269,7 @@ def _look_in(folder: Path) -> None:
 
 
 def read_config(path: Path, name: str) -> dict[str, Any]:
-    """Read what a config says.
+    """Read a config.
 
     Raises:
         MisuseError: One line: there is no such file, or it describes no model, or one that cannot be.
@@ -334,10 +334,10 @@ _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 
 
 def workload_of(name: str, found: Any, module: ModuleType) -> workload.Workload:
-    """Make a workload of what a module of the user's own defines, its builds checked.
+    """Make a workload from the definitions of a user's module, with checked builds.
 
     Args:
-        name: That it bears in the records.
+        name: Its name in the records.
         found: A ``Workload``, or a function ``build(batch_size)`` or ``build(batch_size, seed)``.
         module: It may say more beside a function.
 
@@ -506,7 +506,7 @@ def _binds(function: Callable[..., Any], *arguments: object, **named: object) ->
 
 
 def _task(name: str, made: Any, batch_size: int) -> workload.Task:
-    """Turn what ``build`` returned into a task, or say in one line what is wrong with it."""
+    """Turn the result of ``build`` into a task, or say in one line what is wrong with it."""
     import torch
 
     if isinstance(made, workload.Task):
@@ -578,7 +578,7 @@ def _is_batch(part: Any, batch_size: int) -> bool:
 
 
 def _sound(name: str, task: workload.Task) -> workload.Task:
-    """Return the task with its loss beside its model where that has tensors of its own.
+    """Return the task with its loss joined to its model if the loss has its own tensors.
 
     Raises:
         MisuseError: If something cannot be moved, or would be measured as something else.

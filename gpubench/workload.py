@@ -1,4 +1,4 @@
-"""Workloads and tasks: what a plug-in, or a file of the user's own, is made of.
+"""Workloads and tasks: the parts of a plug-in or a user's file.
 
 A workload builds a model, synthetic batches that can be learned, and a loss, all on the CPU in float32. It
 never mentions device, precision, timing or the step, so that FP32 and AMP differ in one place only.
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 BATCH_COUNT = 4
-"""Prebuilt batches that the steps rotate through: one alone is learned by heart within a minute, and a
-loss of nothing has gradients of nothing, unlike training."""
+"""Prebuilt batches that the steps rotate through: a single one is memorized within a minute, and a zero loss
+has zero gradients, unlike training."""
 
 IMAGE_LABELS, TOKEN_LABELS = (0, 1, 2, 3), (1, 2, 3, 4)
 """A small fixed set, so that a step that trains must lower the loss."""
@@ -50,7 +50,7 @@ Batch = tuple[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one training step works on, on the CPU; ``measure`` moves it.
+    """The inputs of one training step, on the CPU; ``measure`` moves it.
 
     Attributes:
         model: The module, in float32 or in the type of the recipe; its parameters that require a gradient
@@ -81,7 +81,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class KerasTask:
-    """What one training step of a Keras model works on.
+    """The inputs of one training step of a Keras model.
 
     Attributes:
         model: The ``keras.Model``, built under the precision policy that is in force.
@@ -108,10 +108,10 @@ class Workload:
         batches: Default batch sizes: small, main, large.
         is_image: Whether the input is a batch of images, so that a memory format matters.
         tasks: What can be measured with it.
-        source: Where the model is described.
+        source: If the model is described.
         summary: What it is, in a few words, for `gpubench list`.
         build: ``build(batch_size, seed)``; equal seeds give equal tasks.
-        tiny: The same code with a preset small enough for a CPU test; None where there is none.
+        tiny: The same code with a preset small enough for a CPU test; None if there is none.
         recipe: How it does its work unless something else is asked for.
         settings: The fields of the recipe that may be changed: ``build`` and ``tiny`` take ``recipe=`` where
             there are any.
@@ -150,7 +150,7 @@ class Workload:
     check: Callable[[Recipe], None] | None = None
 
     def recipe_over(self, gpu_count: int) -> Recipe:
-        """The recipe of a job of so many GPUs."""
+        """The recipe of a job of this many GPUs."""
         return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
 
     def at(self, recipe: Recipe) -> Workload:
@@ -177,7 +177,7 @@ class Workload:
         )
 
     def __post_init__(self) -> None:
-        """Refuse what no measurement could use."""
+        """Refuse values that no measurement could use."""
         given: object = self.batches
         numbers = given if isinstance(given, tuple) else ()
         if not numbers or not all(type(n) is int and n >= 1 for n in numbers):
@@ -192,7 +192,7 @@ CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
 
 
 def _contradiction(recipe: Recipe) -> str | None:
-    """Say what of a recipe cannot be together; None where all can."""
+    """Return a contradiction in a recipe; None if there is none."""
     lies_in, how = recipe.weight_type, recipe.trainable
     if how is Trainable.QLORA and lies_in is not WeightType.NF4:
         return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {lies_in}: use LoRA for that"

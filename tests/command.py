@@ -1,4 +1,4 @@
-"""The command line as a user types it: in a process of its own, or in this one where no start is tested."""
+"""The command line as a user types it: in its own process, or in this one where no start is tested."""
 
 from __future__ import annotations
 

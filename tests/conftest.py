@@ -15,7 +15,7 @@ from typing import Any
 # Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
 # processors, and its threads would wait, spinning, for those of the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Each process that a test starts would otherwise compile the package anew.
+# Each process that a test starts would otherwise compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # xdist tells its workers the width of a terminal that their output never reaches.
 os.environ.pop("COLUMNS", None)
@@ -29,9 +29,10 @@ from gpubench import draws
 from gpubench.discovery import workload_names
 from gpubench.measure.budget import QUICK, Budget
 
-# Hundreds of rankings draw the same numbers, by name: a fifth of the time of each. Before anything takes the function.
+# Hundreds of rankings draw the same numbers by the same names, which takes a fifth of their time. This comes before
+# any module takes the function.
 draws.normals = functools.lru_cache(maxsize=4096)(draws.normals)
-sys.dont_write_bytecode = False  # each run would otherwise rewrite the asserts of every test anew
+sys.dont_write_bytecode = False  # each run would otherwise rewrite the asserts of every test again
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
 settings.load_profile("gpubench")

@@ -34,7 +34,7 @@ def fault(name: str, answer: str, exit_code: str, *tests: str) -> Fault:
 FAULTS = (
     fault("No NVML library", "`--device auto` takes the CPU and says so; `--device cuda` says what to install", "0; 3",
           "probe/broken_driver::no_driver_and_a_broken_one_are_told_apart_by_the_loaders_words", "cli/bad_input::no_driver"),
-    fault("A library that is unreadable, truncated or of another architecture", "The loader's own words and the path", "3",
+    fault("A library that is unreadable, truncated or of another architecture", "The loader's message and the path", "3",
           "probe/broken_driver::a_truncated_library_shows_the_loaders_own_words_and_the_path"),
     fault("CUDA's stub library is found first", "Its path is named", "3",
           "probe/broken_driver::a_stub_library_is_named_with_its_path"),
@@ -46,19 +46,19 @@ FAULTS = (
           "probe/broken_driver::a_driver_that_does_not_start"),
     fault("No permission", "The node or call is named; the rest goes on", "0; 3",
           "probe/broken_driver::a_driver_that_does_not_start", "probe/nvidia_probe::a_refused_field_is_none_with_its_reason"),
-    fault("No GPU, or a torch for CPUs beside one", "The two are told apart", "3",
+    fault("No GPU, or a torch for CPUs beside one", "The message says which of the two", "3",
           "probe/broken_driver::no_gpu_and_a_cpu_only_torch_are_told_apart",
           "cli/bad_input::a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu"),
     fault("A torch for a newer CUDA than the driver", "Both versions, and which torch to use", "3",
           "probe/broken_driver::a_torch_for_a_newer_cuda_than_the_driver"),
     fault("One reading is refused", "It is null with a reason; the run goes on", "0",
           "probe/nvidia_probe::a_refused_field_is_none_with_its_reason", "probe/readings::a_refused_reading_is_none_with_its_reason"),
-    fault("Every reading is refused", "Timings alone", "0",
+    fault("Every reading is refused", "Only timings", "0",
           "probe/readings::a_driver_that_refuses_everything_is_no_telemetry",
           "probe/nvidia_probe::when_everything_is_refused_the_device_is_still_listed"),
     fault("A function that an old driver lacks", "The older one is tried, then null", "0",
           "probe/nvidia_probe::an_old_driver_is_asked_by_the_older_name", "probe/nvidia_probe::a_missing_function_costs_its_field_alone"),
-    fault("Unified memory", "The machine's, marked so", "0", "probe/machines::unified_memory_is_the_machines_and_marked"),
+    fault("Unified memory", "The machine's memory, marked as such", "0", "probe/machines::unified_memory_is_the_machines_and_marked"),
     fault("A device name that is not UTF-8", "Decoded with replacement", "0",
           "probe/nvidia_probe::a_name_that_is_not_utf8_is_read_with_replacement"),
     fault("MIG is on", "The slice is measured; what is the card's is hidden", "0",
@@ -66,11 +66,11 @@ FAULTS = (
     fault("CUDA_VISIBLE_DEVICES in any form", "Mapped by UUID; a mismatch is an error", "2; 3",
           "probe/select::visible_devices", "probe/select::a_visible_entry_that_means_nothing_is_an_error_not_a_guess",
           "probe/select::an_empty_list_hides_every_gpu", "probe/select::fastest_first_is_not_guessed"),
-    fault("CUDA and NVML disagree on the device, or its UUID is all zeros", "Stop; joined by bus id and said", "3; 0",
+    fault("CUDA and NVML disagree on the device, or its UUID is all zeros", "Stop; matched by bus id, with a note", "3; 0",
           "probe/identity::another_device_stops_the_run", "probe/identity::an_all_zero_uuid_is_joined_by_bus_id_and_said"),
     fault("One GPU of several is lost", "The others go on", "0 or 4", "probe/nvidia_probe::one_lost_gpu_leaves_the_others",
           "measure/gpu_lost::when_the_only_case_is_lost_every_case_has_failed"),
-    fault("The GPU is lost during a run", "Finished launches and the rounds so far stay; measured anew by `--resume`", "0 or 4",
+    fault("The GPU is lost during a run", "Finished launches and the rounds so far are kept; `--resume` measures again", "0 or 4",
           "measure/gpu_lost::the_case_at_hand_keeps_its_rounds_and_no_other_is_tried",
           "measure/gpu_lost::a_run_that_loses_its_gpu_ends_in_order_with_what_was_finished",
           "measure/gpu_lost::when_the_only_case_is_lost_every_case_has_failed",
@@ -83,15 +83,15 @@ FAULTS = (
     fault("A driver call hangs", "That source is dropped after its limit", "0; 3",
           "probe/nvidia_probe::gpus_before_one_that_hangs_are_listed_and_those_after_it_are_not_waited_for",
           "probe/readings::a_call_that_hangs_drops_the_source_and_the_run_goes_on", "probe/nvidia_probe::an_init_that_hangs_is_exit_3"),
-    fault("A step hangs", "Its process is ended at the limit of its phase; `timeout`", "0 or 4",
+    fault("A step hangs", "Its process ends at the time limit of its phase; `timeout`", "0 or 4",
           "measure/launcher::a_hang_is_ended_and_named_by_its_phase"),
-    fault("A process that cannot be killed", "It is named and its device left alone", "0 or 4",
+    fault("A process that cannot be killed", "It is named, and its device is no longer used", "0 or 4",
           "children::a_process_that_the_kernel_will_not_end_is_named_and_not_waited_for",
           "workloads/own_model_verbs::a_process_that_ends_while_measuring_leaves_a_log"),
-    fault("The system kills the process for memory", "Named with the container's limit; measured anew by `--resume`", "0 or 4",
+    fault("The system kills the process for memory", "Named with the container's limit; `--resume` measures again", "0 or 4",
           "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on",
           "record/resume::a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew"),
-    fault("The process crashes", "Signal, phase and last words; the cases left go on", "0 or 4",
+    fault("The process crashes", "Signal, phase and last output; the other cases go on", "0 or 4",
           "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on", "measure/launcher::rounds_before_a_crash_are_kept"),
     fault("The GPU's memory runs out", "`out_of_memory` with the batch and the phase; a micro-benchmark is made smaller",
           "0 or 4", "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on",
@@ -100,11 +100,11 @@ FAULTS = (
     fault("Others use the GPU", "Refused with their PIDs, unless allowed", "3",
           "probe/preflight::a_foreign_process_is_refused_with_its_pid", "probe/preflight::a_busy_gpu_without_a_process_list_is_refused"),
     fault("An exclusive compute mode", "Named", "3", "probe/preflight::compute_modes"),
-    fault("Ctrl-C, once and twice", "The round is finished and the run saved; all is ended at once", "130",
+    fault("Ctrl-C, once and twice", "The round is finished and the run saved; everything ends at once", "130",
           "record/session::ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan",
           "cli/interrupt::ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file",
           "cli/interrupt::an_interruption_in_the_middle_of_a_verb_is_said"),
-    fault("The command is killed", "Its processes end with it, daemons too; on Linux, but one that has cleared its variables (`env -i setsid`)", "-",
+    fault("The command is killed", "Its processes end with it, daemons too; exception on Linux: a process that cleared its variables (`env -i setsid`)", "-",
           "children::whatever_a_traced_model_is_at_it_ends_with_a_killed_command",
           "children::a_model_that_is_measured_ends_with_the_command_and_with_what_it_started",
           "children::a_daemon_ends_with_a_killed_parent_too"),
@@ -120,11 +120,11 @@ FAULTS = (
           "system_calls::no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file"),
     fault("The folder is read-only or missing", "Found before time is spent", "5",
           "record/store::a_folder_that_cannot_be_made_is_found_before_the_run"),
-    fault("Power is cut, or the process killed, while it writes", "Old or new file, whole: it is replaced after each finished launch", "-",
+    fault("Power is cut, or the process killed, while it writes", "The old or the new file, intact", "-",
           "record/store::a_kill_at_any_step_of_writing_leaves_the_old_file_whole",
           "record/two_writers::a_killed_writer_has_stored_every_launch_that_it_told",
           "record/two_writers::a_killed_writer_blocks_nobody_and_its_finished_case_stays"),
-    fault("A half or broken result file", "Set aside under a free name, and counted; the others are read", "0; 2",
+    fault("A truncated or broken result file", "Set aside under a free name, and counted; the others are read", "0; 2",
           "record/store::a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read",
           "record/store::a_second_broken_file_of_one_name_replaces_no_earlier_one",
           "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named"),
@@ -153,7 +153,7 @@ FAULTS = (
           "record/store::a_symbolic_link_is_not_followed_nor_renamed", "record/store::a_run_is_not_written_through_a_link"),
     fault("Markup in a name", "Escaped; the page allows no network", "0",
           "report/page::only_our_own_elements_stand_on_the_page", "report/page::the_policy_allows_no_network"),
-    fault("Terminal escapes in a name, that of a file too", "Stripped where it is printed", "0",
+    fault("Terminal escapes in a name, even of a file", "Stripped when printed", "0",
           "probe/probe_command::a_hostile_name_cannot_write_to_the_terminal",
           "hostile_files::an_escape_in_the_name_of_a_file_does_not_reach_the_terminal",
           "hostile_files::the_path_of_a_page_is_exact_for_a_program_and_harmless_on_a_terminal",
@@ -171,9 +171,9 @@ FAULTS = (
     fault("A price of zero, none, or in another currency", "Not ranked, with the reason", "0",
           "offers/own_tables::another_currency_counts_with_its_rate_and_the_day_of_the_rate",
           "offers/price_refresh::what_is_listed_at_a_price_that_cannot_be_used_keeps_its_old_one"),
-    fault("The clock is set, or the machine sleeps", "Durations are of the monotonic clock; a gap is marked", "0",
+    fault("The clock is set, or the machine sleeps", "Durations use the monotonic clock; a gap is marked", "0",
           "measure/checks::a_round_twice_as_long_as_the_others_is_a_gap_in_the_clock"),
-    fault("The clock of the model's process is slow", "The parent saw the rounds come in: the row is invalid", "0 or 4",
+    fault("The clock of the model's process is slow", "The parent timed the rounds too: the row is invalid", "0 or 4",
           "measure/launcher::a_clock_that_a_model_slows_down_makes_no_figure"),
     fault("The energy counter resets or stands at zero", "Unknown, with the reason", "0",
           "probe/readings::an_energy_counter_that_stands_at_zero_tells_nothing", "measure/telemetry::unknown_energy_is_never_zero"),
@@ -182,7 +182,7 @@ FAULTS = (
           "measure/checks::a_loss_that_does_not_fall_makes_training_invalid_and_not_inference",
           "measure/step::skipped_steps_are_counted_from_the_gradient_scale",
           "workloads/own_model_verbs::a_loss_that_later_is_not_a_number_is_invalid_and_exit_4"),
-    fault("TF32 is in force where fp32 was asked", "Refused, with the variable", "2",
+    fault("TF32 is forced on under fp32", "Refused, with the variable", "2",
           "measure/plan::fp32_is_refused_while_a_variable_forces_tf32_and_named"),
     fault("The device throttles", "Flagged, and not ranked unless allowed", "0",
           "measure/checks::clock_event_reasons_are_judged_by_their_share",
@@ -191,23 +191,21 @@ FAULTS = (
           "cli/without_torch::what_needs_torch_names_the_line_that_installs_it",
           "cli/startup::rank_and_report_work_where_torch_cannot_be_imported",
           "faults::the_page_needs_no_plotly_and_a_plot_names_it"),
-    fault("No terminal, a narrow one, NO_COLOR, a locale that is not UTF-8", "Plain ASCII, and no noise", "0",
+    fault("No terminal, a narrow one, NO_COLOR, a locale that is not UTF-8", "Plain ASCII, no control codes", "0",
           "cli/streams::every_encoding_is_written_to", "cli/streams::a_reader_that_leaves_early_gets_no_traceback"),
 )  # fmt: skip
 
 HEAD = f"""# Reliability: what can go wrong, and what gpubench then does
 
-Nothing that is finished is lost. A run is one file; after each finished launch it is replaced whole and synced to the disk. One process at a
-time writes a run. Only a file with proven bad content is set aside, under a name that overwrites nothing.
+Finished work is never lost. A run is one file, replaced atomically and synced to disk after each finished launch. Only one process at a
+time writes a run. A file is set aside only if its content is proven bad, under a name that overwrites nothing.
 
-Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type. Every child process
-goes through another (`gpubench/children.py`): it ends with the command, with what it has started (fault 30 names the exception). Nothing that
-was read is executed. A model of your own is code that you trust: it cannot pass off a result by accident, but one that writes into
-these pipes on purpose is believed.
+Every file is read through one gate (`gpubench/files.py`): a regular file of bounded size, decoded into a type and never executed. Every
+child process is started through another (`gpubench/children.py`): it and its children end with the command (fault 30 names the exception).
+Your own model is code that you trust. It cannot fake a result by accident, only by writing into these pipes on purpose.
 
-An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}. The [others](questions.md) stand beside each fault.
-
-Each fault, what happens, and the exit codes that a command may end with; `tests/faults.py` names the tests that hold it.
+An unexpected error prints one line, writes a log with the traceback and ends with exit code {ExitCode.INTERNAL.value}. The list gives each fault, what happens, and the
+[exit codes](questions.md); `tests/faults.py` names the tests.
 
 """
 

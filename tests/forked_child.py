@@ -1,8 +1,9 @@
-"""A Python process as a fork of the process of the tests, which has imported torch: that alone takes two seconds.
+"""A Python process as a fork of the process of the tests, which has imported torch: that alone takes two
+seconds.
 
-Everything else is as in a process of its own: its pipes, its process group, its variables, its output, its end. It
-imports gpubench anew, so that what a test has changed of it in this process stays here; its own children are forks too.
-"""
+Everything else is as in its own process: its pipes, its process group, its variables, its output, its end. It
+imports gpubench again, so that what a test has changed of it in this process stays here; its own children are
+forks too."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ def _become_new(kept: set[int]) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     inherited = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
     for descriptor in {*inherited} - kept - {nothing}:  # also the pipe by which a start is waited for
-        # Closed, its number would be given anew, and then closed by the end of what held it before.
+        # Closed, its number would be given again, and then closed by the end of what held it before.
         os.dup2(nothing, descriptor, inheritable=False)
     faulthandler.disable()
     logging.root.handlers.clear()

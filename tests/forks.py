@@ -1,7 +1,8 @@
-"""Run pytest again and again, each time in a fork of this process, which has imported torch and nothing tested.
+"""Run pytest again and again, each time in a fork of this process, which has imported torch and nothing
+tested.
 
 Reads the arguments of one run a line from standard input, as JSON, and answers each line with the status of
-pytest and what it printed. A fork is as fresh as a process of its own and starts in a tenth of the time.
+pytest and what it printed. A fork is as fresh as its own process and starts in a tenth of the time.
 """
 
 from __future__ import annotations

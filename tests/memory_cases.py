@@ -203,7 +203,7 @@ def own_readings() -> tuple[Held, ...]:
 
 
 class Alone(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in a process of its own on an H100.
+    """One case in its own process on an H100.
 
     Attributes:
         compiled_loss: Whether the loss was compiled with the model, as gpubench does not.

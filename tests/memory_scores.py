@@ -69,7 +69,7 @@ class LossScore(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mean_error: Mean of |likely figure / reading - 1|.
-        held: How many lie within the interval; None where the others are of one card, and have none.
+        held: How many lie within the interval; None if the others are of one card, and have none.
     """
 
     readings: int

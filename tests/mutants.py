@@ -1,4 +1,4 @@
-"""One line at a time broken where money is worked out, each named by what a user would be told wrongly.
+"""One line at a time broken where money is computed, each named by what a user would be told wrongly.
 
 Run with ``pytest -m mutants -n 0 tests/test_mutants.py -k money``.
 """

@@ -60,7 +60,7 @@ class Table:
     """Mutants of one part of the package.
 
     Attributes:
-        folder: Where the paths of the killers start.
+        folder: If the paths of the killers start.
         least_killed: How many of the mutants a test has to notice.
     """
 

@@ -103,7 +103,7 @@ def _offers() -> tuple[Offer, ...]:
 
 
 def outcome(reader: Reader, path: Path) -> str | None:
-    """Return what a reader says of a file that it refuses; None where it takes it.
+    """Return what a reader says of a file that it refuses; None if it takes it.
 
     Any other error than gpubench's own is one that would be shown as a fault of gpubench.
     """

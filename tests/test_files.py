@@ -324,10 +324,10 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, m
 # --- nothing beside it -----------------------------------------------------------------------------------
 
 BESIDE = {
-    "measure/worker.py": {"open"},  # /dev/null, in place of the pipe to the parent
+    "measure/worker.py": {"open"},  # /dev/null, instead of the pipe to the parent
     # where the log of an internal error goes, through the gate; the null device behind a pipe that is gone
     "cli/last_words.py": {"gettempdir", "open"},
-    "cli/output.py": {"open"},  # /dev/null, in place of a standard output that is gone
+    "cli/output.py": {"open"},  # /dev/null, instead of a standard output that is gone
     "files.py": {"open", "fdopen"},  # the gate
     "offers/sources/gpuhunt_catalog.py": {
         "TemporaryDirectory"

@@ -72,7 +72,7 @@ def test_one_module_opens_package_data():
 
 
 def test_every_table_comes_from_the_folder_that_the_variable_names(tmp_path):
-    """In a process of its own: one GPU in the table, and so one GPU is listed."""
+    """In its own process: one GPU in the table, and so one GPU is listed."""
     head, first, *_ = data_text("gpus.csv").splitlines()
     (tmp_path / "gpus.csv").write_text(f"{head}\n{first}\n", encoding="utf-8")
     done = subprocess.run(

@@ -80,7 +80,7 @@ def test_what_a_degree_costs_is_the_slope_that_scipy_finds_and_its_upper_end():
     rows = [launches(*pace, celsius=hot) for pace, hot in zip(times.tolist(), celsius.tolist(), strict=True)]
     centered = [(each - each.mean(1, keepdims=True)).ravel() for each in (celsius, np.log(times))]
     fit = linregress(*centered)
-    reach = t.ppf(0.975, 13) * fit.stderr * math.sqrt(19 / 13)  # each case has a mean of its own
+    reach = t.ppf(0.975, 13) * fit.stderr * math.sqrt(19 / 13)  # each case has its own mean
     assert slowing_per_c(rows) == pytest.approx(fit.slope + reach, rel=1e-6)
     assert 0.001 < slowing_per_c(rows) < 0.0012
     blind = [structs.replace(m, temperature_c=None) for m in rows[0]]

@@ -1,4 +1,4 @@
-"""The date has one owner, and another day can stand in its place."""
+"""The date has one owner, and another day can stand instead."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def host_prior_s(table: Table) -> Floats:
 
 
 def batch_spread(table: Table) -> Floats:
-    """(n,) log standard deviation of the seconds per sample for want of the batch; 0 where it is stated.
+    """(n,) log standard deviation of the seconds per sample for want of the batch; 0 if it is stated.
 
     Every batch between the smallest and the largest plausible one is taken to be as likely, on a log scale,
     and the roofline before any row was seen says how far apart the two are.
@@ -634,7 +634,7 @@ def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
 
 # What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows.
 KINDS = {"known": "harness", "stranger": "stranger"}
-# Of another vendor's architecture that has an interval of its own.
+# Of another vendor's architecture that has its own interval.
 FEWEST_CARDS = 3
 _DIGITS = 6  # enough for every prediction, few enough to be the same on every machine
 
@@ -820,7 +820,7 @@ def _learned(
 
 
 def own_table(runs: Sequence[Run]) -> Table | None:
-    """GPU training rows of standard workloads, run as a CUDA graph, as a table; None where there is none.
+    """GPU training rows of standard workloads, run as a CUDA graph, as a table; None if there is none.
 
     A graph keeps the host out of the figure; an eager row would teach the fit about this host's Python.
     """

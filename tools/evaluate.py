@@ -78,7 +78,7 @@ class Outcome:
         log_error: (pairs,) log of predicted over measured time.
         half_width: (pairs,) log of the factor of the 90 % interval.
         bound: (pairs,) the GPU sets the pace on both sides; the others are refused.
-        level_error, level_half_width: (rows,) the same without a GPU owned; NaN where not scored. The width
+        level_error, level_half_width: (rows,) the same without a GPU owned; NaN if not scored. The width
             has the 90 % range of a batch that is not stated in it.
     """
 
@@ -430,8 +430,8 @@ def put(tables: str, page: Path) -> None:
 
 def as_table(rows: Iterable[Sequence[str]]) -> str:
     """Return rows of cells as a table of Markdown; the first is its head."""
-    head, *others = rows
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *others))
+    first, *rest = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join((first, f"|{'---|' * first.count(' | ')}---|", *rest))
 
 
 # --- how far predictions are off ---------------------------------------------------------------------------
@@ -614,7 +614,7 @@ DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
 FEWEST_GPUS = 4
 JOB_USD = 100.0
 
-# Rows of a setting, one a GPU, to the place of the one that is chosen; None where it names none of them.
+# Rows of a setting, one a GPU, to the place of the one that is chosen; None if it names none of them.
 Way = Callable[[Indices], int | None]
 
 
@@ -777,7 +777,7 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     prices = price_disappointments()
     return (
         f"{as_table([('choose by', *columns), *zip(names, *columns.values(), strict=True)])}\n\n"
-        f"Disappointment of prices: {in_the_mean(prices)} in the mean of {len(prices)} offers."
+        f"Disappointment of prices: {in_the_mean(prices)} on average over {len(prices)} offers."
     )
 
 

@@ -113,7 +113,7 @@ _START = (1000 * MIB, 1.1)
 _DIGITS = 4
 
 
-# Of the models whose memory in use was read; on other vendors' cards the others are a class of their own.
+# Of the models whose memory in use was read; on other vendors' cards the others are their own class.
 WITHOUT_CONVOLUTIONS = frozenset({"bert_mlm", "reformer", "t5_small"})
 
 
@@ -127,7 +127,7 @@ def load_readings() -> pd.DataFrame:
         checkpointing: Which activations were computed again; None is none, or not stated.
         gpu_count: GPUs that shared out weights, gradients and states (FSDP).
         compiled: What torch.compile had compiled, which the trace does not see; None as above.
-        traced_bytes: What the trace counts as allocated, with what has a pool of its own [B].
+        traced_bytes: What the trace counts as allocated, with what has its own pool [B].
     Columns that are added:
         card_class: Class of the card.
         convolves: Whether the model has convolutions.

@@ -72,7 +72,7 @@ def facts_of(source: str) -> tuple[str, str]:
     """Harness of a source, and the math mode of its "fp32" on Ampere and newer where a row states none.
 
     By the longest beginning of its name that is listed; sources that share their benchmark's code share a
-    harness. A stranger is a harness of its own, and taken to be PyTorch as it comes since 1.12: TF32 in
+    harness. A stranger is its own harness, and taken to be PyTorch as it comes since 1.12: TF32 in
     convolutions only.
     """
     rows = [row for row in published_rows("sources.csv") if source.startswith(row["prefix"])]
@@ -346,7 +346,7 @@ MENDS = {
 
 
 def mend_of(reason: str) -> str | None:
-    """Return what would mend a row that is left out for this reason; None where nothing is known to."""
+    """Return what would mend a row that is left out for this reason; None if nothing is known to."""
     return next((mend for part, mend in MENDS.items() if part in reason), None)
 
 

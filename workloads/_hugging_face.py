@@ -72,7 +72,7 @@ class Described:
 
     Attributes:
         fields: Of the config, without what is ignored.
-        context: The most tokens that the model was made for; None where it does not say.
+        context: The most tokens that the model was made for; None if it does not say.
     """
 
     name: str

@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where nothing is selected, keep the classic three: all on a CPU take the better part of an hour.
+    """If nothing is selected, keep the classic three: all on a CPU take the better part of an hour.
 
     ``-k`` selects, and so does the id of a test.
     """

@@ -1,6 +1,6 @@
 """Blocks on a terminal: plain where that is none, ASCII where it speaks no Unicode, and as wide as it is.
 
-A table takes one line a row where that fits. Where it does not, the detail of a cell goes below it, then
+A table takes one line a row where that fits. If it does not, the detail of a cell goes below it, then
 optional columns go, those with the highest number first.
 """
 

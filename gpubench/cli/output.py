@@ -86,7 +86,7 @@ def _write_bytes(line: bytes) -> None:
 
 
 def make_safe() -> None:
-    """Write a question mark in place of what a stream's encoding lacks, rather than fail at the last line.
+    """Write a question mark instead of what a stream's encoding lacks, rather than fail at the last line.
 
     A stream that was closed before the start (`>&-`) is None to Python: what goes there goes nowhere.
     """

@@ -35,7 +35,7 @@ class BriefRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableRequest(BriefRequest, frozen=True, kw_only=True):
-    """Whether all that is known of each GPU is printed."""
+    """Whether everything known of each GPU is printed."""
 
     table: Annotated[bool, Option("List every GPU, and what each figure rests on.", OUTPUT)] = False
 
@@ -64,7 +64,7 @@ class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which list; at most one may be named in place of the workloads."""
+    """Which list; at most one may be named instead of the workloads."""
 
     gpus: Annotated[
         bool,

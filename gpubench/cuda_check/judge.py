@@ -1,6 +1,6 @@
 """The file of a check, and what its readings mean: pure functions, so that new rules can judge an old file.
 
-Whatever goes into a file is scrubbed, and whatever comes is hostile. Nothing is held against a reference
+Whatever goes into a file is scrubbed, and whatever comes is hostile. Nothing is compared with a reference
 card: each rule holds two readings of one card against each other. A ratio fails only where its whole interval
 lies outside the limits; where it lies neither inside nor outside it is undecided, which is no failure and no
 confirmation.
@@ -155,9 +155,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         part: The part of the check that read it.
-        what: What was held against what.
+        what: What was compared with what.
         found: The figure, for people.
-        limit: What is allowed; empty where nothing is.
+        limit: What is allowed; empty if nothing is.
         reason: What went wrong, or why nothing was found.
     """
 
@@ -246,7 +246,7 @@ def _error_text(error: float | None) -> str:
 
 
 def _named(texts: Sequence[str]) -> str | None:
-    """Name the first few, and how many more there are; None where there are none."""
+    """Name the first few, and how many more there are; None if there are none."""
     more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
     return "; ".join(texts[:MOST_NAMED]) + more if texts else None
 
@@ -370,7 +370,7 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
-    """Say what is wrong with a case; None where nothing is, or where it says nothing against the path.
+    """Say what is wrong with a case; None if nothing is, or where it says nothing against the path.
 
     A card that is too small for a case runs out of memory, and a model of one recurrent layer may leave
     nothing to compile.

@@ -123,12 +123,12 @@ class Work:
     until_s: Seconds = math.inf
 
     def add(self, **fields: object) -> None:
-        """Put fields of the check in place of what they were, and write it."""
+        """Put fields of the check instead of what they were, and write it."""
         self.check = msgspec.structs.replace(self.check, **fields)
         self.save(self.check)
 
     def log(self, log: PartLog, **fields: object) -> PartLog:
-        """Put fields of a part's log in place of what they were, and write it."""
+        """Put fields of a part's log instead of what they were, and write it."""
         new = msgspec.structs.replace(log, **fields)
         self.add(parts=tuple(new if part.name == log.name else part for part in self.check.parts))
         return new
@@ -292,7 +292,7 @@ def prove_precisions(work: Work) -> None:
 
 
 def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
-    """Hold one thing that the harness relies on against another.
+    """Compare one thing that the harness relies on with another.
 
     The clock against a loop by hand and device events, replays of a graph against one by hand, or the energy
     counter against the power shown, and rounds with telemetry against rounds without.
@@ -326,7 +326,7 @@ def try_cases(work: Work) -> None:
     """Run a few steps of every usual case that there is time for; a process that dies costs the case at hand.
 
     A case is begun only where one that takes as long as the longest before it would end in time: what is
-    cut off all the same is no mere lack of time.
+    cut off anyway is no mere lack of time.
 
     Raises:
         PartEndedError: If a case gave no answer in its time, or the device is lost.

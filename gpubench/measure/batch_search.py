@@ -58,7 +58,7 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION)
 
 
 def guess_batch(profile: WorkloadProfile, case: Case, device: DeviceProfile) -> int:
-    """Guess from the memory model that ranking goes by too; 1 where the device's memory is not known."""
+    """Guess from the memory model that ranking goes by too; 1 if the device's memory is not known."""
     card = card_of_device(device)
     return 1 if card is None else max(1, largest_batch(profile, case, card))
 

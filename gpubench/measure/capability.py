@@ -72,7 +72,7 @@ def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | Non
 
 
 def clock_ratio(device: DeviceProfile) -> float:
-    """Return the highest SM clock of this card over that of its datasheet, at least 1; 1 where unknown.
+    """Return the highest SM clock of this card over that of its datasheet, at least 1; 1 if unknown.
 
     Consumer cards boost beyond the clock that the datasheet gives its figures for: an RTX 4090 to 3105 MHz
     where its datasheet says 2520. That clock is told by the figure for fp32: two operations a core and clock.
@@ -220,7 +220,7 @@ def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> st
 
     Args:
         error: What the measuring process gave as its reason, or a refusal of gpubench's own, which stays.
-        device: As probed; None where none was chosen yet.
+        device: As probed; None if none was chosen yet.
     """
     fault = None if device is None else fault_of(device)
     if fault is not None:
@@ -253,7 +253,7 @@ class NotHereError(GpuBenchError):
 
 
 def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
-    """Say why a device does not have a precision; None where it has."""
+    """Say why a device does not have a precision; None if it has."""
     facts, capability, least = precision.facts, device.compute_capability, precision.facts.least_capability
     if precision is Precision.FP32:
         return None
@@ -277,7 +277,7 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
 
 
 def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int = 1) -> str | None:
-    """Say why a device, or several together, cannot run an execution; None where they can."""
+    """Say why a device, or several together, cannot run an execution; None if they can."""
     if gpu_count > 1 and not execution.facts.on_several_gpus:
         return f"several GPUs are measured eagerly: {execution} is not offered for a data-parallel job"
     if execution.facts.needs_cuda and not device.is_torch_cuda:
@@ -286,7 +286,7 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
 
 
 def why_not_for_task(case: Case) -> str | None:
-    """Say why a precision is not offered for the task of a case; None where it is."""
+    """Say why a precision is not offered for the task of a case; None if it is."""
     if case.new_tokens and case.precision.facts.only == "infer":
         return f"{case.precision} is not offered for generation: use --recipe weight-type=int8 or int4"
     return case.precision.why_not_for(case.task)
@@ -298,7 +298,7 @@ def no_blocks(workload: str) -> str:
 
 
 def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
-    """Say why several GPUs do not measure a case together; None where they do, or one GPU does."""
+    """Say why several GPUs do not measure a case together; None if they do, or one GPU does."""
     if case.gpu_count == 1:
         return None
     if TaskKind.TRAIN not in profile.tasks:
@@ -404,7 +404,7 @@ def versions(framework: Framework) -> dict[str, str]:
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of a package as it is installed; None where it is not."""
+    """Return the version of a package as it is installed; None if it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -443,7 +443,7 @@ def fewer_parameters() -> Mapping[str, int]:
 
 
 def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str | None:
-    """Say why a case cannot be measured in its framework; None where it can."""
+    """Say why a case cannot be measured in its framework; None if it can."""
     framework, execution = case.framework, case.execution
     if framework is Framework.TORCH:
         if execution.facts.of_tensorflow:

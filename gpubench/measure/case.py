@@ -160,7 +160,7 @@ class WorkerContext(Bench):
     """What the child of torch keeps from case to case.
 
     Attributes:
-        team: The other processes of a data-parallel job; None where one GPU works alone.
+        team: The other processes of a data-parallel job; None if one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so that all start alike.
         proved: What shows that a proof of strict fp32 can fail here.
         expected: What the latest task gives in float32 on the CPU, where a language model takes seconds.

@@ -258,7 +258,7 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
 
 
 def _of_clock(launch: Launch, slack_s: float) -> Iterator[Finding]:
-    """Hold the rounds after the first against the time in which they came in, by the parent's clock.
+    """Compare the rounds after the first with the time in which they came in, by the parent's clock.
 
     In a second of a busy machine the pauses between short rounds may be as long as they are.
 
@@ -348,7 +348,7 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
     elif idle:
         yield Finding(kind=FindingKind.HOST_BOUND, value=idle, limit=0.0)
     elif busy is None and graph is None:
-        # Where an unfused optimizer makes the scaler wait inside a step, the time to issue it tells nothing.
+        # If an unfused optimizer makes the scaler wait inside a step, the time to issue it tells nothing.
         scaled = case.precision.facts.scales_gradients and case.task is TaskKind.TRAIN
         shares = [
             issue / whole
@@ -362,7 +362,7 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 
 
 def _of_spread(measurement: Measurement) -> Iterator[Finding]:
-    """Hold the interval between launches against the target that each launch stopped at by itself."""
+    """Compare the interval between launches with the target that each launch stopped at by itself."""
     between, target = measurement.between_launches, measurement.target
     if measurement.not_heat_soaked:
         yield Finding(kind=FindingKind.NOT_HEAT_SOAKED, value=measurement.slowing_to_come)
@@ -373,7 +373,7 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 
 
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
-    """Hold the counted rate against the peak, and the best product against the counted rate.
+    """Compare the counted rate with the peak, and the best product against the counted rate.
 
     A row that the peak allows, and a loss that a CPU gives too, has done its work: it was the product that
     something held up, as other programs do on a CPU.
@@ -422,8 +422,8 @@ def _size(finding: Finding) -> float:
 
 
 LEAST_PAIRS = 4
-"""Fewer losses of the same batch, early and late, carry no verdict: with four a loss that falls by a third of
-its own noise in each step is called so in 3 % of rows, with one in 17 %."""
+"""Fewer losses of the same batch, early and late, carry no verdict: with four a loss that falls by its
+own third noise in each step is called so in 3 % of rows, with one in 17 %."""
 
 
 def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
@@ -437,8 +437,8 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
     """Means of the first and of the last fifth of the losses, of the same batches on either side.
 
-    The last fifth is four losses or more, and each is held against as early a one of its batch as is left.
-    None where fewer than four have one, or a loss is not known. The rounds begin at the first batch again,
+    The last fifth is four losses or more, and each is compared with as early a one of its batch as is left.
+    None if fewer than four have one, or a loss is not known. The rounds begin at the first batch again,
     and the loss of each is that of its last step.
     """
     losses = loss_trace((launch,))

@@ -35,7 +35,7 @@ TIMED_S = 6.0
 
 
 class ImageRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Images per second with their 95 % interval, whose ends are None where they are unknown."""
+    """Images per second with their 95 % interval, whose ends are None if they are unknown."""
 
     images_per_s: float
     low: float | None = None

@@ -75,7 +75,7 @@ def compiled(work: Work) -> Advance:
     """Return the step with its model compiled, its first step done: that is when torch compiles.
 
     What torch has learned from earlier cases is dropped, since a second batch size would otherwise be
-    compiled for any size. torch may decline to compile without a word, so its own count of compiled graphs
+    compiled for any size. torch may decline to compile silently, so its own count of compiled graphs
     is the proof.
 
     Raises:
@@ -316,17 +316,17 @@ class Expected(NamedTuple):
     """What a task gives on the CPU in the type of its weights, float32 if not asked for otherwise.
 
     Attributes:
-        loss: None where it says nothing of the device, and in inference where the loss does not take what the
+        loss: None if it says nothing of the device, and in inference where the loss does not take what the
             model answers then.
         outputs: In inference, of at most four samples, (n, ...); None in training, of a model without weights
             (an input pipeline draws what it gives), and where weights are of fewer bits than float32: then
             the CPU errs as the device does, and is no reference for outputs.
         is_whole: Whether it is of the whole batch, which a few samples could not be cut from.
-        unchecked: Why nothing of it can be held against the device; None where something can.
+        unchecked: Why nothing of it can be held against the device; None if something can.
         draws: Whether the forward pass draws random numbers, dropout apart.
         needs_grad: Whether it fails without autograd, because model or loss take derivatives.
         carries: Whether another pass of the same model gives another loss, because it carries something on.
-        rebinds: Whether what it carries on are tensors that each pass makes anew.
+        rebinds: Whether what it carries on are tensors that each pass makes again.
     """
 
     loss: float | None
@@ -340,7 +340,7 @@ class Expected(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """How far a case is from what the CPU gives, relative; None where that is not known."""
+    """How far a case is from what the CPU gives, relative; None if that is unknown."""
 
     loss: float | None
     outputs: float | None = None
@@ -380,7 +380,7 @@ def expected_of(task: Task, case: Case) -> Expected:
     """Return what a task gives on the CPU, of at most four samples where these can be cut from its batch.
 
     It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference. A
-    user's own model is built anew for each, because a pass may leave its traces in it.
+    user's own model is built again for each, because a pass may leave its traces in it.
     """
     train = case.task is TaskKind.TRAIN
     ways = list(itertools.product((False, True), (False, True)))

@@ -156,7 +156,7 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
         return_home: Goes back to the folder that the reference is a path from: a model may have left it.
 
     Raises:
-        MisuseError: Where it is no such model, or Keras cannot compute its loss.
+        MisuseError: If it is no such model, or Keras cannot compute its loss.
     """
     task = build_of(reference, framework)(PROFILED_BATCH, 0)
     foreign_code.import_foreign(user_model.own_name(reference), lambda: first_loss(task))
@@ -466,7 +466,7 @@ class KerasBench(launch.Bench):
         if self.framework is Framework.KERAS_TORCH:
             import torch
 
-            torch.cuda.empty_cache()  # nothing where CUDA was not opened
+            torch.cuda.empty_cache()  # nothing if CUDA was not opened
         return super().is_spent(status)
 
 
@@ -567,7 +567,7 @@ def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[
 def _reference_error(
     order: messages.MeasureCase, bench: KerasBench, build: Build, task: workload.KerasTask
 ) -> float | None:
-    """Hold the first loss against the same model in float32 on the CPU, from the same weights."""
+    """Compare the first loss with the same model in float32 on the CPU, from the same weights."""
     found = first_loss(task)
     weights = task.model.get_weights()
     with (

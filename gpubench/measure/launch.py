@@ -56,7 +56,7 @@ _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 
 
 class Others(NamedTuple):
-    """CPU time of others over that of all the host's threads, 0 to 1; None where it is not known.
+    """CPU time of others over that of all the host's threads, 0 to 1; None if it is unknown.
 
     Attributes:
         load: Of other processes of this host.
@@ -71,7 +71,7 @@ class HostTimes(NamedTuple):
     """The CPU times of the host and of this process at one moment, in ticks of the kernel.
 
     Attributes:
-        host: Since boot, a column for each kind; None where there is no such file (macOS, Windows).
+        host: Since boot, a column for each kind; None if there is no such file (macOS, Windows).
         own: Of this process and its children that have ended.
         processes: How many on this host work alike: the others of a job are no strangers.
     """
@@ -318,7 +318,7 @@ class Job:
     Attributes:
         loop: Makes the loop of its rounds; what the process knows of itself is added.
         prove_again: Looks at the precision once more, after the rounds.
-        has_moved: Whether a trained parameter has changed; None where none is trained.
+        has_moved: Whether a trained parameter has changed; None if none is trained.
         look_again: Reads what would have disturbed the rounds.
         reserve_s: Time kept back for single passes, of the length of a step and the time left [s].
         tokens_at_s: When each token of each generation came [s].
@@ -372,7 +372,7 @@ class LaunchRecorder:
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
-        """Note a cold cost, apart from the steps; None where there is none."""
+        """Note a cold cost, apart from the steps; None if there is none."""
         start = time.perf_counter()
         yield
         if name is not None:
@@ -587,7 +587,7 @@ def relative_difference(found: float, expected: float) -> float | None:
 
 
 def largest_difference(found: Sequence[float], expected: Sequence[float]) -> float | None:
-    """Return the largest relative difference of some losses; None where one is unknown."""
+    """Return the largest relative difference of some losses; None if one is unknown."""
     pairs = [relative_difference(a, b) for a, b in zip(found, expected, strict=True)]
     known = [p for p in pairs if p is not None]
     return max(known) if len(known) == len(pairs) else None

@@ -168,7 +168,7 @@ class Progress:
         return self.arrived_s[-1] - self.arrived_s[0] if len(self.arrived_s) > 1 else None
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
-        """Say how a result differs from what was reported on the way to it; None where it does not.
+        """Say how a result differs from what was reported on the way to it; None if it does not.
 
         The model runs in the process that reports, and could write into its pipe.
         """
@@ -208,7 +208,7 @@ def next_report(
         kinds: What may come, beside phases.
         until_s: By when the next word must come in a phase.
         on_phase: Told each phase.
-        seen: What the process has reported so far; None where this begins with its start.
+        seen: What the process has reported so far; None if this begins with its start.
 
     Raises:
         JobOverError: If the job ended by itself.
@@ -472,7 +472,7 @@ class Launcher:
         return self.ask(Group(launch=0), order, messages.QualityDone, seen)
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
-        """Run a few steps of a case; the next trial has another process if this one is not to be trusted."""
+        """Run a few steps of a case; the next trial has another process if this one must not be trusted."""
         seen = Progress(phase="first steps")
         order = messages.TryBatch(reference=planned.reference, case=planned.case)
         try:
@@ -496,7 +496,7 @@ class Launcher:
         return answer
 
     def _keep_or_end(self, answer: object) -> None:
-        """End a process that is not to be trusted after its answer; note a device that is lost."""
+        """End a process that must not be trusted after its answer; note a device that is lost."""
         if isinstance(answer, messages.CaseDone) and answer.lost:
             self.lost = answer.reason
         if isinstance(answer, messages.CaseDone | messages.Proven) and answer.spent:
@@ -601,7 +601,7 @@ class Launcher:
             self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
 
     def _take_micro(self, result: MicroResult) -> None:
-        """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
+        """Judge a micro-benchmark and add it, instead of one of the same thing where a run goes on."""
         result = checks.judge_micro(self.device, result)
         same = [(r.name, r.precision, r.size) for r in self.micro]
         what = (result.name, result.precision, result.size)

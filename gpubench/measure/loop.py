@@ -87,7 +87,7 @@ class WarmUp:
     """Warm-up until steady, between the least and the most of the budget.
 
     Steady: four windows whose medians agree, temperature no longer rising, clock spread small, allocator
-    and gradient scale settled over the last window. Where a host sets the pace, medians agree by luck alone:
+    and gradient scale settled over the last window. If a host sets the pace, medians agree by luck alone:
     there it is enough that they do not all rise or all fall. Steps so slow that the most of the budget holds
     less than the least of them get the time of those; ``limit_s`` is never passed.
     """
@@ -244,9 +244,9 @@ class StopRule:
         return width is not None and width <= self.target
 
     def unmet(self) -> Finding | None:
-        """Say which of the two does not suffice, with its value; None where both do.
+        """Say which of the two does not suffice, with its value; None if both do.
 
-        Where the lengths of the rounds are known, the limit says how long a series it would take.
+        If the lengths of the rounds are known, the limit says how long a series it would take.
         """
         if self.converged():
             return None
@@ -275,7 +275,7 @@ class StopRule:
         return accepted_s * (stats.long_half_width(values) / self.target) ** 2
 
     def drift(self) -> float | None:
-        """Return early over late step time, less 1, of a series that is over; None where none is seen.
+        """Return early over late step time, less 1, of a series that is over; None if none is seen.
 
         Early are the rounds left out; in a series too short to leave any out, its first half.
         """
@@ -389,7 +389,7 @@ class Loop:
             last said).
         samples: Gives the telemetry since it was last asked.
         heap: Gives the state of allocator and gradient scaler.
-        announce: Tells the other processes of the job of a block, by first index and count; None where there
+        announce: Tells the other processes of the job of a block, by first index and count; None if there
             are none. A block once announced is never broken off: the others would wait for its end.
     """
 
@@ -431,7 +431,7 @@ class Loop:
         return Round(steps=steps, wall_s=wall_s, loss=self.edge_loss(result, self.index - 1))
 
     def issue(self, steps: int) -> Any:
-        """Issue so many steps; return the result of the last.
+        """Issue this many steps; return the result of the last.
 
         Raises:
             OutOfTimeError: Before a step that would begin after the deadline; not of several processes.
@@ -469,7 +469,7 @@ class Series:
 
     @property
     def last_sample(self) -> TelemetrySample | None:
-        """What the device last said of itself; None where it says nothing."""
+        """What the device last said of itself; None if it says nothing."""
         return self.telemetry[-1] if self.telemetry else None
 
 
@@ -533,7 +533,7 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 
 def _mark(series: Series, rule: StopRule) -> None:
-    """Mark rounds that drift leaves out, and those far longer than the others, which count all the same."""
+    """Mark rounds that drift leaves out, and those far longer than the others, which count anyway."""
     gap_s = GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
     series.timed[:] = [
         msgspec.structs.replace(

@@ -124,7 +124,7 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
-    """Hold what the harness relies on against something that it shares no code with.
+    """Compare what the harness relies on with something that it shares no code with.
 
     Attributes:
         what: ``precision`` needs nothing of the case but its precision.
@@ -188,7 +188,7 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
     """One round, so that a crash later costs nothing that was seen before it.
 
     Attributes:
-        power_w, temperature_c: What the device drew, and how warm it was, at its end; None where unknown.
+        power_w, temperature_c: What the device drew, and how warm it was, at its end; None if unknown.
     """
 
     timed: bool
@@ -215,7 +215,7 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
     """The case is over: what was seen, and whether the work itself was sound.
 
     ``lost`` says that the driver has given the device up: nothing more can be measured on it. ``spent`` says
-    that this process is not to be trusted with another case.
+    that this process must not be trusted with another case.
     ``traceback`` goes to a log; ``kept`` is what the parent says of that log. Neither is ever stored.
     """
 

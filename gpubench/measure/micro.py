@@ -71,7 +71,7 @@ LEAST_GEMM = 1024
 LEAST_COPY_BYTES = 64 * MIB
 """Below these sizes the start of the work is timed, not the work: such a probe is left out."""
 Inside = Callable[[Bytes, Any], Action]
-"""Makes a copy inside a device, of torch or OpenCL, of so many bytes."""
+"""Makes a copy inside a device, of torch or OpenCL, of this many bytes."""
 Across = Callable[[bool, bool, Bytes, Any], Action]
 """The same of a transfer: whether to the device, and whether from page-locked memory."""
 
@@ -154,7 +154,7 @@ def run_all_reduce(
 
 
 def all_reduce_probe(size: Bytes, processes: int) -> Probe:
-    """Sum so many bytes of float32 over all processes, several times where once would time the start."""
+    """Sum this many bytes of float32 over all processes, several times where once would time the start."""
     words = f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
     return Probe(
         name="all-reduce",
@@ -174,7 +174,7 @@ def _all_reduce(size: Bytes, device: torch.device) -> Action:
 
 
 def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
-    """What speaks against strict fp32 here; None where there is no memory even for its proof."""
+    """What speaks against strict fp32 here; None if there is no memory even for its proof."""
     try:
         with switches_for(Precision.FP32):
             errors = probe_errors(hardware.device).values()
@@ -197,7 +197,7 @@ def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[P
 
 
 def _multiply(precision: str, size: int, device: torch.device) -> Action:
-    """A product; in FP8 each operand is under a scale of its own, whole numbers are of all their range."""
+    """A product; in FP8 each operand is under its own scale, whole numbers are of all their range."""
     given = _TYPES[precision]
     out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
     if precision == INT8.name:

@@ -134,7 +134,7 @@ START_S, AROUND_S, COMPILED_S = 20.0, 10.0, 60.0
 """What a process may take to start, and a case or a compiled one beside its warm-up and rounds [s].
 
 On an H100 and an H200 of 16 cores a process took 11 with its first optimizer, a case of the default suite 7
-in the mean (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to 26.
+on average (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to 26.
 """
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
@@ -240,7 +240,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def units(self) -> tuple[Unit, ...]:
         """Every case of every launch that is left, in the order of measuring, shuffled by the seed.
 
-        Launches are interleaved, so that heat and drift hit all cases alike, each with a process of its own.
+        Launches are interleaved, so that heat and drift hit all cases alike, each with its own process.
         The executions of one case follow each other, compile last of all. The first launch begins with the
         AMP case of the most arithmetic, whose figure is the first that means something.
         """
@@ -352,7 +352,7 @@ def _every_case(
     profiles: Mapping[str, WorkloadProfile],
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
-    """Give every case of a request, and why it cannot be measured here (None where it can).
+    """Give every case of a request, and why it cannot be measured here (None if it can).
 
     Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
     """
@@ -399,7 +399,7 @@ def _every_case(
 
 
 def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[DeviceProfile]) -> str | None:
-    """Say why a case cannot be measured on as many of the devices as it takes; None where it can."""
+    """Say why a case cannot be measured on as many of the devices as it takes; None if it can."""
     case, first = planned.case, devices[0]
     if reason := profile.why_not_at(case.precision):
         return reason
@@ -421,7 +421,7 @@ def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[D
 
 
 def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
-    """1, 2, 4 ... below the threads that a process of its own would compute with.
+    """1, 2, 4 ... below the threads that its own process would compute with.
 
     Raises:
         MisuseError: If there is but one, or the device is no CPU.
@@ -484,7 +484,7 @@ def batches_of(
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
-    """The batch asked for; else the main one; on a CPU the small one, or 1 where a step takes seconds.
+    """The batch asked for; else the main one; on a CPU the small one, or 1 if a step takes seconds.
 
     Of a model of the user's own it is that of its trace then: batch norm may not take a batch of 1.
 
@@ -545,7 +545,7 @@ def planned_case(
     return PlannedCase(
         reference=reference,
         case=case,
-        # 0 where nothing of it is counted, as in a model without products: unknown, then
+        # 0 if nothing of it is counted, as in a model without products: unknown, then
         flops_per_sample=(profile.train_flops_per_sample if train else profile.forward_flops_per_sample)
         or None,
         hardware_flops_per_sample=(

@@ -45,12 +45,12 @@ class Probe:
     """One thing to time.
 
     Attributes:
-        work: FLOP or bytes of one repetition; None where the time itself is the result.
+        work: FLOP or bytes of one repetition; None if the time itself is the result.
         memory_bytes: What its operands take [B].
         make: Gives the repetition.
         on_device: Timed by device events with a cold cache; else on the synchronizing clock.
         repeats: Calls in one repetition.
-        halved: Makes the same probe at half the size; None where that would mean nothing.
+        halved: Makes the same probe at half the size; None if that would mean nothing.
     """
 
     name: str

@@ -60,7 +60,7 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
 
 
 def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> Seconds:
-    """Return the wall time of so many steps, or replays, as a user would take it [s]."""
+    """Return the wall time of this many steps, or replays, as a user would take it [s]."""
     wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
     wait()
     start = time.perf_counter()
@@ -279,7 +279,7 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
 
 
 def _for(loop: Loop, steps: int, seconds: Seconds) -> None:
-    """Run rounds for so long; each is at least so many steps."""
+    """Run rounds for so long; each is at least this many steps."""
     end_s = loop.clock.now_s() + seconds
     while loop.clock.now_s() < end_s:
         loop.round(steps)

@@ -1,7 +1,7 @@
 """Linear layers in fewer bits, by torchao: of weights alone, or of weights and activations.
 
 In FP8 the three products of a layer are computed so: each operand is scaled by its own largest value, made
-anew for each product on the device; activations and weights are rounded to e4m3, gradients to e5m2
+again for each product on the device; activations and weights are rounded to e4m3, gradients to e5m2
 (Micikevicius and others 2022, arXiv:2209.05433). Weights, results and all other layers stay as they are.
 """
 
@@ -60,12 +60,12 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
             )
         quantization.quantize_(model, config)
         plain = [name for name, layer in model.named_modules() if is_whole(layer)]
-        if plain:  # a library that leaves layers as they are, without a word, has quantized nothing
+        if plain:  # a library that leaves layers as they are, silently, has quantized nothing
             raise NotImplementedError(f"{plain[0]} was left as it was, not in {weight_type}")
 
 
 def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
-    """Let the linear layers compute in 8 bits: weights rounded once, activations anew in each pass.
+    """Let the linear layers compute in 8 bits: weights rounded once, activations again in each pass.
 
     Weights are scaled by output, activations by row, each by its largest value (Zafrir and others 2019,
     arXiv:1910.06188, with a scale a tensor). All other layers stay as they are.
@@ -73,7 +73,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
     Args:
         model: On the device, changed in place.
         name: Of the workload, for the message.
-        device: Where it lies.
+        device: If it lies.
 
     Raises:
         NotQuantizedError: If this torch or device cannot, or the model has no such layer.
@@ -96,7 +96,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
 
 
 def why_no_int8(device: torch.device) -> str | None:
-    """Say why this torch cannot multiply in int8 on a device; None where it can."""
+    """Say why this torch cannot multiply in int8 on a device; None if it can."""
 
     def multiply() -> object:
         return multiply_int8(*(torch.ones(32, 32, dtype=torch.int8, device=device) for _ in range(2)))
@@ -105,7 +105,7 @@ def why_no_int8(device: torch.device) -> str | None:
 
 
 def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
-    """Say why this torch cannot do a product of some kind where it is tried; None where it can."""
+    """Say why this torch cannot do a product of some kind where it is tried; None if it can."""
     try:
         with refusing(f"torch {torch.__version__} has no {kind} products on this device"):
             multiply()
@@ -191,7 +191,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
     Args:
         model: Changed in place, wherever it lies.
         name: Of the workload, for the message.
-        device: Where it will be run.
+        device: If it will be run.
 
     Raises:
         NotQuantizedError: If this torch or device cannot, torchao is absent, or the model has no such layer.
@@ -226,7 +226,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
 
 
 def why_no_fp8(device: torch.device) -> str | None:
-    """Say why this torch cannot multiply in FP8 on a device; None where it can."""
+    """Say why this torch cannot multiply in FP8 on a device; None if it can."""
 
     def multiply() -> object:
         a, b = (

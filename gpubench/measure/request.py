@@ -53,7 +53,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         micro: Whether micro-benchmarks are run too, alone, or not at all.
         to_quality: Whether workloads are trained to a stated quality instead of timed step by step.
         resume: A run to go on with; its cases, budget and seed are taken from it.
-        asked: Names of the options that were given; empty where the request was made in code.
+        asked: Names of the options that were given; empty if the request was made in code.
     """
 
     workloads: Annotated[

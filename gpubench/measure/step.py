@@ -84,14 +84,14 @@ class Hardware:
     def _call(self, name: str) -> Callable[..., Any] | None:
         """Return what torch has under a name for this type of device, in ``torch.cuda``, ``torch.mps`` ...
 
-        None where it has no such call. A back end of another package registers its own module there;
+        None if it has no such call. A back end of another package registers its own module there;
         ``torch.get_device_module``, which looks in the same place, is not in every torch from 2.4 on.
         """
         call: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
         return call
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """Call that; None where torch has none."""
+        """Call that; None if torch has none."""
         call = self._call(name)
         return None if call is None else call(*arguments)
 
@@ -100,7 +100,7 @@ class Hardware:
         self._ask("reset_peak_memory_stats")
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the most memory that tensors took since the reset [B]; None where torch does not count."""
+        """Return the most memory that tensors took since the reset [B]; None if torch does not count."""
         return self._ask("max_memory_allocated")  # type: ignore[no-any-return]
 
     def peak_reserved_bytes(self) -> int | None:
@@ -115,7 +115,7 @@ class Hardware:
         )
 
     def memory_bytes(self) -> int | None:
-        """Return the memory that torch sees [B]; None where there is no device of its own."""
+        """Return the memory that torch sees [B]; None if there is no device of its own."""
         return getattr(self._ask("get_device_properties", self.device), "total_memory", None)
 
     def limit_memory(self, share: float) -> None:
@@ -202,7 +202,7 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 
 
 HELD_IMAGES = 4
-"""Of a convolution, which are held against float64: all of the largest take the host over a second."""
+"""Of a convolution, which are compared with float64: all of the largest take the host over a second."""
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
 CONTROL_SCALES = (1, 4, 8)
@@ -255,7 +255,7 @@ def probe_errors(
     Inputs are normal with a fixed seed; the error is that of the whole result, ``|x - y| / |y|``.
 
     Args:
-        device: Where they are computed.
+        device: If they are computed.
         dtype: In which the results must come, another one under autocast; one in another type is NaN.
         scale: Times the channels and images of the smallest convolution.
     """
@@ -298,8 +298,8 @@ class Control:
     """What shows that a proof of strict fp32 can fail on this device.
 
     Attributes:
-        errors: Of the operators of the proof under TF32; empty where the device has none.
-        scale: Of the convolution by which TF32 shows: cuDNN computes small ones in fp32 all the same.
+        errors: Of the operators of the proof under TF32; empty if the device has none.
+        scale: Of the convolution by which TF32 shows: cuDNN computes small ones in fp32 anyway.
     """
 
     errors: dict[str, float] = field(default_factory=dict)
@@ -309,7 +309,7 @@ class Control:
 def control_on(device: torch.device) -> Control:
     """Compute the operators of the proof under TF32, with the smallest convolution on which it shows.
 
-    Where it shows on none the control is that of the largest, which fails.
+    If it shows on none the control is that of the largest, which fails.
     """
     limit = Precision.FP32.facts.error_limit("conv")
     with switches_for(Precision.TF32):
@@ -575,7 +575,7 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
         pairs = list(zip(made.model.parameters(), task.model.parameters(), strict=False))
         if all(new is not old for new, old in pairs):  # a file may hand out one model again and again
             with torch.no_grad():
-                for new, old in pairs:  # drawn by a generator of its own they differ
+                for new, old in pairs:  # drawn by its own generator they differ
                     new.copy_(old)
             return replace(made, batches=task.batches)
     is_module = isinstance(getattr(task.loss, "__self__", task.loss), nn.Module)

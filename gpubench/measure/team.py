@@ -152,7 +152,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
 
 
 class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
-    """One block: ``count`` sums over all processes of so many bytes, opened and closed by a wait for all."""
+    """One block: ``count`` sums of this many bytes over all processes, between two waits for all."""
 
     size: Bytes
     count: int
@@ -207,7 +207,7 @@ class Team:
         self.announce(Steps(first=first, count=count))
 
     def once(self, advance: Advance) -> Advance:
-        """Return the function that does one step as a block of its own."""
+        """Return the function that does one step as its own block."""
 
         def block(index: int) -> Tensor:
             self.announce_steps(index, 1)
@@ -228,7 +228,7 @@ class Team:
 
 
 def leave_the_word(error: BaseException) -> None:
-    """Where an error is the echo of another's loss, wait to be ended by who knows the cause."""
+    """If an error is the echo of another's loss, wait to be ended by who knows the cause."""
     of_torch = getattr(distributed, "DistError", ())  # a RuntimeError, of newer versions
     told = isinstance(error, RuntimeError) and re.search("gloo|Connection closed", f"{error}")
     if told or isinstance(error, of_torch):
@@ -273,10 +273,11 @@ def answer_call(store: Store, rank: int) -> Call:
 
 @contextlib.contextmanager
 def keeping_others(place: Place) -> Iterator[None]:
-    """Keep the store in which the other processes of a user's torchrun wait; let them go in the end.
+    """Keep the store in which the other processes of a user's torchrun wait; let them go at the end.
 
     Raises:
-        InterruptedRunError: If one does not come any more: torchrun is to end the rest, or to start all anew.
+        InterruptedRunError: If one does not come any more: torchrun is to end the rest, or to start all
+            again.
     """
     store = open_store(is_master=os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True")
     yield
@@ -372,7 +373,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
 
 
 def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
-    """The same task from a seed of its own, so that each process has other samples."""
+    """The same task from its own seed, so that each process has other samples."""
     task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)
     with switches_for(order.case.precision):

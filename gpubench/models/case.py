@@ -35,7 +35,7 @@ class MemoryFormat(StrEnum):
 
 
 def _one() -> int:
-    # Make a default that is written all the same: a stored case has always named its GPU count
+    # Make a default that is written anyway: a stored case has always named its GPU count
     return 1
 
 
@@ -45,7 +45,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         weight_type: In which the weights lie; of adapters, those of the frozen base.
         loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
-        prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
+        prompt_tokens, new_tokens: Of a generation, per sequence; 0 if the work generates nothing.
         cache_tokens: Length that the key-value cache is made for; 0 is none.
         context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
         stack: By whose code.
@@ -68,7 +68,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """What differs from the default, for people; empty where nothing does."""
+        """What differs from the default, for people; empty if nothing does."""
         given = self.fields.items()
         return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
 
@@ -104,7 +104,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
         gpu_count: GPUs of the whole job, over all its nodes.
         parallel_mode: One GPU is always ``single``, and several are ``ddp`` unless another mode is named.
         loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
-        prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
+        prompt_tokens, new_tokens: Of a generation, per sequence; 0 if the work generates nothing.
         cache_tokens: Length that the key-value cache is made for; 0 is none.
         context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
         stack: By whose code.

@@ -18,7 +18,7 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index.
 
     Attributes:
-        tdp_w: Power limit of the GPU with its memory, alone; None where only that of a module is published.
+        tdp_w: Power limit of the GPU with its memory, alone; None if only that of a module is published.
         module_tdp_w: Limit of the module, or of one GPU's part of it, where a CPU shares it.
         ecc: Whether the memory can correct errors; boards with ECC off by default count as True.
         cooling: active (a fan), passive (the server's air), liquid, or module.
@@ -112,7 +112,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``kind`` is vm, marketplace, serverless, or one of ``offers.table.NOT_RANKED``, which are listed alone.
     ``is_floor`` marks a price that its source calls the least: "from", "starting at", the lowest of several.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
-    ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
+    ``in_stock`` is whether the provider had one free on ``stock_date``; None if no source says so.
     Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
     ``ask_median_usd_per_hour``, where a source says so. ``seller`` is None of owned hardware alone.
     ``host_id`` and ``machine_id`` are the marketplace's own, ``reliability`` the share of time that the host

@@ -41,7 +41,7 @@ class PartLog(Record, frozen=True, kw_only=True):
     """What became of one part.
 
     Attributes:
-        took_s: Wall time [s]; None where it did not end.
+        took_s: Wall time [s]; None if it did not end.
         reason: Why it failed or was left out.
         traceback: Of what failed, libraries' own frames only.
     """
@@ -103,7 +103,7 @@ class LoadProof(Record, frozen=True, kw_only=True):
     Attributes:
         samples: Times count from the start of the judged region, below 0 before it.
         region_s: Length of the judged region [s].
-        energy_edges_j: The counter at both ends of that region; None where there is none [J].
+        energy_edges_j: The counter at both ends of that region; None if there is none [J].
         sampled: Rounds with telemetry read beside them, and rounds without.
     """
 
@@ -119,7 +119,7 @@ class CaseRow(Record, frozen=True, kw_only=True):
     """A few steps of one case: how they ended, how right they were, what memory they took.
 
     Attributes:
-        cause: None where nothing hangs on it.
+        cause: None if nothing hangs on it.
         expected_bytes: Peak memory by the memory model [B].
         took_s: Wall time from the order to its end [s].
     """
@@ -164,7 +164,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     Attributes:
         full: Whether nothing was left out for want of time.
         limit_s: Longest time of the whole check [s]; None for no limit.
-        identity: By what CUDA's device and NVML's were found to be one; None where that was not reached.
+        identity: By what CUDA's device and NVML's were found to be one; None if that was not reached.
         nvml: Every call of the driver library that gpubench makes, with its answer, without identifiers.
         left_out: Cases that were not tried, by label, and why.
         findings: What is unusual about the device.

@@ -43,7 +43,7 @@ class Status(StrEnum):
 
 
 UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
-"""With more time, or left alone, such a case may give a figure: a run that goes on measures it anew."""
+"""With more time, or left alone, such a case may give a figure: a run that goes on measures it again."""
 
 
 class Cause(StrEnum):
@@ -58,7 +58,7 @@ class Cause(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """The five fp32 switches of torch as read back; None where this torch has no such switch."""
+    """The five fp32 switches of torch as read back; None if this torch has no such switch."""
 
     cudnn_allow_tf32: bool
     matmul_allow_tf32: bool
@@ -115,7 +115,7 @@ class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A timed block of ``steps`` steps with one synchronize at each edge. ``loss`` is read at its end.
 
     Attributes:
-        left_out: Why it does not count; None where it does.
+        left_out: Why it does not count; None if it does.
         call_s: Of a framework that is timed by the slope over two calls: the shorter call, of one step, which
             was taken off the longer one [s].
         mark: What is suspect about it, whether it counts or not: ``clock_gap``.
@@ -145,25 +145,25 @@ class Launch(Record, frozen=True, kw_only=True):
         switches: As read back before the work; as read after the timed rounds, where they differ by then.
         precision_errors: Relative error of a matmul and a convolution against float64, switches in force, and
             of an LSTM layer in rows of fp32 whose model has a recurrent one: the worse of before the work and
-            after the timed rounds. Under autocast where the precision has it; null where an operator
+            after the timed rounds. Under autocast where the precision has it; null if an operator
             was not computed in its type.
         control_errors: In rows of fp32 on a device that has TF32, what the same operators on the same inputs
             err under TF32: where that does not show, the errors above prove nothing.
         event_s: Device time between step edges of one extra round [s].
         host_issue_s: Time the host took to issue each of three steps from a drained device [s].
-        fused: Whether the optimizer is fused; None where there is none.
+        fused: Whether the optimizer is fused; None if there is none.
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
         reference_error: First loss against the same weights on the CPU, in float32 unless they are of another
             type, relative, dropout off.
         output_error: Of inference, the outputs of at most four samples against float32 on the CPU,
-            ``|x - y| / |y|``; None where weights are of fewer bits.
+            ``|x - y| / |y|``; None if weights are of fewer bits.
         graph_error: Loss after a replay, or a compiled step, against the eager step from the same
             state, relative.
         telemetry: Ten samples a second of the timed rounds, one a second of the warm-up (``t_s`` below 0).
         energy_edges_j: The device's energy counter at the first timed round's start and the last one's end
             [J]; only the difference means anything.
         held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
-            timed, by the driver's own counters [s]; empty where it tells none.
+            timed, by the driver's own counters [s]; empty if it tells none.
         host_load: CPU time that others took of the host's threads while rounds were timed, 0 to 1.
         host_steal: The same of other guests of the machine that this one is a guest of.
         memory_errors: Uncorrectable memory errors that appeared while this was measured.
@@ -177,8 +177,8 @@ class Launch(Record, frozen=True, kw_only=True):
         first_token_s: Of each generation, from its prompts' submission to their first ids on the host [s].
         per_token_s: Of each generation, (last - first token) / (n - 1) [s].
         token_gap_s: Between two tokens, each id copied to the host [s].
-        stopped: Whether it was cut off, by a stop of the run or the death of its process; measured anew where
-            the run goes on.
+        stopped: Whether it was cut off, by a stop of the run or the death of its process; measured again
+            where the run goes on.
         findings: What only this process could see (not steady, drifting, telemetry hung).
     """
 
@@ -239,7 +239,7 @@ class Launch(Record, frozen=True, kw_only=True):
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
     def moment(self, step_s: float) -> heat.Moment:
-        """Return how hot it was in its timed rounds, whose steps took so long in the mean [s]."""
+        """Return how hot it was in its timed rounds, whose steps took so long on average [s]."""
         read = [(x.t_s, x.temperature_c) for x in self.timed_telemetry if x.temperature_c is not None]
         tells = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
         return heat.Moment(
@@ -260,7 +260,7 @@ BatchChoice = Literal["fixed", "largest"]
 LONG_LOOK_S = 8.0
 """Shorter timed parts miss what comes every few seconds, and tell no slope of the temperature."""
 ENOUGH_LAUNCHES = 5
-"""The spread of so many launches holds what varies within them."""
+"""The spread of this many launches holds what varies within them."""
 FP32_CONVOLUTION = 2.25
 """Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
 DIGITS_OF_ONE_LAUNCH = 3
@@ -276,14 +276,14 @@ class Measurement(Record, frozen=True, kw_only=True):
     """One case as measured: raw rounds of every launch, and the figures that follow from them.
 
     Attributes:
-        cause: None where nothing hangs on it, and in files of before.
+        cause: None if nothing hangs on it, and in files of before.
         batch_choice: How the batch was found; no part of the case, whose work is the same. None is unknown.
         flops_per_sample: The model's own arithmetic, by which MFU is told [FLOP]; of a generation that of the
             prompt, and no MFU is told.
         hardware_flops_per_sample: With what the step computes again: checkpointed blocks, scores of a chunk
             of tokens [FLOP]. By it HFU is told. None is unknown.
-        tokens_per_sample: None where the input is not tokens, of a generation, whose prompt and new tokens
-            are told apart, and where it was not recorded.
+        tokens_per_sample: None if the input is not tokens, of a generation, whose prompt and new tokens
+            are distinguished, and where it was not recorded.
         convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
         target: Half-width of the 95 % interval that the run set out for, over the estimate.
     """
@@ -411,7 +411,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def slowing_to_come(self) -> float | None:
-        """By what share of the step time the card may still slow down as it heats; None where nothing tells.
+        """By what share of the step time the card may still slow down as it heats; None if nothing tells.
 
         From mean clock and temperature of the timed part of each launch, and what a degree costs its run.
         """
@@ -437,7 +437,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def samples_per_s_high(self) -> float | None:
-        """Upper end of the 95 % interval of the throughput; None where the step time is too uncertain.
+        """Upper end of the 95 % interval of the throughput; None if the step time is too uncertain.
 
         At a half-width of ``MOST_HALF_WIDTH`` it is twice the estimate; near 1 it is without bound.
         """
@@ -498,7 +498,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self._latency(0.99)
 
     def _latency(self, share: float) -> float | None:
-        """A quantile over the passes of all launches; None where too few passes lie beyond it."""
+        """A quantile over the passes of all launches; None if too few passes lie beyond it."""
         passes = sorted(self._times("latency_s"))
         if len(passes) * (1 - share) < 1 - 1e-9:
             return None
@@ -587,7 +587,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOP utilization: the same with what is computed again; None where that is not known."""
+        """Hardware FLOP utilization: the same with what is computed again; None if that is unknown."""
         if self.mfu is None or not self.flops_per_sample or self.hardware_flops_per_sample is None:
             return None
         return self.mfu * self.hardware_flops_per_sample / self.flops_per_sample

@@ -100,9 +100,9 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         allocated: Of tensors, as ``torch.cuda.max_memory_allocated`` counts [B].
         reserved: That the allocator of torch holds, as ``torch.cuda.max_memory_reserved`` counts [B].
         device: In use on the device, as nvidia-smi shows it for a card with nothing else on it [B].
-        untraced: Why the step could not be traced; None where it was.
+        untraced: Why the step could not be traced; None if it was.
         not_linear: How the figure was found where memory does not grow in proportion to the batch; None
-            where it does.
+            if it does.
         as_published: Whether the upper ends are what the card has: a published step with as many tensors ran
             on one of its line with no more memory.
         algorithm_bytes: What of the upper ends cuDNN may take for its fastest convolution in strict float32;
@@ -150,8 +150,8 @@ class MeasuredMemory(Record, frozen=True, kw_only=True):
 
     Attributes:
         allocated_bytes: Of tensors.
-        reserved_bytes: Held by the allocator of torch; None where it was not read.
-        device_bytes: In use on a device that nobody else used; None where the driver did not tell.
+        reserved_bytes: Held by the allocator of torch; None if it was not read.
+        device_bytes: In use on a device that nobody else used; None if the driver did not tell.
         card_class: Of that device.
         same_card: Whether it is of the very kind that is asked about.
         in_graph: Whether the step ran in a CUDA graph.
@@ -170,7 +170,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
     Attributes:
         verdict: It may fit where the lower end does and the upper end does not.
-        largest_batch: The largest whose upper end fits; 0 where none does.
+        largest_batch: The largest whose upper end fits; 0 if none does.
         one_may_fit: Whether the lower end of a batch of 1 fits where no upper end does.
         ran: Whether the case was run on such a card: it fits, whatever the upper end.
         by_reference: Whether the run that did is one that the package ships, none of this user's.

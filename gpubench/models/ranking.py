@@ -216,10 +216,10 @@ class Answer(Record, frozen=True, kw_only=True):
 
     Attributes:
         choice: The row, with what else must be known of it.
-        p_best: Probability that no other GPUs are a better answer, whoever sells these; None where it is not
-            worked out, and where one GPU is left to choose from. That of the row alone is the row's own.
+        p_best: Probability that no other GPUs are a better answer, whoever sells these; None if it is not
+            computed, and where one GPU is left to choose from. That of the row alone is the row's own.
         toss_up: The GPUs of the row and their likeliest rivals: key, how many, and the probability that they
-            are the best answer. None where the odds against the rivals are two to one at least.
+            are the best answer. None if the odds against the rivals are two to one at least.
     """
 
     choice: Choice
@@ -240,7 +240,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         sorted_by: The same as one word. P(best) and ties are of it too: ``value`` (samples per dollar) or
             ``throughput``, and of a job ``total`` (dollars and what its hours are worth), ``cost`` or
             ``time``.
-        hour_worth_usd: What an hour of waiting for the job counts [USD]; None where there is no job.
+        hour_worth_usd: What an hour of waiting for the job counts [USD]; None if there is no job.
         unit: What a sample is, in the plural; of several workloads it is just "samples".
         by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
             several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
@@ -257,7 +257,7 @@ class Ranking(Record, frozen=True, kw_only=True):
             apart.
         best_to_own: The best hardware to buy, also where only rent was ranked, unless rent was asked for.
         best_to_own_use: Likely share of hours at work that an hour of ``best_to_own`` is priced at; None
-            where nothing was paid for it.
+            if nothing was paid for it.
         sentences: What is said of it, the most important first.
         question: What was asked, as it was understood.
     """

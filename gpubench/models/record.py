@@ -17,7 +17,7 @@ MOST_REPR_CHARACTERS = 1_900
 
 _MOST_FIELD_CHARACTERS = 100
 LINES_IN_REPR, ROWS_IN_TABLE = 6, 20
-"""A record of many parts shows so many lines as a repr, and rows as the table of a notebook."""
+"""A record of many parts shows this many lines as a repr, and rows as the table of a notebook."""
 
 ABOVE = {"views": "gpubench.report.views", "labels": "gpubench.labels"}
 """Rooms above this one by which a record shows itself; nothing else here reaches upwards by name."""
@@ -47,7 +47,7 @@ def bounded(text: str) -> str:
 
 
 def headed(head: str, lines: Sequence[str], total: int, most: int = LINES_IN_REPR) -> str:
-    """Return a repr of a head and the first of so many lines, and how many more there are."""
+    """Return a repr of a head and the first of this many lines, and how many more there are."""
     more = [f"  ... {total - most:,} more"] if total > most else []
     return bounded("\n".join([head, *lines[:most], *more]) + ">")
 

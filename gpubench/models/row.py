@@ -1,4 +1,4 @@
-"""An estimate of what a GPU does, and an offer in its place among others."""
+"""An estimate of what a GPU does, and an offer instead among others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` names
     the processor that set the pace of a host-bound measurement. ``batch_choice`` says whether the batch is
     the one asked for or the largest that fits; ``batch_found_by`` is the id of the run that searched it,
-    None where the memory model gave it. ``peak_memory_bytes`` is what tensors take; ``device_bytes`` is
+    None if the memory model gave it. ``peak_memory_bytes`` is what tensors take; ``device_bytes`` is
     memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
     ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
     1, throughput is of one of them as if it held everything, memory is of one of so few.
@@ -67,7 +67,7 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     @property
     def joules_per_sample(self) -> Interval:
-        """Energy of one GPU for a sample, without a power limit of one's own [J]."""
+        """Energy of one GPU for a sample, without a power limit of the user [J]."""
         return self.power_w.times(self.interval.inverse())
 
     @property
@@ -90,11 +90,11 @@ MODELED = "modeled"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An offer in its place among others: what it is expected to cost, how fast it is, what the job takes.
+    """An offer instead among others: what it is expected to cost, how fast it is, what the job takes.
 
     Attributes:
         rank: Shared by the rows of a band; see ``gpubench.recommend.chances.bands``. None beside the ranking.
-        tie: Whether the row cannot be told from the first of its band.
+        tie: Whether the row cannot be distinguished from the first of its band.
         estimate: Of one GPU; ``parts`` are those of single workloads, where several count together.
         usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the row is at;
             its ends hold nine tenths. That of a list price is the one listed.
@@ -107,16 +107,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         hours, cost_usd: Of the job; unknown where there is none.
         total_usd: The cost of the job and what its hours are worth.
         scaling_efficiency: Throughput over that of as many GPUs alone, by the recipe of the job: where one of
-            so many GPUs has another (``checkpointing_from``), what that gains is in the samples alone.
+            this many GPUs has another (``checkpointing_from``), what that gains is in the samples alone.
         parallel_mode: How the GPUs of the instance share the job.
-        p_best: Probability of being the best offer, over joint draws. None where it is not worked out: of a
+        p_best: Probability of being the best offer, over joint draws. None if it is not computed: of a
             fourth offer of a machine below the first 1,000 rows.
         p_cheapest, p_sensible, p_fastest: Probability that no other costs less for the work, in dollars or in
             dollars and hours, or ends it earlier, whatever the rows are in order of.
         pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
         dominated_by: What is, and in which respects it is better.
         spot_break_even: How much work interruptions may add, as a share of the job, before the same machine
-            on demand does it for as little: 1.5 is one and a half jobs more; 0 where it does so anyway.
+            on demand does it for as little: 1.5 is one and a half jobs more; 0 if it does so anyway.
     """
 
     rank: int | None
@@ -169,7 +169,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def fits_memory(self) -> bool | None:
-        """Whether the job fits on its GPUs; None where nobody knows."""
+        """Whether the job fits on its GPUs; None if unknown."""
         return self.estimate.fits_memory
 
     @property
@@ -186,7 +186,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def joules_per_sample(self) -> float | None:
-        """Energy of all its GPUs for a sample [J]; None where several workloads count together."""
+        """Energy of all its GPUs for a sample [J]; None if several workloads count together."""
         power_w, rate = self.estimate.power_w.value, self.samples_per_s.value
         if self.parts or power_w is None or not rate:
             return None

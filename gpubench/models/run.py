@@ -173,7 +173,7 @@ class MicroResult(Record, frozen=True, kw_only=True):
     Attributes:
         n: Repetitions that count.
         left_out: Repetitions before them that the drift guard left out.
-        work: FLOP or bytes of one call; None where the time itself is the result.
+        work: FLOP or bytes of one call; None if the time itself is the result.
         repeats: Calls in one repetition.
         times_s: Each repetition in turn, those left out included, as far as they are kept [s].
         mean_power_w, sm_clock_min_hz, clock_event_reasons: Telemetry while it was repeated.
@@ -213,7 +213,7 @@ class SeedRun(Record, frozen=True, kw_only=True):
         steps: Taken until it was first seen; of one that did not reach it, all that it was given.
         train_s: Of the steps alone, without the looks at the held-out samples [s].
         quality: What was last seen; None for what is not a number.
-        energy_j: Of the device from the first step to the last look; None where it cannot be told [J].
+        energy_j: Of the device from the first step to the last look; None if it cannot be told [J].
     """
 
     seed: int
@@ -233,7 +233,7 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
         most_steps: After which a seed has not reached it.
         data_sha256: Of the samples, held-out ones included.
         runs: One for each seed.
-        reason: Why there are fewer than were asked for; None where all came to their end.
+        reason: Why there are fewer than were asked for; None if all came to their end.
     """
 
     case: Case

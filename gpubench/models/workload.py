@@ -82,7 +82,7 @@ _STEEPER = 0.01
 class StepMemory(Record, frozen=True, kw_only=True):
     """Peak memory of one step over the batch size, traced: the highest of its lines.
 
-    Where each sample meets each other, or where a large batch takes another course, it is not a line: then
+    If each sample meets each other, or where a large batch takes another course, it is not a line: then
     ``points`` were traced, and what lies between two of them is read off their chord in logarithms of
     both, which is above every sum of powers of the batch.
 
@@ -93,12 +93,12 @@ class StepMemory(Record, frozen=True, kw_only=True):
         trained_bytes: Of the weights, those that take a gradient; a forward pass counts them too.
         optimizer_bytes: State of the optimizer, in every line.
         saved: What the forward pass and the loss leave alive beside these, the prebuilt batches included.
-        recipe: Weights, checkpointing and the like of the case that was traced.
-        points: By rising batch; the lines hold up to the first. None where they hold for large batches too.
+        recipe: Weights, checkpointing and similar of the case that was traced.
+        points: By rising batch; the lines hold up to the first. None if they hold for large batches too.
         largest_traced: The batch up to which the lines are known to hold, where no larger one could be
-            traced; None where a large one was.
+            traced; None if a large one was.
         keeping: The same step by a loop that has a name for the outputs of the model until its end, as most
-            have; None where that takes no more.
+            have; None if that takes no more.
     """
 
     task: TaskKind
@@ -118,7 +118,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
 
         Args:
             batch_size: Samples.
-            gradients: Share of the gradients that is held, below 1 where they are sharded.
+            gradients: Share of the gradients that is held, below 1 if they are sharded.
         """
 
         def highest(moments: Iterable[MemoryLine]) -> MemoryLine:
@@ -135,7 +135,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         )
 
     def saved_at(self, batch_size: int) -> float:
-        """What the forward pass and the loss leave alive at this batch size [B]; 0 where it is not known."""
+        """What the forward pass and the loss leave alive at this batch size [B]; 0 if it is unknown."""
         if self.is_on_lines(batch_size):
             return self.saved.at(batch_size) if self.saved is not None else 0.0
         place = self._place(batch_size)
@@ -169,7 +169,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
     def bound(self, batch_size: int) -> float:
         """How many times its figure a step may take at this batch size, by what lies around it.
 
-        1 where that is known: on the lines, at a traced batch, and where memory grows ever more steeply, so
+        1 if that is known: on the lines, at a traced batch, and where memory grows ever more steeply, so
         that no sum of powers is above the chord. Else the figure of the next larger traced batch.
         """
         if self.is_on_lines(batch_size) or not self.is_traced_at(batch_size):
@@ -234,13 +234,13 @@ CheckpointingFrom = tuple[tuple[int, Checkpointing], ...]
 
 
 def checkpointing_over(by_fewest: CheckpointingFrom, gpu_count: int) -> Checkpointing | None:
-    """Return the checkpointing of a job of so many GPUs; None is that of the recipe for any number."""
+    """Return the checkpointing of a job of this many GPUs; None is that of the recipe for any number."""
     held = [how for fewest, how in by_fewest if gpu_count >= fewest]
     return held[-1] if held else None
 
 
 def recipe_over(usual: Recipe, by_fewest: CheckpointingFrom, gpu_count: int) -> Recipe:
-    """Return the recipe of a job of so many GPUs."""
+    """Return the recipe of a job of this many GPUs."""
     how = checkpointing_over(by_fewest, gpu_count)
     return usual if how is None else msgspec.structs.replace(usual, checkpointing=how)
 
@@ -258,9 +258,9 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         train, infer: Operators of one training step and one forward pass.
         summary: What the model is, in a few words.
         tasks: What can be measured with it; an input pipeline is only ever run forward.
-        memory: Peak memory of each task, with autocast and without; empty where it could not be traced.
+        memory: Peak memory of each task, with autocast and without; empty if it could not be traced.
         memory_untraced: Why it could not be.
-        blocks: The repeated blocks; None where there are none.
+        blocks: The repeated blocks; None if there are none.
         recipe: By which the work is done.
         settings: The fields of the recipe that may be changed.
         precisions: Those that it is measured at by default; empty is those of the device.
@@ -270,11 +270,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         parallel_mode: How the GPUs of one job share it, unless told otherwise.
         is_classic: Whether it is among "all".
         is_run: Whether it is ever built and measured; else memory and ranking alone know it.
-        tokens_per_sample: Of a sample of tokens; None where the input is something else.
-        decode: Of each generated token; None where nothing is generated.
+        tokens_per_sample: Of a sample of tokens; None if the input is something else.
+        decode: Of each generated token; None if nothing is generated.
         is_contiguous_only: Whether a step fails where its images are channels_last.
         is_eager_only: Whether a step looks at values of its tensors, which no CUDA graph can.
-        why_no_amp: Why a training step fails under a GPU's autocast; None where it does not.
+        why_no_amp: Why a training step fails under a GPU's autocast; None if it does not.
         variants: Profiles of the same workload by other recipes.
     """
 
@@ -316,20 +316,20 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     variants: tuple[WorkloadProfile, ...] = ()
 
     def checkpointing_over(self, gpu_count: int) -> Checkpointing | None:
-        """The checkpointing of a job of so many GPUs; None is that of the recipe, whatever their number."""
+        """The checkpointing of a job of this many GPUs; None is that of the recipe, whatever their number."""
         return checkpointing_over(self.checkpointing_from, gpu_count)
 
     def recipe_over(self, gpu_count: int) -> Recipe:
-        """The recipe of a job of so many GPUs."""
+        """The recipe of a job of this many GPUs."""
         return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
 
     def shared_by(self, case: Case, gpu_count: int, mode: ParallelMode) -> Case:
-        """The case as a job of so many GPUs, each with the batch that it has, by the recipe of that size."""
+        """The case as a job of this many GPUs with the same batch each, by the recipe of that size."""
         how = self.checkpointing_over(gpu_count) or case.checkpointing
         return msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode, checkpointing=how)
 
     def at(self, recipe: Recipe) -> WorkloadProfile | None:
-        """The profile by this recipe; None where it was not traced."""
+        """The profile by this recipe; None if it was not traced."""
         if recipe == self.recipe:
             return self
         others = {variant.recipe: variant for variant in self.variants}
@@ -358,7 +358,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return task if task in self.tasks or not self.settings else self.tasks[0]
 
     def why_not_at(self, precision: Precision) -> str | None:
-        """Say why the workload is not offered at a precision; None where it is."""
+        """Say why the workload is not offered at a precision; None if it is."""
         offered, facts = (*self.precisions, *self.also_at), precision.facts
         if facts.in_blocks and self.blocks is None:
             return f"{precision} is of the linear layers in repeated blocks, and {self.name} has none"
@@ -369,7 +369,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return f"{self.name} is offered at {' and '.join(offered)}, not at {precision}"
 
     def why_not_trained_at(self, precision: Precision) -> str | None:
-        """Say why a training step fails on a GPU at a precision; None where it does not."""
+        """Say why a training step fails on a GPU at a precision; None if it does not."""
         if not precision.is_amp or self.why_no_amp is None:
             return None
         return f"a training step of {self.name} fails under a GPU's autocast: {self.why_no_amp}"

@@ -1,4 +1,4 @@
-"""Offers with arrays to rank by: plain structs, and a column of a field made when it is asked for."""
+"""Offers with arrays to rank by: plain structs, and columns of their fields made on demand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ M = TypeVar("M")
 
 
 class Column(NamedTuple, Generic[T]):
-    """Cells that mostly repeat: ``codes`` (N,) are places in ``values``, which are all different."""
+    """Cells that mostly repeat: ``codes`` (N,) are indexes into ``values``, which are all different."""
 
     codes: Indices
     values: Sequence[T]
@@ -31,7 +31,7 @@ class Column(NamedTuple, Generic[T]):
         return Column(self.codes[rows], self.values)
 
     def is_in(self, holds: Callable[[T], bool]) -> Flags:
-        """Return which cells hold to a test, which is asked once for each value."""
+        """Return which cells pass a test, which runs once for each value."""
         return np.fromiter(map(holds, self.values), bool, len(self.values))[self.codes]
 
     def equals(self, value: T) -> Flags:
@@ -39,7 +39,7 @@ class Column(NamedTuple, Generic[T]):
         return self.is_in(lambda each: each == value)
 
     def figures(self, of: Callable[[T], float]) -> Floats:
-        """Return a figure for each cell, which is worked out once for each value that a cell has."""
+        """Return a figure for each cell, computed once for each value."""
         result = np.full(len(self.values), np.nan)
         for code in np.unique(self.codes).tolist():
             result[code] = of(self.values[code])
@@ -47,7 +47,7 @@ class Column(NamedTuple, Generic[T]):
 
     @property
     def present(self) -> list[T]:
-        """The values that a cell has, in the order of ``values``."""
+        """The values that occur in a cell, in the order of ``values``."""
         return [self.values[code] for code in np.unique(self.codes).tolist()]
 
     def cells(self) -> list[T]:
@@ -82,18 +82,18 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
 
 
 def _alphabetical(column: Column[Any]) -> Indices:
-    """Return the place of each cell among the values in their order; none comes first."""
+    """Return the rank of each cell among the sorted values; None comes first."""
     return np.argsort(np.argsort([str(value or "") for value in column.values]))[column.codes]
 
 
 BY_USER = "the user"
-"""Where the offers come from that were given for this one question: they are taken as they are."""
+"""The origin of offers given for this one question: they are taken as they are."""
 UNTOLD = ""
-"""Where offers come from that are shipped, or of which nobody says."""
+"""The origin of shipped offers, and of those without a stated origin."""
 
 
 class _Table:
-    """Offers, where each comes from, and the columns that were asked for, which those of its parts have."""
+    """Offers, the origin of each, and the columns computed so far."""
 
     def __init__(self, offers: Sequence[Offer], origins: Column[str], parts: Sequence[Offers] = ()) -> None:
         self.offers, self.origins, self.parts = offers, origins, parts
@@ -140,7 +140,7 @@ class Offers(Sequence[Offer]):
     price_date: Column[str]
 
     def __init__(self, table: _Table, rows: Indices) -> None:
-        """Look at these rows of a table."""
+        """Select these rows of a table."""
         self._table, self._rows = table, rows
 
     def __getattr__(self, name: str) -> Column[Any]:
@@ -151,7 +151,7 @@ class Offers(Sequence[Offer]):
 
     @classmethod
     def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
-        """Return offers with their columns, and where each comes from: nobody says where that is None."""
+        """Return offers with their columns and the origin of each; None is not stated."""
         if isinstance(offers, Offers):
             return offers
         every = tuple(offers)
@@ -211,7 +211,7 @@ class Offers(Sequence[Offer]):
         return every[self._rows]
 
     def once(self, make: Callable[[Offers], M]) -> M:
-        """Return what is made of these offers: of a whole table it is made once."""
+        """Return a value computed from these offers; for a whole table it is computed once."""
         if len(self) < len(self._table.offers):
             return make(self)
         if make not in self._table.made:
@@ -224,27 +224,27 @@ class Offers(Sequence[Offer]):
 
     @cached_property
     def price(self) -> Floats:
-        """Of each as listed [USD/h of the instance]."""
+        """The listed price of each [USD/h of the instance]."""
         return self._table.price[self._rows]
 
     @property
     def by_name(self) -> Indices:
-        """The place of each by its name: provider, then instance, region, way of paying and GPU."""
+        """The sort position of each by name: provider, then instance, region, pricing and GPU."""
         return self._table.by_name[self._rows]
 
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
-        """Of each as listed, for one of its GPUs."""
+        """The listed price of each, per GPU."""
         return self._table.usd_per_gpu_hour[self._rows]
 
     @property
     def origin(self) -> Column[str]:
-        """Where each comes from: a refresh, an imported table, the user."""
+        """The origin of each: a refresh, an imported table, the user."""
         return self._table.origins.take(self._rows)
 
     @cached_property
     def by_user(self) -> Flags:
-        """Which the user gave for this one question."""
+        """Whether the user gave each for this one question."""
         return self.origin.equals(BY_USER)
 
     @property

@@ -1,9 +1,9 @@
-"""What the date of a price says: how old it is, and how far it may stand from what will be paid.
+"""The meaning of a price's date: its age, and how far the price may be from the one paid.
 
-A date may be no more than a year or a month. A list price is certain on its date; what it has done since is
-a random walk of its logarithm, whose step is fitted on the table's own history: prices that a later table
-replaced. An ask of a marketplace is that of one host at one moment: it may be gone tomorrow, and then another
-host's counts.
+A date may be only a year or a month. A list price is certain on its date; what it has done since is a random
+walk of its logarithm, whose step is fitted on the table's own history: prices that a later table replaced. An
+ask of a marketplace belongs to one host at one moment: it may be gone tomorrow, and then another host's ask
+counts.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ def price_day(price_date: str) -> date:
 
 
 def age_days(price_date: str, today: date) -> int:
-    """Return how long ago a date was [days], 0 where it is still to come; a partial one is its oldest day."""
+    """Return how long ago a date was [days], 0 if it is still to come; a partial one is its oldest day."""
     return max(0, (today - price_day(price_date)).days)
 
 
 def has_day(price_date: str) -> bool:
-    """Return whether a date names its day, and not a month or a year alone."""
+    """Return whether a date names its day, rather than only a month or a year."""
     return len(price_date) == len("2026-08-14")
 
 
 def show_price_date(price_date: str) -> str:
-    """Return the date for people: a partial one says what it leaves open.
+    """Return the date in words: a partial one says what it leaves open.
 
     >>> show_price_date("2026"), show_price_date("2026-08"), show_price_date("2026-08-14")
     ('2026, day unknown', '2026-08, day unknown', '2026-08-14')
@@ -73,7 +73,7 @@ def show_price_date(price_date: str) -> str:
 
 
 def dated(price_date: str, age_days: int | None) -> str:
-    """Return a date and its age, which of a partial date is an upper limit.
+    """Return a date and its age, which is an upper limit for a partial date.
 
     >>> dated("2026-08-14", 98), dated("2026-08", 111), dated("2026-08-14", None)
     ('2026-08-14, 98 days old', '2026-08, up to 111 days old', '2026-08-14')
@@ -105,14 +105,17 @@ HOURS_PER_YEAR = 8760.0
 
 
 class PriceChange(NamedTuple):
-    """What one list price did between two dates; ``log_ratio`` 0 is nothing."""
+    """The change of one list price between two dates; ``log_ratio`` 0 is none."""
 
     log_ratio: float
     years: float
 
 
 def change_of(old: Offer, new: Offer) -> PriceChange | None:
-    """Return what a list price did from one table to the next; None for asks, floors, and within one day."""
+    """Return the change of a list price from one table to the next.
+
+    None for asks, floors, and within one day.
+    """
     if new.kind == "marketplace" or old.kind != new.kind or old.is_floor or new.is_floor:
         return None
     days = (price_day(new.price_date) - price_day(old.price_date)).days
@@ -124,7 +127,7 @@ def change_of(old: Offer, new: Offer) -> PriceChange | None:
 def drift_of(changes: Iterable[PriceChange]) -> float:
     """Return the standard deviation of the logarithm of a list price after a year.
 
-    The table's own history weighs by its number of changes, beside the eight of the usual drift. A price
+    The table's own history is weighted by its number of changes, the usual drift by eight. A price
     that stood for a year counts as much as one that moved.
     """
     known = list(changes)
@@ -135,40 +138,40 @@ def drift_of(changes: Iterable[PriceChange]) -> float:
 # --- asks of marketplaces --------------------------------------------------------------------------------
 
 ASKS_HALF_LIFE_DAYS = 30.0
-"""After so many days an ask still stands with one half, assumed: nobody publishes how long hosts stay."""
+"""Half of all asks are still valid after this many days, assumed: nobody publishes how long hosts stay."""
 
 USUAL_ASK_SPREAD = 0.33
 """Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
 LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
-"""Standard deviation of the logarithm of what a fresh ask comes to: the host may be gone, or not be good
-enough, before it is booked, and then the next one counts. Assumed."""
+"""Standard deviation of the logarithm of the price paid for a fresh ask, assumed: the host may be gone, or
+not good enough, and then the next one counts."""
 USUAL_ASKS = 3
-"""So many asks weigh as much as the usual spread."""
+"""The number of asks that weighs as much as the usual spread."""
 ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
-"""What a host of a kind asks over the median list price of clouds for the same GPU, in the middle of the 23
-GPUs with two asks or more since 2026-07 in the shipped tables; of vetted hosts from RunPod's two prices."""
+"""The ask of a kind of host over the median list price of clouds for the same GPU: median of the 23
+GPUs with two asks or more since 2026-07 in the shipped tables; for vetted hosts from RunPod's two prices."""
 MARKET_ASKS = 0.5
-"""So many asks weigh as much as the price that the clouds suggest: asks for one GPU spread by 0.33, and their
-middles by 0.45 about that price, in the logarithm; 0.33^2 / 0.45^2."""
+"""The number of asks that weighs as much as the price suggested by clouds: asks for one GPU spread by 0.33,
+and their medians by 0.45 around that price, in the logarithm; 0.33^2 / 0.45^2."""
 
 
 SETS_ITS_PRICES = frozenset({"runpod"})
-"""Marketplaces that ask one price of a GPU for all their hosts, so that it stands as a list price does: of 14
+"""Marketplaces that ask one price of a GPU for all their hosts, which behaves like a list price: of 14
 pairs of RunPod's dated prices in the shipped tables, 2 to 61 days apart, none moved."""
 
 SPOT_SPREAD = 0.38
 """Standard deviation of the logarithm of spot prices of one provider for one GPU, over the shipped tables:
-how far a price of long ago says nothing of today's. It gets there by halves, as an ask does."""
+the uncertainty of a very old price. It is approached by halves, as for an ask."""
 
 
 AskKey: TypeAlias = tuple[str, Pricing]
 
 
 def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
-    """Return what the hosts of marketplaces ask for each GPU, by GPU and way of paying.
+    """Return the asks of marketplace hosts, by GPU and pricing.
 
-    Where a source gave the number and the median of its hosts beside the cheapest, or alone, they count too.
-    The middle of few asks is drawn to what the list prices of clouds suggest.
+    The number and median of hosts that a source gives count too. The median of few asks is pulled to the
+    price that list prices of clouds suggest.
 
     Args:
         offers: Asks, and the list prices of clouds, where there are any.
@@ -195,7 +198,9 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
 
 
 def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
-    """Return the distribution of asks; the ends come from the spread, drawn to the usual one where few.
+    """Return the distribution of asks.
+
+    The ends come from the spread, pulled to the usual one if asks are few.
 
     An ask of 0.20 where clouds ask 1.00: its own weight is 1 of 1.5, so that the middle is 0.20^(2/3) times
     0.56^(1/3) = 0.282.

@@ -1,7 +1,7 @@
-"""Hardware to own: what a card costs to buy, and a line of the command line that describes a machine.
+"""Hardware to own: the purchase price of a card, and the ``--have`` description of a machine.
 
-``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` is a card, its price and its life. What it costs an
-hour is arithmetic of ``recommend``; here it is only read and checked.
+``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` is a card, its price and its life. ``recommend`` computes
+its cost per hour; here it is only read and checked.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from gpubench.units import plain
 CONDITIONS = frozenset(
     {PriceCondition.NEW, PriceCondition.USED, PriceCondition.UNSTATED, PriceCondition.LAUNCH_PRICE}
 )
-"""What the price of a card may be in the table."""
+"""The kinds of card prices in the table."""
 
 
 PLANNING_VALUE = "planning value"
-"""The statistic of a price that somebody plans with, and that nobody was seen to ask."""
+"""The statistic of a planning price that nobody was seen asking."""
 
 
 class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
     """One dated price of a card, or of a whole computer with its GPUs [USD].
 
-    A launch price is of the day that a developer kit came out, where no shop's price is dated.
+    A launch price has the release date of a developer kit, if no shop's price is dated.
 
     Attributes:
         gpu_count: GPUs of a computer; a card is one.
         is_computer: Whether it is a whole computer, which needs no host.
         price_low_usd, price_high_usd: The range that the source states.
-        statistic: What the price is of the listings: the mean of the 3 cheapest, a range that was named.
-        license: Under which the source publishes its data, where that restricts its use.
+        statistic: How the price summarizes the listings: the mean of the 3 cheapest, a stated range.
+        license: License of the source's data, if it restricts its use.
     """
 
     gpu_key: str
@@ -60,12 +60,12 @@ class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """A computer that cards are put into, at an assumed price.
+    """A computer for cards, at an assumed price.
 
     Attributes:
-        slots: That its cards may take in all.
-        has_airflow: Whether it cools cards that have no fan of their own.
-        power_w: What it draws at work, without its cards.
+        slots: Number of slots for all its cards.
+        has_airflow: Whether it cools cards without their own fan.
+        power_w: Power at work, without its cards.
     """
 
     name: str
@@ -89,7 +89,7 @@ def card_prices() -> tuple[CardPrice, ...]:
 
     Raises:
         MisuseError: If a cell is not of its field's type, or there is no source.
-        ValueError: If a row names an unknown GPU, condition or date, or stands there twice.
+        ValueError: If a row names an unknown GPU, condition or date, or is there twice.
     """
     prices: dict[tuple[str, int, bool, str], CardPrice] = {}
     for price in data_table("card_prices.csv", CardPrice):

@@ -1,4 +1,4 @@
-"""Which offers a buyer asked to see, in which part of the world, and how old each price is."""
+"""The offers that a buyer asked to see, by part of the world and age of the price."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WITH_A_DAY = "its price has no day, and there is one of this GPU there that has
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An offer with what follows from it on one day."""
+    """An offer with its derived fields on one day."""
 
     offer: Offer
     price_age_days: int
@@ -36,7 +36,7 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_provider(name: str, there: Iterable[str]) -> str | None:
-    """Return in lower case the provider that people call so; None where none of those there is called so.
+    """Return the provider with this name, in lower case; None if there is none.
 
     Case and punctuation do not count, and some have a second name: ``Vast.ai``, ``Google Cloud``.
     """
@@ -56,7 +56,7 @@ def _also_called() -> Mapping[str, str]:
 
 
 def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:
-    """Return the providers asked for in lower case; one that is not there would only hide every price.
+    """Return the providers asked for in lower case; an unknown one would hide every price.
 
     Raises:
         MisuseError: For the first that is unknown, with the nearest that are known.
@@ -71,7 +71,7 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
 def known_regions(
     wanted: Iterable[str], there: Iterable[str | None], more: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the regions asked for in lower case: those there, parts of the world, and ``more``.
+    """Return the regions asked for in lower case: known ones, parts of the world, and ``more``.
 
     Raises:
         MisuseError: For the first that no offer is in, with the nearest that are known.
@@ -89,7 +89,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     """Return the offers that pass a filter, cheapest GPU-hour first.
 
     Args:
-        offers: Every offer known: a price is judged by what the others ask, unless the user gave it.
+        offers: Every offer known: a price is judged by the others' prices, unless the user gave it.
         wanted: What to show.
         today: The day that ages count to.
 
@@ -121,10 +121,10 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
 
 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
-    """Return which prices newer ones stand in for, and why; the user's own count as given.
+    """Return which prices are replaced by newer ones, and why; the user's own count as given.
 
-    One of over 180 days does not rank beside a newer one of the same GPU, paid alike, nor one without a day
-    beside one with a day of the same GPU, provider, region and count.
+    A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
+    without a day does not rank if there is one with a day for the same GPU, provider, region and count.
     """
     newer: set[tuple[str, Pricing]] = set()
     dated: set[tuple[object, ...]] = set()

@@ -1,12 +1,10 @@
 """Is a price believable? A refresh, the list of offers and every ranking ask here, and nowhere else.
 
-There are two standards. Against the last known price of the same instance a jump is set aside when it is
-fetched. A price far below or far above what others ask, which nobody bears out, is listed with the doubt and
-does not rank unasked. The others are the hosts beside it in its own source, else the other providers; where
-nobody else sells the GPU, they are the cheapest GPUs of all by the bandwidth of their memory.
-
-Only another hand bears a price out: another provider, in a table that another wrote. One file can hold any
-number of names.
+There are two standards. A jump from the last known price of the same instance is set aside when it is
+fetched. An unconfirmed price far below or far above the others is listed with the doubt and by default does
+not rank. The others are the other hosts of its source, else the other providers; if nobody else sells the
+GPU, they are the cheapest GPUs of all by memory bandwidth. Only an independent source confirms a price:
+another provider, in a table with another author. One file can hold any number of names.
 """
 
 from __future__ import annotations
@@ -32,17 +30,17 @@ from gpubench.units import count, format_number, format_usd, plain
 
 MAX_RATIO = 5.0
 """Beyond this ratio, to the last known price of the same instance or to the median of the other providers, a
-price is taken for a mistake. Providers differ 7 times from the cheapest to the dearest; of the shipped prices
-one cloud's V100 alone is under 0.3 of the median of the others of its kind, and it is borne out."""
+price is taken for a mistake. Providers differ by a factor of 7; of the shipped prices only one cloud's V100
+is under 0.3 of the median of the others of its kind, and it is confirmed."""
 
 LOOSENING = 2.0
-"""The limit widens by this for each respect (kind of seller, way of paying) in which the others differ."""
+"""The limit widens by this for each respect (kind of seller, pricing) in which the others differ."""
 
 WITNESS_RATIO = 2.0
-"""A second provider whose price is within this ratio bears a price out."""
+"""A second provider whose price is within this ratio confirms a price."""
 
 FEWEST_ASKS = 3
-"""So many hosts of one source make a median to hold its cheapest one to."""
+"""Fewest hosts of one source for a median to compare its cheapest one with."""
 
 ADMITTED_BY = "the setting accept-outliers"
 
@@ -52,12 +50,12 @@ _LOOSENED = ("", ", clouds and marketplaces alike", ", however paid")
 
 
 class Standard(NamedTuple):
-    """What a price is held to [USD per GPU-hour], and in words whose price that is.
+    """The standard for a price [USD per GPU-hour], and its origin in words.
 
     Attributes:
-        unless: What would have borne the price out, and is not there.
+        unless: The missing confirmation, in words.
         loosened: In how many respects the others differ.
-        providers: How many others ask it; 0 where it is no median of others.
+        providers: Number of others behind it; 0 if it is not a median of others.
     """
 
     usd: float
@@ -69,13 +67,13 @@ class Standard(NamedTuple):
 
 
 class _Asks(NamedTuple):
-    """Prices on sale for one GPU, and for each card that a name of open form factor can mean; arrays (N,).
+    """Prices on sale for one GPU, and for each card that a name without a form factor can mean; arrays (N,).
 
     Attributes:
         usd: Of a GPU-hour.
         gpus: How many the offer has.
-        pricing, is_host: How it is paid, and whether on a marketplace: hosts there ask down to a sixth.
-        provider, origin: Who set it, and the table that says so, as places in lists.
+        pricing, is_host: Its pricing, and whether it is on a marketplace, where hosts ask down to a sixth.
+        provider, origin: Who set it, and its table, as indexes.
     """
 
     usd: NDArray[Any]
@@ -87,7 +85,7 @@ class _Asks(NamedTuple):
 
 
 class _Hand(NamedTuple):
-    """Who set a price; an origin of 0 can be trusted, and a provider of -1 sells nothing that is known."""
+    """The author of a price; an origin of 0 is trusted, a provider of -1 sells nothing known."""
 
     provider: int
     origin: int
@@ -100,13 +98,13 @@ def _name(provider: str) -> str:
 
 
 class AskedPrices:
-    """What each provider asks for an hour of each GPU, and which of these prices are likely a mistake.
+    """The price of each provider for an hour of each GPU, and which of these are likely a mistake.
 
-    A provider has one voice, the median of its own prices: its regions and instances are set by one hand.
+    A provider has one vote, the median of its prices.
     """
 
     def __init__(self, offers: Iterable[Offer]) -> None:
-        """Lay prices out by GPU."""
+        """Arrange prices by GPU."""
         self._every = every = Offers.of(offers)
         self._standard_of = cache(self._find_standard)
         self._asks = cache(self._find_asks)
@@ -157,13 +155,13 @@ class AskedPrices:
     # --- what is said of a price -------------------------------------------------------------------------
 
     def doubt(self, offer: Offer) -> str | None:
-        """Return why a price is likely a mistake, with its figures; None where it is believed.
+        """Return why a price is likely a mistake, with its figures; None if it is plausible.
 
         It is doubted below a fifth of the median of the hosts in its own source. It is doubted below a fifth
         of the median of the other providers, and above five times that of its own kind, unless a second
-        provider in another table asks within twice as much or as little. What nobody else sells is doubted,
-        unless it is shipped, below half of what the cheapest GPUs cost by their bandwidth. A price that is no
-        higher than the same provider's for half as many GPUs is doubted, unless it is shipped or borne out.
+        provider in another table is within a factor of two. The price of a GPU that nobody else sells is
+        doubted, unless it is shipped, below half of what the cheapest GPUs cost by bandwidth. A price no
+        higher than the same provider's for half as many GPUs is doubted, unless it is shipped or confirmed.
         """
         if (standard := self._doubted_by(offer)) is None:
             return None
@@ -173,20 +171,20 @@ class AskedPrices:
         return f"{format_usd(usd)} a GPU-hour is {ratio} times {whose}{standard.unless}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
-        """Return the same in a few words: "0.00091 times what 4 others ask"; None where it is believed."""
+        """Return the same in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""
         standard = self._doubted_by(offer)
         return None if standard is None else _times(offer, standard)
 
     def is_below(self, offer: Offer) -> bool:
-        """Return whether a doubtful price is under what it is held to: only that can be a false answer."""
+        """Return whether a doubtful price is below its standard: only that can make a false answer."""
         standard = self._doubted_by(offer)
         return standard is not None and offer.usd_per_gpu_hour < standard.usd
 
     def caution(self, offer: Offer) -> str | None:
-        """Return what to say of a price that is believed though nothing confirms it; None if something does.
+        """Return the caution for a plausible price that nothing confirms; None if something does.
 
         That is a price of a GPU that nobody else sells, unless it is a company's list price that is shipped
-        or the user's own, and one under half of what the others ask.
+        or the user's own, and one under half of the others' prices.
         """
         if offer.pricing is Pricing.OWNED:
             return None
@@ -203,7 +201,7 @@ class AskedPrices:
         return _times(offer, standard)
 
     def doubted(self, offers: Offers) -> Flags:
-        """Return which prices are likely a mistake, of offers of one table with those that were laid out."""
+        """Return which prices are likely a mistake, for offers of the arranged table."""
         return offers.spread(self._every, self._flags)
 
     @cached_property
@@ -220,7 +218,7 @@ class AskedPrices:
         return suspects
 
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        """Return between which prices none is doubted, unless its own source tells what others there ask."""
+        """Return the range without doubted prices, unless its source has the asks of other hosts."""
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return -math.inf, math.inf
@@ -243,7 +241,7 @@ class AskedPrices:
     # --- what a price is held to -------------------------------------------------------------------------
 
     def _doubted_by(self, offer: Offer) -> Standard | None:
-        """Return what the others ask where that makes a price doubtful."""
+        """Return the others' price if it makes a price doubtful."""
         usd, gpu_key, hand = offer.usd_per_gpu_hour, offer.gpu_key, self._hand(offer)
         if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
             return None
@@ -257,7 +255,7 @@ class AskedPrices:
         standard = self._standard_of(gpu_key, offer.pricing, offer.kind, hand)
         if standard is not None and self._is_far(offer, hand, standard):
             return standard
-        if hand.origin == 0:  # what ships was read row by row
+        if hand.origin == 0:  # shipped rows were checked one by one
             return None
         fewer = self._for_fewer(offer, hand)
         if fewer is not None and not self._witnesses(offer, hand, usd, of_its_kind=True):
@@ -266,7 +264,7 @@ class AskedPrices:
         return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.usd else None
 
     def _cheapest_by_bandwidth(self, gpu_key: str, hand: _Hand) -> Standard | None:
-        """Return what a GPU that nobody else sells would cost at the rate of the cheapest, where known."""
+        """Return the cost of a GPU that nobody else sells at the rate of the cheapest, if known."""
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
         if rate is None or bandwidth is None or not self._is_alone(gpu_key, hand):
@@ -275,11 +273,11 @@ class AskedPrices:
         return Standard(rate * bandwidth, whose, whose, ", and no other provider sells this GPU")
 
     def _is_far(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:
-        """Hold a price to its standard, and ask whether anybody else bears it out.
+        """Compare a price with its standard, and look for a confirmation.
 
-        One that is too high is held to the median of its own kind, and a lone cent must not throw out an
-        honest one: one other provider of its kind is enough where a further one, of any kind, bears that
-        one out.
+        A high price is compared with the median of its kind. So that one absurdly low price cannot discredit
+        an honest one, a single other provider of its kind suffices only if a third one, of any kind, confirms
+        that one.
         """
         ratio = offer.usd_per_gpu_hour / standard.usd
         is_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
@@ -290,10 +288,10 @@ class AskedPrices:
         return not self._witnesses(offer, hand, offer.usd_per_gpu_hour)
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
-        """Return what the others ask for the same; None where nobody does, or no such price is judged.
+        """Return the others' price for the same; None if there is none, or such prices are not judged.
 
-        Asked are those of the same kind who are paid alike, else all who are paid alike, else all: of a
-        stranger's table those in other tables, before anybody beside it.
+        The others are those of the same kind and pricing, else all with the same pricing, else all; for a
+        foreign table, those in other tables come first.
         """
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return None
@@ -308,7 +306,7 @@ class AskedPrices:
     def _find_voices(
         self, gpu_key: str, pricing: Pricing, is_host: bool, loosened: int, origin: int
     ) -> dict[int, float]:
-        """Return the one price for which each provider stands, in tables of other hands than one."""
+        """Return the one price of each provider, in tables by other authors."""
         asks = self._asks(*_means(gpu_key))
         paid = asks.pricing == self._pricings[pricing]
         scope = (paid & (asks.is_host == is_host), paid, np.ones(len(paid), dtype=bool))[loosened]
@@ -316,7 +314,7 @@ class AskedPrices:
         return _voices(asks, scope & is_another_hand)
 
     def _for_fewer(self, offer: Offer, hand: _Hand) -> Standard | None:
-        """Return what the same provider asks for half as many GPUs or fewer, where that is as much in all."""
+        """Return the same provider's price for half as many GPUs or fewer, if its total is as high."""
         total_usd = offer.usd_per_gpu_hour * offer.gpu_count
         for fewer, usd in self._least(offer.gpu_key, offer.pricing, hand).items():
             if 2 * fewer <= offer.gpu_count and fewer * usd >= total_usd:
@@ -325,19 +323,19 @@ class AskedPrices:
         return None
 
     def _find_least(self, gpu_key: str, pricing: Pricing, hand: _Hand) -> dict[int, float]:
-        """Return the least that a provider asks for a GPU-hour by the number of GPUs, the fewest first."""
+        """Return a provider's lowest price per GPU-hour by number of GPUs, the fewest first."""
         asks = self._asks(gpu_key)
         own = (asks.provider == hand.provider) & (asks.origin == hand.origin)
         own &= asks.pricing == self._pricings[pricing]
         return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
 
     def _of_another(self, asks: _Asks, hand: _Hand) -> Flags:
-        """Return which prices can bear one out: another provider's, in a table that another wrote."""
+        """Return which prices can confirm one: another provider's, in a table with another author."""
         is_another: Flags = (asks.provider != hand.provider) & (asks.origin != (hand.origin or -1))
         return is_another
 
     def _find_alone(self, gpu_key: str, hand: _Hand) -> bool:
-        """Return whether nobody else, in a table that another wrote, sells the GPU at all."""
+        """Return whether nobody else, in a table with another author, sells the GPU at all."""
         return not self._of_another(self._asks(*_means(gpu_key)), hand).any()
 
     def _witnesses(self, offer: Offer, hand: _Hand, usd: float, *, of_its_kind: bool = False) -> set[int]:
@@ -355,7 +353,7 @@ class AskedPrices:
 
     @cached_property
     def _least_usd_per_byte(self) -> float | None:
-        """The least that a GPU costs by its bandwidth, of those that several shipped providers sell."""
+        """The lowest cost of a GPU by bandwidth, among those that several shipped providers sell."""
         found = []
         for gpu_key in self._rows:
             spec, asks = load_specs().get(gpu_key), self._asks(gpu_key)
@@ -368,14 +366,14 @@ class AskedPrices:
 
 @cache
 def _means(gpu_key: str, *, or_open: bool = False) -> tuple[str, ...]:
-    """Return a GPU and all that it can be where its form factor is open, or those that leave it open."""
+    """Return a GPU and the variants that it can mean, or the open names that can mean it."""
     spec = load_specs().get(gpu_key)
     left_open = (key for key, each in load_specs().items() if or_open and gpu_key in each.variants)
     return (gpu_key, *(spec.variants if spec else ()), *left_open)
 
 
 def _voices(asks: _Asks, which: Flags) -> dict[int, float]:
-    """Return the one price for which each provider stands [USD per GPU-hour]."""
+    """Return the one price of each provider [USD per GPU-hour]."""
     providers, usd = asks.provider[which], asks.usd[which]
     return {each: median(usd[providers == each].tolist()) for each in np.unique(providers).tolist()}
 
@@ -398,18 +396,18 @@ def _times(offer: Offer, standard: Standard) -> str:
 
 
 class Believed(NamedTuple):
-    """The offers that are believed, and the identities of those whose price jumped."""
+    """The plausible offers, and the identities of those whose price jumped."""
 
     table: OfferTable
     jumped: frozenset[OfferKey]
 
 
 def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False) -> Believed:
-    """Set aside what jumped against its own last price.
+    """Set aside offers whose price jumped from its last one.
 
     Args:
         fresh: New offers.
-        known: Offers known before; historic ones are no standard.
+        known: Offers known before; historic ones do not count.
         accept: Keep the jumps too.
     """
     before = {offer_key(offer): offer for offer in known}
@@ -432,5 +430,5 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
 
 
 def name_of(offer: Offer) -> str:
-    """Return who sells what and where, safe to print."""
+    """Return seller, instance and region, safe to print."""
     return plain(full_name(offer), 80)

@@ -1,8 +1,8 @@
-"""From quotes to offers: which GPU is meant, and can it be true. One place for every source and table.
+"""From quotes to offers: which GPU is meant, and whether it is plausible, in one place for all sources.
 
 A cloud's GPU name ("H100", "A100") leaves the form factor open. The name of its instance does not:
-p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv, read here alone, knows.
-One rule a field holds for cells, for answers, and for the structs of a file.
+p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv, read only here, knows.
+Each field has one rule, for cells, for answers, and for the structs of a file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gpubench.units import GIB, figure_in, listing, plain
 
 
 class Sorted(NamedTuple):
-    """The offers of an answer, those it names without a price that can be used, and where it is complete."""
+    """The offers of an answer, those without a usable price, and where it is complete."""
 
     table: OfferTable
     unusable: tuple[Offer, ...]
@@ -54,9 +54,9 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
     """Turn quotes into offers; what is unknown, implausible or a duplicate is set aside with the reason.
 
     Args:
-        quotes: As a source, an import or a table of one's own has them.
+        quotes: As given by a source, an import or the user's table.
         retrieved_at: UTC time of the retrieval; its day dates the quotes that carry no date.
-        latest: A price of a later day is set aside: it would count as fresh until that day has passed. None
+        latest: A price with a later day is set aside: it would count as fresh until that day has passed. None
             is the day after the retrieval.
     """
     latest = latest or price_day((retrieved_at or "")[:10]) + timedelta(days=1)
@@ -108,7 +108,7 @@ def _aside(quote: Quote, reason: str) -> SetAside:
 
 
 def _named_alone(quote: Quote) -> Quote:
-    """Return the offer that a quote names, with nothing else of it, at a price that stands for none."""
+    """Return only the identity of a quote's offer, at a placeholder price."""
     unsaid = dict.fromkeys(("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median"))
     kind = "vm" if quote.kind == "free" else quote.kind
     return msgspec.structs.replace(quote, price="1", kind=kind, host=NO_HOST, **unsaid)
@@ -116,7 +116,7 @@ def _named_alone(quote: Quote) -> Quote:
 
 def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     is_table = quote.row is not None
-    if not is_table:  # sources of others may fill in anything
+    if not is_table:  # plug-in sources may fill in anything
         msgspec.convert(msgspec.structs.asdict(quote), Quote)
     if (tpu := tpu_slice(quote.gpu)) is not None:  # "v5litepod-8", one piece, is eight chips
         version, chips = tpu
@@ -165,7 +165,7 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
 
 
 def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
-    """Return the instance's name, with what it takes to tell it from others.
+    """Return the instance's name, with what distinguishes it from others.
 
     Google's N1 machines take any GPU, so there the GPU is part of it. A marketplace calls an instance by its
     GPU, and both A100 by one name: there the memory is part of it, unless the name alone means this card.
@@ -181,7 +181,7 @@ def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) -> str:
-    """Return the key of a GPU: by its name, else by that of the instance, which often holds it."""
+    """Return the key of a GPU: by its name, else by the name of the instance, which often contains it."""
     # Google's own types name the form factor where its short names do not: V100 is nvidia-tesla-v100.
     google = (f"nvidia-tesla-{gpu.lower()}",) if provider == "gcp" else ()
     for name in (*google, gpu, instance):
@@ -189,7 +189,7 @@ def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) 
             return key
     what = f"GPU {gpu[:60]!r}" if gpu else f"the GPU of instance {instance[:60]!r}"
     memory = f" with {memory_gib:g} GiB" if memory_gib else ""
-    if provider:  # a source's word, which nobody can change
+    if provider:  # fixed by the source
         raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
     meant = offered_keys(gpu) or known_keys(gpu)
     why = f"can be any of {listing(meant, most=4)}: name one" if meant else "is unknown: name it by its key"
@@ -215,7 +215,7 @@ def _price(price: float | str, kind: str, usd_per_unit: Decimal | None = None) -
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What an instance holds, a row of data/instances.csv; None is not known from the name."""
+    """The contents of an instance, a row of data/instances.csv; None is not known from the name."""
 
     provider: str
     instance: str
@@ -227,9 +227,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def find_machine(provider: str, instance: str) -> Machine | None:
-    """Return the machine of an instance name; None where the table has no such name.
+    """Return the machine of an instance name; None if the table has no such name.
 
-    A row's instance may end in ``*``: it then stands for every name that begins so; the longest wins.
+    A row's instance may end in ``*``: it then matches every name with that beginning; the longest wins.
     """
     name = instance.lower()
     rows = _table().get(provider, {})
@@ -257,7 +257,7 @@ LEAST_USD_PER_UNIT, MOST_USD_PER_UNIT = 1e-7, 10.0
 
 MAX_CELL_CHARACTERS = 600
 EARLIEST_DAY = date(2000, 1, 1)
-"""No GPU that is rented for training is older."""
+"""No GPU for rent is older."""
 
 MOST: Mapping[str, float] = {
     "gpu_count": 1024,
@@ -271,10 +271,10 @@ MOST: Mapping[str, float] = {
     "upload_bytes_per_s": 1e13,
     "disk_bytes": 1e18,
 }
-"""Figures that are unknown, or above 0 and at most this."""
+"""Upper limits of figures that are unknown or above 0."""
 WHOLE = frozenset({"gpu_count", "ram_bytes", "term_years", "ask_count", "disk_bytes"})
 NAMES = frozenset({"provider", "instance", "source"})
-"""Texts that cannot be empty."""
+"""Texts that must not be empty."""
 TEXTS = NAMES | {"region", "note", "host_id", "machine_id"}
 DAYS = frozenset({"price_date", "stock_date", "retrieved_at"})
 
@@ -282,12 +282,12 @@ _STAMP = re.compile(r"(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.
 
 
 class ImplausibleError(ValueError):
-    """One row says something that cannot be used; the message is the reason shown for it."""
+    """One row has an unusable value; the message is the reason shown for it."""
 
 
 @lru_cache(maxsize=100_000, typed=True)
 def read_field(field: str, said: Any) -> Any:
-    """Return what a cell or a source says of a field of an offer; blank is unknown.
+    """Return the value of an offer's field from a cell or a source; blank is unknown.
 
     Raises:
         ImplausibleError: If that cannot be true.
@@ -333,7 +333,7 @@ def check_field(field: str, value: Any, latest: date = date.max) -> None:
 
 
 def check_together(offer: Offer) -> None:
-    """Raise unless the fields of an offer, each for itself plausible, can be true of one offer."""
+    """Raise unless the fields of an offer, each plausible by itself, are plausible together."""
     if (offer.term_years is not None) != (offer.pricing is Pricing.RESERVED):
         raise ImplausibleError(f"a price that is {offer.pricing!s} cannot have the term {offer.term_years}")
     # Hosts of a marketplace are vetted or not; a list price is a company's, or of vetted hosts.
@@ -346,10 +346,10 @@ def check_together(offer: Offer) -> None:
 
 
 def check(struct: Offer | Coverage, latest: date = date.max) -> None:
-    """Raise unless an offer or a coverage that was stored or fetched keeps every rule.
+    """Raise unless a stored or fetched offer or coverage keeps every rule.
 
     Args:
-        struct: Its fields are of their types.
+        struct: Its fields have their types.
         latest: The last day that a date in it may name.
 
     Raises:
@@ -377,8 +377,8 @@ def read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None)
 
     Args:
         text: The price.
-        kind: What sort of offer it is of.
-        usd_per_unit: What a unit of its currency is worth; None is US dollars.
+        kind: The kind of its offer.
+        usd_per_unit: The worth of a unit of its currency; None is US dollars.
     """
     try:
         figure, value = float(text), Decimal(text)
@@ -399,7 +399,7 @@ def read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None)
 
 
 def exchange_rate(text: str) -> Decimal:
-    """Return what a unit of a currency is worth [USD], or raise with the reason."""
+    """Return the worth of a unit of a currency [USD], or raise with the reason."""
     value = figure_in(text)
     if value is None or not LEAST_USD_PER_UNIT <= value <= MOST_USD_PER_UNIT:
         limits = f"{LEAST_USD_PER_UNIT:.7f} to {MOST_USD_PER_UNIT:g} USD"
@@ -408,7 +408,7 @@ def exchange_rate(text: str) -> Decimal:
 
 
 def check_text(text: str) -> None:
-    """Raise unless a text can be shown in a terminal, a page and a spreadsheet as what it says."""
+    """Raise unless a text is safe to show in a terminal, a page and a spreadsheet."""
     if text.startswith(("=", "+", "-", "@")):
         raise ImplausibleError(f"cell {text[:40]!r} starts like a spreadsheet formula")
     if len(text) > MAX_CELL_CHARACTERS:
@@ -436,7 +436,7 @@ def read_kind(text: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def check_day(text: str, latest: date) -> None:
-    """Raise unless a price can be of a full or partial date, which is no later than ``latest``."""
+    """Raise unless a full or partial date can be that of a price, no later than ``latest``."""
     day = price_day(text)
     if day > latest:
         raise ImplausibleError(f"price date {text} lies in the future")

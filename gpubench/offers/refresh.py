@@ -1,8 +1,8 @@
-"""Fetch today's prices, source by source or as somebody else published them; what fails loses nothing.
+"""Fetch today's prices, from each source or from a published snapshot; a failure loses nothing.
 
-Where a source fails its old prices stay, with their old dates. A snapshot that somebody else refreshed needs
-no key and no library; it is held to what is known here like an answer of its sources: older answers than
-one's own are left, jumps are set aside, and an empty one loses nothing.
+If a source fails its old prices stay, with their old dates. A snapshot that somebody else refreshed needs no
+key and no library; it is compared with the known prices like an answer of its sources: answers older than the
+user's are ignored, jumps are set aside, and an empty one loses nothing.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from gpubench.today import now as clock_now
 from gpubench.units import count, listing, plain, utc_stamp
 
 SOURCE_LIMIT_S = 600.0
-"""For all the requests of one source; the longest, Azure and Vast, take some 40."""
+"""For all requests of one source; the longest, Azure and Vast, take some 40 s."""
 
 LEAST_SHARE = 0.5
-"""An answer that names fewer than this share of the offers known before is taken for a cut one."""
+"""An answer that names fewer than this share of the offers known before is taken for truncated."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a refresh did; ``path`` is None where no source answered and nothing was written.
+    """The result of a refresh; ``path`` is None if no source answered and nothing was written.
 
     ``notes`` say which earlier snapshot could not be read, so that an older one was carried over.
     """
@@ -84,10 +84,10 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(NamedTuple):
-    """What a refresh begins with: the newest snapshot, and every offer that new ones are held to.
+    """The start of a refresh: the newest snapshot, and every offer to compare new ones with.
 
-    ``folder`` is where snapshots lie, and ``notes`` are on those that cannot be read. What the newest sets
-    aside is not carried over.
+    ``folder`` holds the snapshots, and ``notes`` are about unreadable ones. Rows set aside in the newest are
+    not carried over.
     """
 
     folder: Path
@@ -97,7 +97,10 @@ class _Known(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What one source gave, before it is held to what was known: ``unusable`` are named, but not priced."""
+    """The answer of one source, before it is compared with known prices.
+
+    ``unusable`` ones have no valid price.
+    """
 
     table: OfferTable
     unusable: frozenset[OfferKey]
@@ -118,15 +121,15 @@ def refresh(
     on_source: Callable[[str, SourceOffers], None] = lambda _name, _source: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Refreshed:
-    """Ask each source, and write one dated snapshot of all that is known afterwards.
+    """Ask each source, and write one dated snapshot of everything known afterwards.
 
     Args:
-        sources: Which to ask; what a snapshot holds of others is carried over.
+        sources: Which to ask; the rows of others in a snapshot are carried over.
         transport: The way to the network.
         results: Results folder; None is the default one.
         accept_outliers: Take prices that jumped against their last known ones.
         now: Time of the retrieval.
-        on_source: Called as each source has answered or failed.
+        on_source: Called when a source has answered or failed.
         clock: Seconds, for the limit of each source.
 
     Raises:
@@ -152,7 +155,7 @@ def refresh(
 
 
 def _look_back(results: Path | None) -> _Known:
-    """Find out that prices can be stored, and what is known of them so far."""
+    """Check that prices can be stored, and return those known so far."""
     folder = offers_folder(results)
     require_writable(folder, hint=WRITE_HINT)
     before, notes = newest_snapshot(folder)
@@ -162,7 +165,7 @@ def _look_back(results: Path | None) -> _Known:
 def _written(
     known: _Known, asked: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
 ) -> Refreshed:
-    """Write what is known now as the snapshot of a time; None is that nothing of it is new."""
+    """Write the known prices as the snapshot of a time; None if nothing is new."""
     path = None
     if stamp is not None:
         snapshot = Snapshot(retrieved_at=stamp, sources=in_order({**known.newest.sources, **asked}))
@@ -172,7 +175,7 @@ def _written(
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
-    """Return the transport with an end: a source of many slow answers cannot hold the others up."""
+    """Return the transport with a deadline, so a slow source cannot hold the others up."""
 
     def limited(
         url: str,
@@ -242,11 +245,11 @@ def take_over(
     accept_outliers: bool = False,
     now: datetime | None = None,
 ) -> Refreshed:
-    """Read a published snapshot and write one of one's own, of all that is known afterwards.
+    """Read a published snapshot and write one for the user, with everything known afterwards.
 
     Args:
-        url: Where the snapshot lies, as ``gpubench offers refresh`` writes it. It is held to the SHA-256 in
-            URL#sha256=HASH, else to that in URL.sha256.
+        url: Where the snapshot lies, as ``gpubench offers refresh`` writes it. It must match the SHA-256 in
+            URL#sha256=HASH, else that in URL.sha256.
         transport: The way to the network.
         results: Results folder; None is the default one.
         only: Sources or clouds to take; empty is every one.
@@ -254,12 +257,12 @@ def take_over(
         now: Time of this refresh.
 
     Returns:
-        What was done; ``path`` is None where nothing in it is newer than what is here.
+        The result; ``path`` is None if nothing in it is newer than the local prices.
 
     Raises:
         SourceError: If the URL or its hash cannot be read or they differ, or it is no snapshot, holds no
             offer, or is dated in the future.
-        MisuseError: If the URL is of a kind that is never read, or the snapshot has none of ``only``.
+        MisuseError: If the kind of URL is not supported, or the snapshot has none of ``only``.
         StorageError: If the result cannot be written.
     """
     if not is_safe(url):
@@ -298,7 +301,7 @@ def _published(url: str, transport: Transport, present: datetime) -> ReadSnapsho
 
 
 def _digest_beside(place: str, transport: Transport) -> str:
-    """Return the SHA-256 that a publisher lays beside a snapshot, as ``sha256sum`` writes it."""
+    """Return the SHA-256 that a publisher puts beside a snapshot, as ``sha256sum`` writes it."""
     try:
         words = transport(f"{place}.sha256").decode("ascii", "replace").split()
     except SourceError as error:
@@ -330,20 +333,20 @@ def _chosen(read: ReadSnapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
 def _take(
     answer: _Answer, last: SourceOffers | None, known: Sequence[Offer], *, accept_outliers: bool
 ) -> tuple[SourceOffers, tuple[SetAside, ...]]:
-    """Hold an answer to what was known: nothing is lost to an empty, a cut or a nonsensical one.
+    """Compare an answer with the known prices: an empty, truncated or nonsensical one loses nothing.
 
-    Without one usable price it is a failure, and the earlier prices stay. Where it is complete, what it does
-    not name is retired; else, and where it names an offer at a price that cannot be used, the earlier price
-    stays with its date.
+    Without a usable price it is a failure, and the earlier prices stay. If it is complete, offers it does not
+    name are retired. Otherwise, or if the price of an offer is unusable, the earlier price stays with its
+    date.
 
     Args:
         answer: The answer.
-        last: What the same source gave before.
+        last: The earlier answer of the same source.
         known: Every offer known before, of any source.
         accept_outliers: Take prices that jumped against their last known ones.
 
     Returns:
-        What is kept of the answer, and the rows that are not.
+        The accepted part of the answer, and the rejected rows.
     """
     believed = sort_outliers(answer.table, known, accept=accept_outliers)
     set_aside = believed.table.set_aside
@@ -385,9 +388,9 @@ def _take(
 def _heard(
     covers: Iterable[Coverage], listed: Sequence[Offer]
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
-    """Return the claims where the answer names at least one offer, and those where it names none.
+    """Return the claims with at least one named offer, and those without.
 
-    Where it names none, the offers may be gone, or a name in the answer may have changed: nobody can tell.
+    Without any, the offers may be gone, or a name may have changed: nobody can tell.
     """
     heard: list[Coverage] = []
     unknown: list[Coverage] = []
@@ -403,7 +406,7 @@ def _heard(
 def _covered(
     covers: Sequence[Coverage], before: Mapping[OfferKey, Offer], earlier: Iterable[Offer]
 ) -> set[OfferKey]:
-    """Return the offers known before of which claims speak."""
+    """Return the offers known before that the claims cover."""
     return {
         offer_key(offer)
         for offer in earlier
@@ -412,7 +415,7 @@ def _covered(
 
 
 def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
-    """Yield the earlier claims where the new answer says nothing: what they retired stays retired."""
+    """Yield the earlier claims that the new answer does not cover: retired offers stay retired."""
     for new in unknown:
         for old in last.covers if last else ():
             pricings = tuple(pricing for pricing in old.pricings if pricing in new.pricings)
@@ -422,7 +425,7 @@ def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Itera
 
 
 def _whose(covers: Iterable[Coverage]) -> list[str]:
-    """Return what claims speak of: their GPUs, else how it is paid."""
+    """Return the subject of claims: their GPUs, else their pricing."""
     words = (
         [gpu_name(key) for key in cover.gpu_keys] or [PRICING_WORDS[each] for each in cover.pricings]
         for cover in covers
@@ -431,7 +434,7 @@ def _whose(covers: Iterable[Coverage]) -> list[str]:
 
 
 def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
-    """Return what stays of a source that failed: its earlier answer."""
+    """Return the earlier answer of a failed source."""
     return SourceOffers(
         state="skipped" if isinstance(error, SourceSkippedError) else "failed",
         retrieved_at=last.retrieved_at if last else None,
@@ -445,7 +448,7 @@ def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
 
 
 class Imported(NamedTuple):
-    """The table as it was read, where it now lies, and how many offers of an earlier import it replaced."""
+    """The table as read, its stored path, and the number of offers of an earlier import that it replaced."""
 
     table: OfferTable
     path: Path
@@ -461,13 +464,13 @@ def import_offers(
     results: Path | None = None,
     accept_outliers: bool = False,
 ) -> Imported:
-    """Read a price table and keep it beside the refreshed ones, over which it lies from then on.
+    """Read a price table and store it; from then on it overrides the refreshed ones.
 
-    A catalog replaces the one imported of the same cloud, an own table that of the same folder and file.
+    A catalog replaces an earlier import for the same cloud, an own table that of the same folder and file.
 
     Args:
         file: CSV, or JSON in our columns.
-        format_: None tells it by the columns.
+        format_: None detects it from the columns.
         provider: The cloud, for formats that do not name it.
         price_date: Day of the prices, for formats without dates.
         results: Results folder; None is the default one.
@@ -488,7 +491,7 @@ def import_offers(
     known = known_before(folder)
     table = sort_outliers(table, known, accept=accept_outliers).table
     require_usable(table, file.name)
-    # named by what it is of: the catalogs of all clouds lie in files of one name
+    # named by its contents: the catalogs of all clouds have the same file name
     of = [file.resolve().parent.name, file.stem]
     if format_ != "own":
         of = sorted({offer.provider for offer in table.offers})

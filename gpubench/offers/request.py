@@ -1,4 +1,4 @@
-"""What ``gpubench offers`` is asked: one field an option of listing, refreshing and importing prices."""
+"""The requests of ``gpubench offers``: one field per option of listing, refreshing and importing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KIND_SYNONYMS = {
     **dict.fromkeys(("attach", "attached", "gpu-only"), "attach-fee"),
     "free-tier": "free",
 }
-"""What people write for a kind, in lower case with hyphens; rankings themselves call a vm ``cloud``."""
+"""Other spellings of a kind, in lower case with hyphens; rankings themselves call a vm ``cloud``."""
 
 TO_RENT = tuple(pricing for pricing in Pricing if pricing is not Pricing.OWNED)
 
@@ -104,7 +104,7 @@ def read_price_date(value: Any, name: str) -> str:
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A price table of somebody else's, and what it does not say of itself."""
+    """A foreign price table, and the facts that it does not state itself."""
 
     file: Annotated[
         Path, Option("CSV, or JSON in gpubench's columns.", place=True, bare=True, metavar="FILE")

@@ -1,6 +1,6 @@
 """Price tables on disk: the embedded one, refreshed snapshots, and the one table that ranking reads.
 
-Ranking never touches the network. It reads these files, so that a ranking can be rebuilt next year.
+Ranking never touches the network. It reads these files, so a ranking can be reproduced next year.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from gpubench.units import count, plain
 _T = TypeVar("_T", Offer, Coverage)
 
 SNAPSHOT_VERSION = 2
-"""Of a snapshot of prices, here and as published."""
+"""Version of a snapshot of prices, stored or published."""
 
 IMPORTED, REFRESHED = "imported", "refreshed"
 WRITE_HINT = "give another folder with --results"
 MOST_SOURCES, MOST_COVERS = 200, 500
-"""Of a snapshot, and of a source: each offer is held against each of them, and dozens are usual."""
+"""Limits of a snapshot, and of a source: each offer is compared with each of them; dozens are usual."""
 _PATTERN = "[0-9]*T[0-9]*Z.json"
 """20261120T190500Z.json: the name is the UTC time of the refresh, so the newest sorts last."""
 
@@ -54,14 +54,14 @@ _Source = TypeVar("_Source")
 
 
 class SourceRows(msgspec.Struct, Generic[_Row, _Claim], frozen=True, kw_only=True):
-    """What one price source last gave, and how it answered when it was last asked.
+    """The latest prices of one source, and the state of its latest answer.
 
     Attributes:
         state: ``ok``; or ``failed`` or ``skipped``, and then ``offers`` are those of an earlier refresh.
-        retrieved_at: UTC time at which ``offers`` were read; None where it never answered.
-        reason: Why it failed or was skipped; of ``ok``, why it was not taken for complete.
-        covers: What its answer was complete in.
-        retired: How many offers known before that answer no longer lists.
+        retrieved_at: UTC time at which ``offers`` were read; None if it never answered.
+        reason: Why it failed or was skipped; for ``ok``, why it did not count as complete.
+        covers: The parts in which its answer was complete.
+        retired: Number of earlier offers that the answer no longer lists.
     """
 
     state: Literal["ok", "failed", "skipped"]
@@ -73,7 +73,7 @@ class SourceRows(msgspec.Struct, Generic[_Row, _Claim], frozen=True, kw_only=Tru
 
 
 class SnapshotOf(msgspec.Struct, Generic[_Source], frozen=True, kw_only=True):
-    """One refresh: every source as it stood then, those that a later one of the list also gives first."""
+    """One refresh: the state of every source then; earlier sources of the list come first."""
 
     schema_version: int = SNAPSHOT_VERSION
     retrieved_at: str
@@ -83,14 +83,14 @@ class SnapshotOf(msgspec.Struct, Generic[_Source], frozen=True, kw_only=True):
 SourceOffers: TypeAlias = SourceRows[Offer, Coverage]
 Snapshot: TypeAlias = SnapshotOf[SourceOffers]
 SnapshotAsWritten: TypeAlias = SnapshotOf[SourceRows[msgspec.Raw, msgspec.Raw]]
-"""A snapshot of which no row is decoded or believed yet: a bad one costs no other. See ``believable``."""
+"""A snapshot whose rows are not yet decoded or checked: a bad one costs no other. See ``believable``."""
 
 
 class ReadSnapshot(NamedTuple):
-    """The rows of a snapshot that keep every rule, and by source what is left of the others.
+    """The rows of a snapshot that keep every rule, and the others by source.
 
     Attributes:
-        sources: With those offers and coverages alone; none where there is no snapshot.
+        sources: Only with those offers and coverages; none without a snapshot.
         set_aside: The other rows, with their reasons.
         unusable: The identities of the offers among them.
     """
@@ -103,17 +103,7 @@ class ReadSnapshot(NamedTuple):
 def load_offers(
     results: Path | None = None, extra: Path | None = None, as_of: date | None = None
 ) -> OfferTable:
-    """Return every offer known: embedded < refreshed < the user's file, the later for the same offer.
-
-    Args:
-        results: Results folder whose ``offers/`` holds refreshed snapshots; None is the default folder.
-        extra: The user's own price table.
-        as_of: The last day whose prices count; later ones are set aside. None is every price.
-
-    Raises:
-        MisuseError: If the user's file cannot be read as a whole, or no row of it can be used, or the results
-            folder is none. A damaged snapshot, or a folder of prices that cannot be listed, is a note.
-    """
+    """Return every offer known: embedded < refreshed < the user's file, later ones over earlier ones."""
     root = results_root(results)
     require_folder(root)
     folder = offers_folder(root)
@@ -124,7 +114,7 @@ def load_offers(
 
 
 def _state(path: Path) -> object:
-    """Return what changes where the content of a file does; None where there is none."""
+    """Return a value that changes with the content of a file; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -137,7 +127,7 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     """Read and clean every table: once for all questions of a process, until a file changes."""
     tables = [embedded_offers(as_of), refreshed_offers(folder, as_of), *imported_offers(folder)]
     if extra is not None:
-        from gpubench.offers.tables import read_own  # for a person's table alone
+        from gpubench.offers.tables import read_own  # only for a person's table
 
         own = read_own(extra, latest_day(present, days_ahead=1))
         require_usable(own, extra.name)
@@ -151,7 +141,7 @@ class Dated(NamedTuple):
     """Every offer known, and the day that their ages count to.
 
     Attributes:
-        clock: Where the clock stands far from the newest price: both, and which ages count from.
+        clock: If the clock is far from the newest price: both, and the day that ages count to.
     """
 
     table: OfferTable
@@ -162,11 +152,11 @@ class Dated(NamedTuple):
 def load_dated(results: Path | None = None, extra: Path | None = None, as_of: date | None = None) -> Dated:
     """Return every offer known, and the day that ages count to: the one asked for, else today.
 
-    Where the clock stands before the newest price or before gpubench itself, ages count to the later of both.
+    If the clock is before the newest price or before gpubench itself, ages count to the later of both.
     Args as ``load_offers``.
 
     Raises:
-        MisuseError: As ``load_offers``, or if the day is none.
+        MisuseError: As ``load_offers``, or if the day is invalid.
     """
     present = day_of(as_of)
     table = load_offers(results, extra, None if as_of is None else present)
@@ -184,9 +174,9 @@ def load_dated(results: Path | None = None, extra: Path | None = None, as_of: da
 
 
 CLOCKS_DIFFER = timedelta(days=1)
-"""Clocks and time zones differ by less: a price of tomorrow is one of today elsewhere."""
+"""Clocks and time zones differ by less: tomorrow's price is today's elsewhere."""
 CLOCK_TRUSTED = timedelta(days=365)
-"""A clock so far after every price may be wrong; if it is right, the prices tell little."""
+"""If the clock is this far after every price it may be wrong; if it is right, the prices are outdated."""
 
 
 def offers_folder(results: Path | None) -> Path:
@@ -196,7 +186,7 @@ def offers_folder(results: Path | None) -> Path:
 
 @cache
 def embedded_offers(as_of: date | None = None) -> OfferTable:
-    """Return the prices that are shipped: of each offer the newest until a day, over its earlier ones."""
+    """Return the shipped prices: the newest of each offer until a day, over its earlier ones."""
     table = OfferTable(offers=data_table("offers.csv", Offer))
     table = table if as_of is None else up_to(table, as_of)
     histories: dict[OfferKey, list[Offer]] = {}
@@ -211,7 +201,7 @@ def embedded_offers(as_of: date | None = None) -> OfferTable:
 
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
-    """Return the offers of the newest readable snapshot until a day; empty where there is none."""
+    """Return the offers of the newest readable snapshot until a day; empty if there is none."""
     read, notes = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
     for name, source in read.sources.items():
@@ -229,7 +219,7 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
 
 
 def known_before(folder: Path) -> Sequence[Offer]:
-    """Return the shipped and the refreshed offers, which new ones are held against."""
+    """Return the shipped and the refreshed offers, which new ones are compared with."""
     return overlay([embedded_offers(), refreshed_offers(folder)]).offers
 
 
@@ -247,7 +237,7 @@ def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapsh
 
 
 def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
-    """Return the files of a folder whose names fit; a note where it is there and cannot be listed."""
+    """Return the files of a folder with matching names; a note if it exists and cannot be listed."""
     try:
         return tuple(path for path in folder.iterdir() if path.match(pattern))
     except FileNotFoundError:
@@ -258,7 +248,7 @@ def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
 
 
 def imported_offers(folder: Path) -> Iterator[OfferTable]:
-    """Yield the tables that the user imported by their names, own ones last: over the catalogs."""
+    """Yield the imported tables by name, the user's own last, over the catalogs."""
     notes: list[str] = []
     paths = _listed(folder / IMPORTED, "*.json", notes)
     yield OfferTable(notes=tuple(notes))
@@ -289,7 +279,7 @@ def read_snapshot(path: Path) -> ReadSnapshot:
 
 
 def read_imported(path: Path) -> tuple[msgspec.Raw, ...]:
-    """Read a table that ``gpubench offers import`` wrote, of which no offer is believed yet.
+    """Read a table that ``gpubench offers import`` wrote; its offers are not checked yet.
 
     Raises:
         MisuseError: If it is too large or damaged.
@@ -309,7 +299,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
 
 
 def write_json(path: Path, document: Any) -> Path:
-    """Replace a file atomically: a reader sees the old one or the new one, never a half.
+    """Replace a file atomically: a reader sees the old one or the new one, never a partial one.
 
     Raises:
         StorageError: If the folder cannot be written.
@@ -322,11 +312,11 @@ def write_json(path: Path, document: Any) -> Path:
 # --- what is believed of a table that was written --------------------------------------------------------
 
 DAYS_AHEAD = 366
-"""How far a stored date may lie ahead of the clock, which may be slow; a later date is made up."""
+"""How far a stored date may be ahead of the clock, which may be slow; a later date is invalid."""
 
 
 def latest_day(present: date, days_ahead: int = DAYS_AHEAD) -> date:
-    """Return the last day of which a price is believed.
+    """Return the last day with valid prices.
 
     A clock that stands before the shipped prices is wrong, and tells nothing of what lies ahead.
     """
@@ -335,7 +325,7 @@ def latest_day(present: date, days_ahead: int = DAYS_AHEAD) -> date:
 
 
 class _Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which offer a row is of, where the rest of it cannot be used; fields in the order of ``OfferKey``."""
+    """The identity of a row's offer, if the rest is unusable; fields in the order of ``OfferKey``."""
 
     provider: str
     instance: str
@@ -347,14 +337,14 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
 def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
     """Return the offers and coverages of a snapshot that keep every rule.
 
-    A source with a row of which nobody can tell which offer it is does not count as complete.
+    A source with an unidentifiable row does not count as complete.
 
     Args:
         written: The snapshot.
         latest: The last day that a date in it may name.
 
     Raises:
-        ImplausibleError: If a time of the snapshot is none.
+        ImplausibleError: If a time of the snapshot is invalid.
     """
     sources, set_aside, unusable = {}, {}, {}
     check_stamp(written.retrieved_at, latest)
@@ -380,7 +370,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
 def _believed_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
-    """Return the offers that keep every rule, and which the others are; None where that cannot be told."""
+    """Return the offers that keep every rule, and the identities of the others; None if one has none."""
     offers, bad = _believed(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
@@ -396,7 +386,7 @@ def _believed_offers(
 
 
 def _believed(rows: Iterable[msgspec.Raw], shape: type[_T], latest: date) -> tuple[list[_T], dict[int, str]]:
-    """Return the rows that have a shape and keep its rules, and by their places why the others do not."""
+    """Return the rows with the right shape and rules, and by index why the others lack them."""
     kept: list[_T] = []
     bad: dict[int, str] = {}
     for at, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""The offers that ranking reads, the rows that were kept aside, and how tables lie over one another."""
+"""The offers that ranking reads, the rows set aside, and how tables override one another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpubench.units import count, plain
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
 MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
-"""The cheapest GPU ever rented cost cents an hour, the dearest instance a few hundred dollars."""
+"""The cheapest rented GPU cost cents an hour, the most expensive instance a few hundred dollars."""
 
 LEAST_PCIE_BYTES_PER_S = 5e9
 """Measured to a GPU: a slot of eight lanes has 6e9 and more, a riser of one lane under 1e9."""
@@ -35,13 +35,13 @@ NOT_RANKED = {
     "capacity-block": "a block of capacity: paid ahead, for set dates",
     "cluster": "a cluster of machines: what its network costs a job is not predicted",
 }
-"""Kinds of offers whose price is no price of a machine today, and why they are only listed."""
+"""Kinds of offers without a current price for a machine, and why they are only listed."""
 
 OfferKey: TypeAlias = tuple[str, str, str | None, Pricing, int | None]
 
 
 class SetAside(NamedTuple):
-    """A row that is not offered: which one (file, line and words of it), and why."""
+    """A row left out: which one (file, line and words), and why."""
 
     row: str
     reason: str
@@ -52,14 +52,7 @@ _FEW = msgspec.Meta(max_length=1_000)
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider's complete answer of one day speaks for: what it does not list there is not on sale.
-
-    Attributes:
-        day: The day of the answer (YYYY-MM-DD); prices of a later day are not its business.
-        vendors: Whose GPUs the answer lists: an interface that files others elsewhere says nothing of them.
-        gpu_keys: The GPUs that were asked for; empty is every one.
-        whole_provider: Whether it speaks for other tables' prices too, not only for the same source's.
-    """
+    """The scope of a complete answer: an offer within it that is not listed is not on sale."""
 
     provider: str
     day: str
@@ -85,9 +78,9 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot).
 
-    ``covers`` is what the table is complete in; ``retired`` are offers that such a table no longer lists.
-    ``changes`` is what list prices did from one table to the next. ``origin`` is whose hand wrote the table:
-    of one hand no two prices bear each other out.
+    ``covers`` are the parts in which the table is complete; ``retired`` are offers that it no longer lists.
+    ``changes`` are those of list prices from one table to the next. ``origin`` is the author of the table:
+    two prices of one author do not confirm each other.
     """
 
     offers: Sequence[Offer] = ()
@@ -102,7 +95,8 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
 def up_to(table: OfferTable, day: date) -> OfferTable:
     """Set aside the prices of later days.
 
-    Else they would count as fresh until their day has passed, in place of an earlier price of the same offer.
+    Otherwise they would count as fresh until their day has passed, instead of an earlier price of the same
+    offer.
     """
     kept: list[Offer] = []
     late: list[SetAside] = []
@@ -115,7 +109,7 @@ def up_to(table: OfferTable, day: date) -> OfferTable:
 
 
 def require_usable(table: OfferTable, name: str) -> None:
-    """Raise MisuseError unless a table that the user names holds an offer; others would answer for it."""
+    """Raise MisuseError unless the user's table has an offer; otherwise other tables would answer."""
     if len(table.offers):
         return
     why = ""
@@ -126,19 +120,18 @@ def require_usable(table: OfferTable, name: str) -> None:
 
 
 def newest_day(offers: Sequence[Offer]) -> date:
-    """Return the day of the newest price, a partial one at its oldest; the first of all days of none."""
+    """Return the day of the newest price, a partial one at its oldest; the first possible day without any."""
     return max(map(price_day, {offer.price_date for offer in offers}), default=date.min)
 
 
 offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "region", "pricing", "term_years")
-"""What identifies an offer."""
+"""The identity of an offer."""
 
 
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
-    """Lay tables over one another, least trusted first.
+    """Combine tables, least trusted first. A later offer replaces an earlier one with its key in place.
 
-    A later offer replaces an earlier one of its key, in its place; where a later table is complete, an
-    earlier offer that it does not list is retired.
+    If a later table is complete, it retires earlier offers that it does not list.
     """
     below: dict[OfferKey, Offer] = {}
     origins: dict[OfferKey, str] = {}
@@ -171,7 +164,7 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
 def _gone(
     below: Mapping[OfferKey, Offer], fresh: Mapping[OfferKey, Offer], covers: Iterable[Coverage]
 ) -> list[OfferKey]:
-    """Return the offers below a table that it would list if they were still on sale, and does not."""
+    """Return the offers of a table below that it would list if they were still on sale, but does not."""
     by_provider: dict[str, list[Coverage]] = {}
     for cover in covers:
         if cover.whole_provider:

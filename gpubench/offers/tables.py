@@ -1,9 +1,9 @@
 """People's price tables: in our columns, in SkyPilot's, or in gpuhunt's; read once, and cleaned as quotes.
 
 Our columns are named by the fields of an offer, with one price a row. People's tables may have up to four
-prices a row instead, memory in GiB, and prices in another currency. A row or a price that cannot be used is
-set aside with its reason; the rest of the table counts. The tables of others carry no dates, and name their
-cloud only by file or folder, so both can be told.
+prices a row instead, memory in GiB, and prices in another currency. An unusable row or price is set aside
+with its reason; the rest of the table counts. Foreign tables have no dates, and name their cloud only by file
+or folder, so both can be given.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gpubench.units import GIB, figure_in, plain
 
 MAX_ROWS = 500_000
 MAX_CELLS = 20_000_000
-"""Short rows are filled up to the header, so that many of them below a wide one would take all memory."""
+"""Short rows are padded to the header, so many of them below a wide one would take all memory."""
 
 PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "price_usd_per_hour": None,
@@ -54,7 +54,7 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "reserved_1y_usd_per_h": (Pricing.RESERVED, 1),
     "reserved_3y_usd_per_h": (Pricing.RESERVED, 3),
 }
-"""Columns of prices, and how what they price is paid and for how many years; None is told by the row."""
+"""Columns of prices, with their pricing and term in years; None is stated in the row."""
 
 REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 NO_REGION = frozenset({"", "any"})
@@ -66,13 +66,13 @@ _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
 
 class Table(NamedTuple):
-    """A stranger's table, not yet believed.
+    """A foreign table, not yet checked.
 
     Attributes:
         name: Of its file.
         columns: Their names in lower case.
-        rows: Stripped text by column, "" where a row says nothing, by the number of the row. Below None is
-            what a row has more than there are columns.
+        rows: Stripped text by column, "" where a row says nothing, by row number. The key None holds a row's
+            extra cells.
     """
 
     name: str
@@ -139,7 +139,7 @@ def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[s
 
 
 def _cell(value: Any) -> str:
-    """Return a value as a cell; a list or an object, which no column of ours has, says nothing."""
+    """Return a value as a cell; a list or an object becomes blank."""
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None or isinstance(value, list | dict) else str(value)
@@ -162,7 +162,7 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
 
 
 def clean(table: Table, latest: date) -> OfferTable:
-    """Return the offers of a table in our columns, and what of it cannot be used.
+    """Return the offers of a table in our columns, and its unusable rows.
 
     Raises:
         MisuseError: If a required column is missing.
@@ -176,7 +176,7 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 
 def missing_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns that a table of one's own must have and this one lacks."""
+    """Return the columns that a table of the user must have and this one lacks."""
     missing = [column for column in REQUIRED if column not in columns]
     if not any(column in columns for column in PRICES):
         missing.append("on_demand_usd_per_h or spot_usd_per_h")
@@ -282,7 +282,7 @@ _IN_INSTANCE = re.compile(
     r"\d+x-(?P<vast>\D.*)-\d+-\d+|gpu-(?P<nebius>[\w-]+?)_\dgpu-.*|\w+?_(?P<yotta>NVIDIA_\w+)_\d+G_\w+",
     re.ASCII,
 )
-"""SkyPilot's own names of machines often tell the form factor that its names of GPUs leave open."""
+"""Read a price table in any of the three formats, and return its format; see ``refresh.import_offers``."""
 
 
 def read_table(
@@ -302,7 +302,7 @@ def read_table(
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
     if price_day(read_price_date(price_date, "--price-date")) > latest:
         raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
-    cloud = file.stem.lower()  # by the places where these projects keep their tables: aws/vms.csv, aws.csv
+    cloud = file.stem.lower()  # Return the given format, or detect it from the columns.
     if format_ == "skypilot" and cloud == "vms":
         cloud = file.resolve().parent.name.lower()
     if provider is not None:

@@ -1,6 +1,6 @@
-"""The one way out to the network: bounded in time and size, https only, and never led to another host.
+"""The one way out to the network: bounded in time and size, https only, and never redirected to another host.
 
-This machine may be asked by plain http: nothing leaves it, not even to a proxy.
+Plain http is allowed to this machine, bypassing any proxy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpubench.units import count, plain
 
 MAX_BODY_BYTES = 64 * 1024**2
 REQUEST_TIMEOUT_S = 60.0
-"""For one request with its whole body; a server that drips bytes cannot hold a refresh longer."""
+"""For one request with its whole body; a slow server cannot delay a refresh longer."""
 SILENCE_TIMEOUT_S = 15.0
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
@@ -31,11 +31,11 @@ LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
 PIECE_BYTES = 64 * 1024
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
-"""Of one such layer a piece of 64 KB unfolds to 64 MB at most; of two in one another to far more."""
+"""With one such layer 64 KB expand to 64 MB at most; with two nested ones to far more."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _Answer = tuple[int, float | None, bytes]
-"""Status, the pause that was asked for [s], and the body of a success."""
+"""Status, the requested pause [s], and the body of a success."""
 
 
 class HttpTransport:
@@ -43,7 +43,7 @@ class HttpTransport:
 
     Args:
         sleep: Waits between tries.
-        within_s: Of all requests together, each of which is tried once; None is no such limit.
+        within_s: Limit for all requests together, each tried once; None is no limit.
     """
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep, within_s: float | None = None) -> None:
@@ -72,11 +72,7 @@ class HttpTransport:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return the body of a successful answer, after at most three more tries on 429, 5xx or a cut.
-
-        Raises:
-            SourceError: On anything else; the message names host and cause.
-        """
+        """Return the body of a successful answer, after at most three retries on 429, 5xx or a break."""
         host, most = _host(url), MAX_RETRIES + 1 if self._last_s is None else 1
         for attempt in range(most):
             try:
@@ -95,7 +91,7 @@ class HttpTransport:
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *asked: Any) -> _Answer:
-        """Follow a URL in a thread: a read ends with a whole piece, of which each byte may take seconds."""
+        """Follow a URL in a thread: a read returns only whole chunks, and each byte may take seconds."""
         ended: Future[_Answer] = Future()
 
         def follow() -> None:
@@ -110,7 +106,7 @@ class HttpTransport:
         return ended.result()
 
     def _left_s(self) -> float:
-        """What is left for a request."""
+        """Return the time left for a request [s]."""
         return REQUEST_TIMEOUT_S if self._last_s is None else max(0.0, self._last_s - time.monotonic())
 
     def _follow(
@@ -141,21 +137,21 @@ class HttpTransport:
         raise SourceError(f"{_host(first)} redirects more than {MAX_REDIRECTS} times")
 
     def _send(self, request: requests.PreparedRequest, url: str) -> requests.Response:
-        """Send it by the proxy and the certificates of the environment; to this machine by no proxy."""
+        """Send it with the proxy and certificates of the environment; to this machine without a proxy."""
         no_proxy = {"no_proxy": _host(url)} if url.startswith("http:") else {}
         around = self._session.merge_environment_settings(url, no_proxy, stream=True, verify=None, cert=None)
         return self._session.send(request, timeout=SILENCE_TIMEOUT_S, allow_redirects=False, **around)
 
 
 class _Session(requests.Session):
-    """A session that leaves redirects to who uses it: requests would read the body of one to its end."""
+    """A session that leaves redirects to its caller, since requests would read their whole bodies."""
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return None, for no target."""
 
 
 class _ByUrl(AuthBase):
-    """Signs by the URL alone: else requests puts a password of ~/.netrc in place of a key in the headers."""
+    """Authorizes only by the URL: else requests sends a password of ~/.netrc instead of a key."""
 
     def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
         name, password = get_auth_from_url(r.url or "")
@@ -163,12 +159,12 @@ class _ByUrl(AuthBase):
 
 
 def _body_of(response: requests.Response, deadline: float) -> bytes:
-    """Return the body of an answer, read piece by piece and given up past a cap."""
+    """Return the body of an answer, read in chunks and given up beyond a limit."""
     host = _host(response.url)
     encoding = response.headers.get("content-encoding", "")
     if encoding.strip().lower() not in _ENCODINGS:
         raise SourceError(f"{host} sent a body encoded as {plain(encoding, 60)!r}: refused")
-    response.raw.enforce_content_length = True  # urllib3 1 takes a cut body for a whole one
+    response.raw.enforce_content_length = True  # urllib3 1 takes a truncated body for a whole one
     body = bytearray()
     for piece in response.iter_content(PIECE_BYTES):
         body += piece
@@ -188,15 +184,17 @@ def _host(url: str) -> str:
 
 
 def _was_cut(error: Exception) -> bool:
-    """Whether a connection that stood broke or fell silent, so that another try may do."""
+    """Whether an established connection broke or went silent, so a retry may help."""
     if isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)):
         return True
     broke = isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
-    return type(error) is requests.ConnectionError and broke  # its kinds tell of one that never stood
+    return (
+        type(error) is requests.ConnectionError and broke
+    )  # its subclasses mean that it was never established
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return what an error began with; the words of requests around it hold the URL, keys in it included."""
+    """Return the root cause of an error; the messages of requests around it contain the URL with its keys."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error

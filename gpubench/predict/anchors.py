@@ -74,8 +74,8 @@ class Reading:
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
     """Every usable GPU measurement of the question's workload, task and recipe, own ones first, newest first.
 
-    The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice of a GPU, a
-    shared one, or one that the specification table does not know.
+    The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice, a shared GPU,
+    or one missing from the specification table.
     """
     recipe = question.profile.recipe
     every = _read(question, own, reference)
@@ -84,11 +84,11 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
 
 
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
-    """Every measurement whose peak memory tells of the question's workload and task, the newest first.
+    """Every measurement with a peak memory for the question's workload and task, newest first.
 
-    By any recipe, on any number of GPUs and on a busy host: those start no prediction of the speed of one,
-    but each is the memory of its own case. Those of the shipped runs are none of them: the model is held
-    against them (docs/memory.md, "Own readings").
+    They may have any recipe and number of GPUs, or a busy host: they anchor no speed, but each states the
+    memory of its case. Shipped runs are left out, because the model is compared with them (docs/memory.md,
+    "Own readings").
     """
     return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
 
@@ -118,7 +118,7 @@ def _is_of(question: Question, m: Measurement) -> bool:
 
 
 def is_disturbed(measurement: Measurement) -> bool:
-    """Whether something beside the case had a part in the figure, or nothing proves its precision."""
+    """Whether something other than the case affected the figure, or nothing proves its precision."""
     return is_unfounded(measurement.findings) or any(f.kind in DISTURBED for f in measurement.findings)
 
 
@@ -154,7 +154,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
 
 
 def _loops(question: Question) -> list[Reading]:
-    """Steps of the question's workload that a hand-written loop timed, where the GPU set the pace."""
+    """Steps of the question's workload that a handwritten loop timed, if the GPU set the pace."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
     standard = load_profiles().get(question.profile.name) == question.profile
@@ -209,10 +209,10 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """The nearest reading of each GPU that may start a prediction of this case.
 
     The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
-    differ, in that order of weight. Where nothing has it, a step whose products run on the same units will
-    do: for weights in BF16 one at AMP, and the other way round. A host-bound reading says nothing about a
-    GPU and starts nothing; nor does a training step of another stack. What the user measured stands alone:
-    another's harness adds its own error to it.
+    differ, in that order of weight. If nothing has it, a step whose products run on the same units will
+    do: for weights in BF16 one at AMP, and the other way round. A host-bound reading says nothing about a GPU
+        and starts nothing; nor does a training step of another stack. The user's measurements are never mixed
+        with others: another harness adds its own error.
     """
     of_gpu = [r for r in readings if not r.host_bound and joined(r.case) is joined(case)]
     usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [
@@ -234,7 +234,7 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
 
 
 def differences(reading: Reading, case: Case) -> dict[str, str]:
-    """By field, in words, how the reading's case differs from the one that is predicted."""
+    """By field, in words, how the reading's case differs from the predicted one."""
     mine = reading.case
     words = {
         "precision": f"measured at {mine.precision}",
@@ -247,19 +247,19 @@ def differences(reading: Reading, case: Case) -> dict[str, str]:
 
 
 def is_host_bound(measurement: Measurement) -> bool:
-    """Whether the host set the pace: then the figure is of its processor as much as of the GPU."""
+    """Whether the host set the pace: then the figure depends on the processor as much as on the GPU."""
     return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 
 def joined(case: Case) -> bool:
-    """Whether a step of training joins its chains of operators: a level belongs to the stack that does.
+    """Whether a training step fuses its chains of operators; a level belongs to such a stack.
 
-    Forward passes are told from one to the other: what compiling saves of them is fitted.
+    Forward passes are predicted from either kind, since the savings of compiling them are fitted.
     """
     joins = case.execution is Execution.COMPILE or case.stack is Stack.FUSED
     return joins and case.task is TaskKind.TRAIN
 
 
 def same_arithmetic(a: Case, b: Case) -> bool:
-    """Whether two cases compute alike; both kinds of AMP count as one."""
+    """Whether two cases use the same arithmetic; both kinds of AMP count as one."""
     return a.precision == b.precision or (a.precision.is_amp and b.precision.is_amp)

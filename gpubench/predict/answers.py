@@ -1,4 +1,4 @@
-"""What is made of answers: the dict that ``gpubench.predict`` returns, each figure's reasons, joint draws."""
+"""The results made from answers: the dict that ``gpubench.predict`` returns, reasons, joint draws."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Predictions(dict[str, Estimate | Refusal]):
 
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
-    """The document of `predict show --json`."""
+    """Return the document of `predict show --json`."""
     from gpubench.record.sharing import readings_by
 
     calibration = load_calibration()
@@ -103,16 +103,16 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
 
 
 BRIEF_ESTIMATES = 30
-"""GPUs in the short document, the fastest first; a third as many where each has more figures."""
+"""GPUs in the short document, the fastest first; a third as many if each has more figures."""
 BRIEF_REASONS = 3
 """Why GPUs are refused: the reasons in the short document, each once."""
 _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memory", "largest_batch")
 
 
 def as_brief_records(answers: Predictions) -> dict[str, Any]:
-    """The document of `predict show --json --brief`: the case, and of the best GPUs what decides.
+    """The document of `predict show --json --brief`: the case, and the decisive figures of the best GPUs.
 
-    Those in order of energy have the joules of a sample, and those under a power limit what that changes.
+    Sorted by energy they include the joules of a sample, under a power limit its effects.
     """
     found = answers.estimates
     refused = [each for each in answers.values() if isinstance(each, Refusal)]
@@ -131,7 +131,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
 
 
 def reasons(estimate: Estimate) -> str:
-    """Why this figure: basis, what binds the step, the calibration behind it, and what to beware of."""
+    """Why this figure: basis, the bottleneck of the step, the calibration behind it, and caveats."""
     parts = [f"{estimate.basis}: {estimate.method}"]
     if estimate.basis == "predicted":
         calibration = load_calibration()
@@ -148,7 +148,7 @@ def reasons(estimate: Estimate) -> str:
 
 
 def evidence_on(estimate: Estimate) -> str:
-    """Return how many published rows of its GPU the calibration holds; without any, whose are nearest."""
+    """Return the number of published rows for its GPU in the calibration; without any, the nearest GPU's."""
     fitted = load_calibration().of(estimate.case.task)
     if apart := fitted.apart_by_gpu.get(estimate.gpu_key):
         return f"{apart} published rows of this GPU (judged apart)"
@@ -171,15 +171,15 @@ ROUNDING = 1e-9
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:
     """Draw n joint throughputs of each estimate [samples/s].
 
-    Predictions that start from the same place (one anchor, or none) share part of their error: it moves
-    all of them together and so leaves their order alone. Measurements err on their own. The draws of a GPU do
-    not depend on which others are drawn beside it.
+    Predictions with the same start (one anchor, or none) share part of their error: it moves all of them
+    together and leaves their order unchanged. The errors of measurements are independent. The draws of a GPU
+    do not depend on the other GPUs.
 
     Args:
         estimates: What to draw; one without an interval is drawn as a constant, a measurement too short
             to have one with 5 %.
         n: Number of draws.
-        seed: Equal seeds give equal draws: of one GPU the same error whatever the workload.
+        seed: Equal seeds give equal draws: one GPU has the same error for every workload.
         common_share: Share of the variance in common; None takes the calibration's.
 
     Returns:
@@ -201,26 +201,26 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
 
 
 def start_of(estimate: Estimate) -> tuple[str, ...] | None:
-    """Return the name of what a prediction starts from, whose error it shares; None of what was measured."""
+    """Return the name of the start of a prediction, whose error it shares; None for a measurement."""
     if estimate.basis != "predicted":
         return None
     return ("anchored", *estimate.evidence) if estimate.anchored else ("absolute",)
 
 
 def most_of(estimate: Estimate) -> float:
-    """Return the throughput that no draw goes beyond [samples/s]; infinite where there is no such end."""
+    """Return the upper limit of all draws [samples/s]; infinite if there is none."""
     return estimate.high if estimate.high is not None and _is_cut_off(estimate) else math.inf
 
 
 def _is_cut_off(estimate: Estimate) -> bool:
-    """Whether a prediction ends at the peak of its GPU, nearer than its lower end is: no draw goes beyond."""
+    """Whether the peak of its GPU cuts a prediction off above: no draw exceeds it."""
     if estimate.basis != "predicted" or estimate.low is None or estimate.high is None:
         return False
     return estimate.high * estimate.low < (1 - ROUNDING) * estimate.samples_per_s**2
 
 
 def log_deviation(estimate: Estimate) -> float:
-    """Standard deviation of log throughput that the interval stands for; 0 for a host-bound guess."""
+    """Standard deviation of the log throughput, from the interval; 0 for a host-bound guess."""
     if estimate.low is None or estimate.high is None or estimate.low <= 0:
         return 0.0 if estimate.basis == "predicted" else UNKNOWN_NOISE / Z95
     if _is_cut_off(estimate):

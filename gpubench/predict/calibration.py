@@ -29,16 +29,16 @@ INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
 """Tables of the package that the calibration is made from, a published row of a workload by its profile; the
 published rows stand with the fit."""
 LEAST_SCALE = 0.02
-"""No pair is taken to be surer than this (log)."""
+"""Smallest usual error assumed for a pair (log)."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """The usual |log error| of a ratio between two GPUs: a sum of three terms, none of them negative.
 
     Attributes:
-        base: Of every pair.
-        gap: For each e-fold by which the ratio of the bandwidths leaves the ratio of the peaks.
-        crossing: Where one of the two has tensor cores for the step's arithmetic and the other has none.
+        base: For every pair.
+        gap: For each e-fold between the ratio of the bandwidths and the ratio of the peaks.
+        crossing: If one of the two has tensor cores for the step's arithmetic and the other has none.
     """
 
     base: float
@@ -47,11 +47,12 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """One fit, and how wrong it was about harnesses and GPUs that it had not seen.
+    """One fit, and its errors on unseen harnesses and GPUs.
 
     Attributes:
         host_s_per_operator: Host time per kernel by source [s].
-        deviations: By architecture, log factors on compute, tensor cores and bandwidth beside the datasheet.
+        deviations: By architecture, log factors on compute, tensor cores and bandwidth relative to the
+            datasheet.
         scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
         other_vendors: By ``group_names``, log half-width of the 90 % interval of GPUs that were never fitted;
             by ``halved`` of such a name, that in half precision, where it was seen.
@@ -83,7 +84,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         return self.same_gpu(spec, usual)
 
     def same_gpu(self, spec: GpuSpec, usual: float) -> float:
-        """The same of a ratio between two cases of one GPU, whoever makes it: its level cancels."""
+        """The same for a ratio between two cases of one GPU, of any vendor: its level cancels."""
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
@@ -92,7 +93,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_names(spec: GpuSpec) -> tuple[str, str]:
-    """Under which names a GPU shares an interval with others of its vendor: architecture, then line."""
+    """The names under which a GPU shares an interval with others of its vendor: architecture, then line."""
     line = f"{spec.vendor} {spec.line}"
     return f"{line} {architecture_of(spec.key)}", line
 
@@ -108,9 +109,9 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rows, sources: Published measurements of the task, and where they come from.
         rows_by_gpu: Published rows of the task behind each GPU.
-        apart_by_gpu: The same of other vendors' GPUs, which are in no fit and say how far it is off for them.
+        apart_by_gpu: The same for other vendors' GPUs, which are in no fit and show its error for them.
         ratio: For predictions from a measured GPU.
-        level: For predictions from none.
+        level: For predictions without one.
     """
 
     rows: int
@@ -126,10 +127,10 @@ class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         logs: Logs of the shares, in the order of ``scaling.SHARES``.
-        covariance: Of those logs, what the published jobs leave open.
-        noise: Usual log error for each doubling beside it.
+        covariance: Covariance of those logs.
+        noise: Further usual log error for each doubling.
         factor: Half-width of the 90 % interval over the usual error.
-        other_vendors: Log half-width of the interval of GPUs that no fit holds; None where they have no job.
+        other_vendors: Log half-width of the interval of GPUs that no fit holds; None if they have no job.
     """
 
     logs: tuple[float, ...]
@@ -140,7 +141,7 @@ class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a prediction needs beside the tables.
+    """Everything a prediction needs besides the tables.
 
     Attributes:
         inputs: SHA-256 of each table that it was made from, and of the user's own runs where they were added.
@@ -177,7 +178,7 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Floats
         scale: From the calibration.
         own: (n,) GPUs that were measured, or one.
         target: (n,) GPUs that are predicted.
-        mode: (n,) arithmetic that most of the step runs in.
+        mode: (n,) arithmetic of most of the step.
     """
     features = pair_features(own, target, mode)
     usual = features @ np.array([scale.base, scale.gap, scale.crossing])
@@ -196,7 +197,7 @@ def pair_features(own: Chips, target: Chips, mode: Indices) -> Floats:
 
 @cache
 def load_calibration() -> Calibration:
-    """Read the calibration in force: the user's own where there is one, else the shipped one."""
+    """Read the calibration in force: the user's own if there is one, else the shipped one."""
     own = own_calibration_path()
     return read_calibration(own if own.is_file() else data_path(SHIPPED))
 

@@ -1,4 +1,4 @@
-"""What can this card do? The largest context of decoders of 1 to 70 billion parameters, each way.
+"""What fits on this card: the largest context of decoders with 1 to 70 billion parameters, by way of use.
 
 From a shipped trace of each (data/capacity.json, which ``python -m tools.make capacity`` writes): a
 step on one sequence, as lines over its length. Whether it fits is decided as everywhere, by the upper end.
@@ -23,7 +23,7 @@ from gpubench.profile.memory import device_of, largest_of
 CAPACITY_FILE = "capacity.json"
 UNIT_TOKENS = 1024
 MOST_UNITS = 1024
-"""No context beyond this times the unit is looked for: none of these models was made for a longer one."""
+"""Longest context tried, in units: none of these models was made for a longer one."""
 
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
 WORDS = (
@@ -35,7 +35,7 @@ WORDS = (
 
 
 class Member(Record, frozen=True, kw_only=True):
-    """One way to train or run one decoder: its traced step, a sample of which is 1,024 tokens of a sequence.
+    """One way to train or run one decoder: its traced step, in samples of 1,024 tokens of a sequence.
 
     Attributes:
         way: full, LoRA, QLoRA, or decoding at a number of bits.
@@ -48,10 +48,10 @@ class Member(Record, frozen=True, kw_only=True):
 
 
 class Room(Record, frozen=True, kw_only=True):
-    """What a card has room for.
+    """The room on a card.
 
     Attributes:
-        context_tokens: Of one sequence, the largest whose upper end fits, by 1,024; 0 where none does.
+        context_tokens: The longest sequence whose upper end fits, in steps of 1,024; 0 if none does.
         device: Memory in use at 1,024 tokens [B].
     """
 
@@ -63,10 +63,10 @@ class Room(Record, frozen=True, kw_only=True):
 
 
 class Capacity(Record, frozen=True, kw_only=True):
-    """What one card has room for, each model and each way.
+    """The room on one card, for each model and each way.
 
     Attributes:
-        speed_untold: Why the speed of these models is not told on it; None where it is.
+        speed_untold: Why it has no speed for these models; None if it has.
     """
 
     gpu_key: str
@@ -103,7 +103,7 @@ def load_members() -> tuple[Member, ...]:
 
 
 def capacity_of(spec: GpuSpec) -> Capacity:
-    """Say what a card has room for.
+    """Return the room on a card.
 
     Raises:
         MisuseError: If its memory is not known.

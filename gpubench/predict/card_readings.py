@@ -1,8 +1,4 @@
-"""What others published of a card and a workload of the package: held against what is told of it.
-
-The figures are of other software, batches and data paths, so they move no prediction. One that lies outside
-of an interval widens it that far, and each is said with its software.
-"""
+"""Published figures for a card and a workload of the package, compared with the answer about it."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ class CardReading(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         math: ``fp32``, ``tf32``, or ``amp`` for either of its types.
-        software: With where the data came from, where that is stated.
+        software: With the source of the data, if stated.
     """
 
     workload: str
@@ -35,7 +31,7 @@ class CardReading(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
     def words(self, sample_unit: str) -> str:
-        """Say the rate, and what it is of."""
+        """Say the rate, and what it measures."""
         rate = f"{format_number(self.samples_per_s)} {per_second(sample_unit)}"
         return f"{rate} published at batch {self.batch_size:,} ({plain(self.software, 80)})"
 
@@ -46,13 +42,13 @@ def _readings() -> dict[tuple[str, str, str], CardReading]:
 
 
 def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading | None:
-    """Return what was published of a workload on a card at a precision; None where nothing was."""
+    """Return the published figure for a workload on a card at a precision; None if there is none."""
     math = "amp" if precision.is_amp else str(precision)
     return _readings().get((workload, gpu_key, math))
 
 
 def within(told: Interval, reading: CardReading) -> Interval:
-    """Return an interval with the end moved out to a reading beyond it; one without ends as it is."""
+    """Return an interval widened to a reading outside of it; one without ends stays."""
     if told.low is None or told.high is None:
         return told
     rate = reading.samples_per_s

@@ -1,4 +1,4 @@
-"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and who is whose relative."""
+"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and which GPUs are related."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
 
 
 class Mode(IntEnum):
-    """The arithmetic that an operator really uses, whatever the label says."""
+    """The arithmetic that an operator really uses, regardless of its label."""
 
     FP32 = 0
     TF32 = 1
@@ -41,12 +41,12 @@ class Chips:
     """Datasheet figures of n GPUs.
 
     Attributes:
-        peaks: (n, 3) FLOP/s by ``Mode``, NaN where unknown; FP32 where there are no tensor cores.
+        peaks: (n, 3) FLOP/s by ``Mode``, NaN if unknown; FP32 where there are no tensor cores.
         tensor: (n, 3) whether tensor cores do that mode.
         bandwidth: (n,) bytes per second of the memory.
         dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
-        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 where not known.
-        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 where not known.
+        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 if not known.
+        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 if not known.
         power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
             where not known), and the clock that the peaks are stated at.
         product: (n,) share of the peak that large products of tensor cores reach at the full clock, as read
@@ -122,7 +122,7 @@ def _issues_two(spec: GpuSpec) -> bool:
 
 
 class PowerAndClock(NamedTuple):
-    """Logs over what is usual for the compute capability: watts per multiprocessor, and the stated clock."""
+    """Logs over the usual value for the compute capability: watts per multiprocessor, and stated clock."""
 
     power: float
     clock: float
@@ -134,13 +134,13 @@ UNLIMITED = PowerAndClock(power=inf, clock=0.0)
 
 @cache
 def power_and_clock(spec: GpuSpec) -> PowerAndClock:
-    """Power and clock of a GPU beside others of its compute capability; ``UNLIMITED`` where not known.
+    """Power and clock of a GPU relative to others of its compute capability; ``UNLIMITED`` where not known.
 
     Peaks are stated at a clock that not every card can keep up. A chip's power grows with about the 2.5th
-    power of its clock, so what a card holds goes with its watts per multiprocessor to the power 0.4 or so
-    (fitted). That is compared with the clock that its peak is stated at: a card whose datasheet already
-    states a lower clock is not lowered a second time, and no amount of power lifts a card above its peak. A
-    row that stands for several cards has those of the variant with the least power.
+    power of its clock, so the clock that a card sustains grows with its watts per multiprocessor to the power
+    of about 0.4 (fitted). That is compared with the clock at which its peak is stated: a card whose datasheet
+    already states a lower clock is not lowered a second time, and no amount of power lifts a card above its
+    peak. A row for several cards has the figures of the variant with the least power.
     """
     if spec.variants:
         return min(power_and_clock(load_specs()[key]) for key in spec.variants)
@@ -191,7 +191,7 @@ class ProductRate(NamedTuple):
 
 @cache
 def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
-    """What large products of a GPU reach: as read on it, on its nearest relative, or as is usual.
+    """The rate of large products on a GPU: as read on it, on its nearest relative, or the usual share.
 
     A relative has the same compute capability, or one of the same family; of several, it is the one whose
     multiprocessors have the most similar power. GeForce cards compute at another rate than the cards of the
@@ -199,7 +199,7 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
 
     Args:
         spec: The GPU.
-        without: Key of a GPU whose reading is not looked at.
+        without: Key of a GPU whose reading is ignored.
     """
     is_geforce, own = spec.line == "GeForce", power_and_clock(spec)
     alike = [] if is_geforce else [each for each in _products_read() if _family(each) == _family(spec)]
@@ -242,7 +242,7 @@ def architecture_of(gpu_key: str) -> str:
 
 
 def predecessor(architecture: str, known: Collection[str]) -> str | None:
-    """The last known architecture of the same family before this one; None where there is none."""
+    """The last known architecture of the same family before this one; None if there is none."""
     lineages = _lineages()
     if architecture not in lineages:
         return None
@@ -290,5 +290,5 @@ def chips() -> Mapping[str, str]:
 
 
 def chip_of(gpu_key: str) -> str:
-    """The chip of a GPU; one that is not known is a chip of its own."""
+    """The chip of a GPU; one that is not known is its own chip."""
     return chips().get(gpu_key, gpu_key)

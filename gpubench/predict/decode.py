@@ -20,8 +20,8 @@ FIXED_S = 0.0033595253159264837
 HALF_WIDTH = 0.3414250190429823
 """Log of the factor of the interval: the largest error of a GPU left out, each by the median of its rows."""
 COMPUTE_SHARE = 0.5
-"""Products of few rows reach this share of the dense tensor peak; it matters at large batches alone, and no
-measured row holds it."""
+"""Products of few rows reach this share of the dense tensor peak; it matters only at large batches, and no
+measured row covers it."""
 
 
 class TokenTime(NamedTuple):
@@ -33,7 +33,7 @@ class TokenTime(NamedTuple):
 
 
 def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> TokenTime | None:
-    """Predict the time of one token of every sequence; None where the card's bandwidth is not known.
+    """Predict the time of one token of every sequence; None if the card's bandwidth is not known.
 
     Args:
         work: What one token reads and computes.

@@ -1,4 +1,4 @@
-"""Throughput of one workload on many GPUs: measured where it was, predicted where it was not."""
+"""Throughput of one workload on many GPUs: measured if possible, else predicted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from gpubench.units import Watts
 
 @takes_options_of(PredictRequest)
 def predict(request: PredictRequest) -> Predictions:
-    """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
+    """Predict the throughput of a workload on GPUs by name, using this user's results.
 
     Returns:
         By GPU key, an estimate, or a refusal with its reason.
@@ -100,7 +100,7 @@ def predict_from(request: PredictRequest, own: Sequence[Run]) -> Predictions:
 
 
 def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
-    """Return an answer whose interval holds what was published of the card and the workload."""
+    """Return an answer with its interval widened to the published figures for card and workload."""
     if isinstance(answer, Refusal) or answer.basis != "predicted" or answer.case.task is not TaskKind.TRAIN:
         return answer
     reading = reading_of(answer.case.workload, answer.gpu_key, answer.case.precision)
@@ -113,10 +113,10 @@ def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
 
 
 def _under(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
-    """Return an answer with what a power limit costs and saves, or why nobody can tell.
+    """Return an answer with the cost and savings of a power limit, or why they are unknown.
 
     Raises:
-        MisuseError: If the limit is none for a GPU that was named.
+        MisuseError: If the limit is invalid for a named GPU.
     """
     if isinstance(answer, Refusal):
         return answer
@@ -140,15 +140,15 @@ def estimate(
     most_sharing: int = 1,
     may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
-    """Answer the question for each GPU: measured there, else read elsewhere and shipped, else predicted.
+    """Answer the question for each GPU: measured there, else a shipped reading, else predicted.
 
     Args:
         question: Workload, precision, execution, task and batch.
         specs: The GPUs to answer for.
-        own: This user's runs. Runs on a CPU are looked over.
+        own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
-        most_sharing: GPUs over which a case is shared out (FSDP) that does not fit on one; 1 refuses it.
-        may_fit: Whether a case that may not fit is answered too, rather than refused.
+        most_sharing: Most GPUs to shard a case over (FSDP) that does not fit on one; 1 refuses it.
+        may_fit: Whether to answer, not refuse, a case that may not fit.
 
     Returns:
         By GPU key, in the order of ``specs``, an estimate or a refusal with its reason.
@@ -176,7 +176,7 @@ def estimate(
         else:
             to_predict.append(found)
     cases = [(each.spec, each.case) for each in to_predict]
-    # What is predicted of a generation is its prompt: a reading of the whole is no start for that.
+    # For a generation the prompt is predicted: a reading of the whole is no anchor for it.
     starts = () if question.profile.decode is not None else readings
     predictions = predict_all(question, cases, starts, load_calibration())
     for each, prediction in zip(to_predict, predictions, strict=True):
@@ -185,7 +185,7 @@ def estimate(
 
 
 def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Sequence[Reading]) -> Refusal:
-    """Return the refusal, with its memory where that is all that can be told."""
+    """Return the refusal, with its memory if only that is known."""
     case = memory_case_for(question, spec)
     fit = None if isinstance(case, Refusal) else memory.fit_of(question, case, spec, peaks)
     if fit is None:
@@ -195,7 +195,7 @@ def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Seq
 
 @dataclass(frozen=True)
 class _ToPredict:
-    """A case on a GPU where nobody measured it, with its fit in memory over the fewest GPUs that hold it."""
+    """A case on a GPU without a measurement, with its fit in memory over the fewest GPUs that hold it."""
 
     spec: GpuSpec
     case: Case
@@ -239,7 +239,7 @@ def estimate_at_largest_batch(
 ) -> dict[str, Estimate | Refusal]:
     """Answer for each GPU at its own largest batch: the one found there, else that of the memory model.
 
-    Args and answers are those of ``estimate``; the batch of the question is not looked at.
+    Args and answers are those of ``estimate``; the batch of the question is ignored.
     """
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}

@@ -1,4 +1,4 @@
-"""Will it fit? What the question needs on a card, and the largest batch that the card holds.
+"""Will it fit? The need of the question on a card, and the largest batch that fits.
 
 A measured peak of the same case, on any GPU, replaces the model; of another batch it can raise a trace.
 """
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 def fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryFit | None:
-    """Say whether the case fits on a card: one that has run there does. None where its memory is not known.
+    """Return whether the case fits on a card; it does if it has run there. None if its memory is not known.
 
     Args:
         question: Workload and task.
         case: Precision and batch size.
         spec: The card.
-        readings: What ``peaks_of`` tells of the workload and task, the preferred first.
+        readings: The peaks from ``peaks_of`` for the workload and task, the preferred first.
         accumulate: Micro-batches that the batch is cut into; only with 1 is a measured peak of this case.
     """
     card = card_of(spec)
@@ -59,7 +59,7 @@ def fit_of(
 def told(
     question: Question, case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> dict[str, Any]:
-    """Return what ``profile.memory`` is told beside the case: a measured peak, a scale, and micro-batches."""
+    """Return the inputs of ``profile.memory`` besides the case: measured peak, scale, and micro-batches."""
     return {
         "measured": measured_peak(case, gpu_key, readings, accumulate),
         "scale": scale_of(question, case, readings),
@@ -70,9 +70,9 @@ def told(
 def doubts(
     made: Plan, profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
 ) -> tuple[str, ...]:
-    """One line for each case of a plan that does not surely fit the device; none where it was searched.
+    """Return a line for each case of a plan that may not fit the device; none if it was searched.
 
-    They are tried all the same: the device decides.
+    They are tried anyway: the device decides.
 
     Args:
         made: The plan.
@@ -102,7 +102,7 @@ def doubts(
 def need_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryNeed:
-    """What the case needs on a card, or on its class where its memory is not known. Args as ``fit_of``."""
+    """The need of the case on a card, or on its class if its memory is unknown."""
     card = card_of(spec)
     known = told(question, case, spec.key, readings, accumulate)
     if card is None:
@@ -113,12 +113,7 @@ def need_of(
 def sharded_fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], gpu_count: int
 ) -> MemoryFit | None:
-    """Say whether the case fits on a card that shares it out over several (FSDP), the batch on each as it is.
-
-    By the recipe of a job of that size. Args as ``fit_of``. None where it cannot be shared out: the card's
-    memory is not known, nothing is trained, the model has no blocks, its weights are quantized, or its
-    precision scales gradients.
-    """
+    """Return whether the case fits on each of several cards that shard it (FSDP), at the same batch."""
     profile = question.profile
     is_quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
     is_whole = case.task is not TaskKind.TRAIN or profile.blocks is None
@@ -130,10 +125,10 @@ def sharded_fit_of(
 def fewest_sharing(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], most: int
 ) -> tuple[int, MemoryFit] | None:
-    """The fewest GPUs, 2 to ``most``, over which the case fits shared out, and how it does.
+    """The fewest GPUs, 2 to ``most``, on which the sharded case fits, and its fit.
 
-    Where no number suffices, the most of them that hold the largest batch, and what they lack; None where
-    it cannot be shared out.
+    If no number suffices, the number with the largest batch, and what is missing; None if it cannot be
+    sharded.
     """
     tried: dict[int, MemoryFit | None] = {}
 
@@ -155,17 +150,17 @@ def fewest_sharing(
 
 
 def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> int:
-    """The largest batch of the case that fits a card whose memory is known; 0 where none does."""
+    """The largest batch of the case that fits a card whose memory is known; 0 if none does."""
     card = card_of(spec)
     assert card is not None
     return memory.largest_batch(question.profile, case, card, scale=scale_of(question, case, readings))
 
 
 def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    """What the case is scaled by, from peaks of cases that are alike but for the batch; 1 without any.
+    """The scale for a case, from peaks of cases that differ only in the batch; 1 without any.
 
-    The geometric mean, over those of as many GPUs where there are any, else those of one; of them those under
-    autocast too, or without it too, where there are any. A small step has no say.
+    It is the geometric mean over cases on as many GPUs if there are any, else on one; among these, cases with
+    the same use of autocast are preferred. Small steps do not count.
     """
     alike = [reading for reading in readings if _alike(reading.case, case)]
     if case.gpu_count > 1 and not alike:
@@ -181,7 +176,7 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
 
 
 def _alike(one: Case, two: Case) -> bool:
-    """Whether the same work is done on as many GPUs, shared out in the same way."""
+    """Whether the same work is done on as many GPUs, sharded in the same way."""
     same = one.recipe == two.recipe and one.gpu_count == two.gpu_count
     return same and (one.gpu_count == 1 or one.parallel_mode is two.parallel_mode)
 
@@ -189,7 +184,7 @@ def _alike(one: Case, two: Case) -> bool:
 def measured_peak(
     case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> MeasuredMemory | None:
-    """The largest peak measured of this case, by the same execution where there is any.
+    """The largest measured peak of this case, by the same execution if there is one.
 
     The type of half precision changes nothing; strict fp32 takes what TF32 does not.
     """

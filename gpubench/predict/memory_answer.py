@@ -1,4 +1,4 @@
-"""What `gpubench memory` and the report answer: the need of a step, card by card, and what would help."""
+"""The answers of `gpubench memory` and the report: the need of a step, card by card, and what would help."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MOST_GPUS = 8
 
 
 MOST_NAMES = 3
-"""Cards of one size that are named; the others are counted."""
+"""Most cards of one size to name; the others are counted."""
 
 
 class Fix(Record, frozen=True, kw_only=True):
@@ -89,22 +89,22 @@ class CardAnswer(Record, frozen=True, kw_only=True):
     fixes: tuple[Fix, ...] = ()
 
     def names(self, most: int | None = MOST_NAMES) -> str:
-        """Return what the cards are called, at most so many of them: "RTX 4090, L4, A2 and 7 more"."""
+        """Return the names of the cards, at most this many: "RTX 4090, L4, A2 and 7 more"."""
         return listing(map(gpu_name, self.gpu_keys), most)
 
 
 MOST_MENDED = 8
-"""Cards of the short document of which it says what would make the step fit."""
+"""Cards of the short document that get suggestions to make the step fit."""
 
 
 class MemoryAnswer(Record, frozen=True, kw_only=True):
     """The need of one step and, card by card, whether it fits.
 
     Attributes:
-        gpu_key: Of which card the need is: of one with GDDR memory where there is one, else of the first.
+        gpu_key: The card of the need: one with GDDR memory if there is one, else the first.
         refused: GPUs without an answer, and why.
-        speed_untold: GPUs whose memory is told and whose speed is not, and why.
-        accumulate: Micro-batches that the batch of the case is cut into.
+        speed_untold: GPUs with an answer of memory but not of speed, and why.
+        accumulate: Micro-batches that the batch of the case is split into.
     """
 
     case: Case
@@ -117,7 +117,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The case for people, and how its batch is cut."""
+        """The case in words, and how its batch is split."""
         cut = "" if self.accumulate == 1 else f" in {self.accumulate:,} micro-batches"
         return f"{self.case.label}{cut}"
 
@@ -173,9 +173,9 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         }
 
     def brief(self, *, with_cards: bool) -> dict[str, Any]:
-        """Return the document of ``gpubench memory --json --brief``: what is needed, and who has it.
+        """Return the document of ``gpubench memory --json --brief``: the need, and the cards that meet it.
 
-        Of the recipe it has what is set: a network of images has no tokens.
+        It has only the set fields of the recipe: an image network has no tokens.
         """
         whole = self.flat()
         recipe = {name: value for name, value in self.case.recipe.fields.items() if value}
@@ -240,14 +240,14 @@ def answer_memory(
     changes: Mapping[str, Any] = MappingProxyType({}),
     accumulate: int = 1,
 ) -> MemoryAnswer:
-    """Say what a step needs, and whether it fits on each card.
+    """Return the need of a step, and whether it fits on each card.
 
     Args:
         question: Workload, precision, task and batch; ``amp`` is the best of each card.
         specs: The cards, at least one.
         own: This user's runs: a peak measured in the same case replaces the model.
-        fixes: Whether to work out what would make it fit where it does not.
-        changes: Of the case that the question means, by field: checkpointing, and how many GPUs share it.
+        fixes: Whether to find out what would make it fit if it does not.
+        changes: Changes to the question's case, by field: checkpointing, and how many GPUs share it.
         accumulate: Micro-batches that the batch is cut into, whose gradients are summed.
 
     Raises:
@@ -290,11 +290,7 @@ def answer_memory(
 
 
 def _check(question: Question, accumulate: int) -> None:
-    """Refuse what no step is: a batch beyond all memory, or cut finer than its samples, or without gradients.
-
-    Raises:
-        MisuseError: With the number.
-    """
+    """Refuse an impossible step: a batch beyond all memory, one split too finely, or no gradients."""
     check(question)
     if question.batch > LARGEST_NUMBER:
         raise MisuseError(f"batch size {shown_value(question.batch)} is more than any step holds")
@@ -327,7 +323,7 @@ def _answer(
 def _fixes(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """What would make it fit, each with its need; what would not is told as well. Nothing where it fits."""
+    """Changes that might make it fit, each with its need, even if that does not suffice; none if it fits."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, case, readings)
 
@@ -378,7 +374,7 @@ def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[
 
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
-    """Into how many the batch must be cut to fit; of one sample each where that does not help either."""
+    """The number of micro-batches needed to fit; one sample each if no number suffices."""
 
     def fits(parts: int) -> bool:
         return judge_fit(profile, case, card, scale=scale, accumulate=parts).fits
@@ -412,7 +408,7 @@ def _on_several(
             alone = msgspec.structs.replace(case, batch_size=each)
             split = question.profile.shared_by(alone, gpu_count, mode)
             as_here = msgspec.structs.replace(split, checkpointing=case.checkpointing)
-            ways = dict.fromkeys((split, as_here))  # two where a job of that size has a recipe of its own
+            ways = dict.fromkeys((split, as_here))  # two where a job of that size has its own recipe
             cut = min(accumulate, each)
             fits = (
                 judge_fit(
@@ -430,15 +426,15 @@ def _on_several(
 
 
 def usual_cards(specs: Iterable[GpuSpec]) -> list[GpuSpec]:
-    """Those that are answered for where none is named: NVIDIA's, each of a memory that is known."""
+    """The cards answered for by default: NVIDIA's, with known memory."""
     return [spec for spec in specs if spec.is_nvidia and spec.memory_bytes and not spec.variants]
 
 
 @takes_options_of(MemoryRequest)
 def memory(request: MemoryRequest) -> MemoryAnswers:
-    """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
+    """Return the memory that a step needs, on which GPUs it fits, and what would make it fit.
 
-    This user's results help: a peak measured in the same case replaces the model.
+    The user's results count: a peak measured in the same case replaces the model.
 
     Returns:
         One answer a workload.

@@ -1,6 +1,6 @@
-"""The prediction itself: the roofline as a ratio from measured GPUs, or on its own where there are none.
+"""The prediction itself: the roofline as a ratio from measured GPUs, or by itself if there are none.
 
-The user's own machine says two things of itself: its card's micro-benchmarks, and its host's speed.
+Two facts about the user's machine enter: its card's micro-benchmarks, and its host's speed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from gpubench.predict.roofline import (
 )
 
 OWN_SHARE = 0.2
-"""Of what a measured card takes beyond its level, what is its chip's and no other's.
-
-The rest is the workload's, or its software's. By their half-widths a level errs by 0.25 (log, one deviation)
-and a ratio by 0.155, half of whose variance is either card's: 0.155^2 / 2 / 0.25^2."""
+"""Share of a measured card's deviation from its level that belongs to its chip alone. The rest belongs to the
+workload or its software. By their half-widths a level errs by 0.25 (log, one deviation) and a ratio by 0.155,
+half of whose variance is either card's: 0.155^2 / 2 / 0.25^2."""
 OWN_LIMIT = 0.4
-"""Log up to which that holds, the half-width of a level. At twice that the level is wrong of the workload."""
+"""Log deviation up to which that holds, the half-width of a level. At twice that the level is wrong for the
+workload."""
 SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; below it a network's narrow layers use a sliver of the chip
 SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from readings of an H200
@@ -51,14 +51,14 @@ UNREAD_WIDTH = 0.25
 
 A100, L40S and RTX PRO 6000, each left out, are within 1.12 of it (tests/predict/test_products.py)."""
 HELD = "held to the best rate that its family was read at, so the interval is widened"
-DIFFERENCE_NOISE = 0.10  # log half-width added for each of layout, execution and kind of AMP that differ
+DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution and kind of AMP
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """One predicted throughput; ``half_width`` is the natural log of the 90 % interval's factor.
 
-    ``most_samples_per_s`` is what no error of the prediction goes beyond: the FLOPs of a step at the peak.
+    ``most_samples_per_s`` is the upper limit of the prediction: the FLOPs of a step at the peak.
     """
 
     samples_per_s: float
@@ -92,7 +92,7 @@ def predict_all(
     readings: Sequence[Reading],
     calibration: Calibration,
 ) -> list[Prediction]:
-    """Predict every open case of one question, each as if it were asked alone.
+    """Predict every open case of one question, each independently of the others.
 
     The best AMP precision differs from GPU to GPU, so anchors, arithmetic and layout are those of each case.
     """
@@ -160,7 +160,7 @@ def _predict(
 
 
 def _is_small(question: Question) -> bool:
-    # No level is known of so small a network
+    # No level is known for such a small network
     return question.profile.parameters < SMALLEST_PUBLISHED
 
 
@@ -182,7 +182,8 @@ def _work(question: Question, case: Case) -> Work:
 def _arithmetic(case: Case, n: int) -> Arithmetic:
     """Return the arithmetic of n steps of one case.
 
-    Published rows say what compiling saves of a forward pass; of training, the chains of its profile do.
+    The savings of compiling come from published rows for forward passes, from the profile's chains for
+    training.
     """
     is_joined = joined(case)
     compiled = case.execution is Execution.COMPILE and not is_joined
@@ -198,7 +199,7 @@ def _times(
     *,
     measured: Reading | None = None,
 ) -> Times:
-    """The roofline of one case on n GPUs; of a measured one, with its own micro-benchmarks."""
+    """The roofline of one case on n GPUs; for a measured one, with its own micro-benchmarks."""
     chips, deviations = chips_of(specs), deviations_of(learned.deviations, [spec.key for spec in specs])
     if measured is not None and measured.micro:
         throttle = log_throttle(chips, learned.coefficients)[0]
@@ -223,7 +224,7 @@ def _from_anchor(
     *,
     host: float,
 ) -> _Batch:
-    """Predict from what was measured, less the part of it that is the measured card's own."""
+    """Predict from a measurement, less the part that belongs to the measured card alone."""
     learned = fitted.ratio
     times = _times(question, case, specs, learned, host)
     beyond = math.nan if _is_small(question) else _beyond(question, anchor, fitted.level, host)
@@ -253,20 +254,20 @@ def _from_anchor(
 
 
 def _beyond(question: Question, anchor: Reading, learned: Learned, host: float) -> float:
-    """Log of the seconds that were measured over those of the roofline."""
+    """Log of the measured seconds over those of the roofline."""
     there = msgspec.structs.replace(question, profile=question.profile.at_precision(anchor.case.precision))
     told = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
     return -math.log(anchor.samples_per_s) - math.log(float(told.step_s[0]) / anchor.case.batch_size)
 
 
 def own_part(beyond: Floats | float) -> Floats:
-    """Return what is a measured card's own of the logs by which it leaves its level; 0 where one is NaN."""
+    """Return the measured card's own part of its log deviations from the level; 0 if one is NaN."""
     known = np.nan_to_num(beyond)
     return np.asarray(OWN_SHARE * known * np.clip(2 - np.abs(known) / OWN_LIMIT, 0.0, 1.0))
 
 
 def _combine(batches: Sequence[_Batch]) -> _Batch:
-    """Average in log with weight 1 / width^2; the width stays: much of the error is the target's own."""
+    """Average in log with weight 1 / width^2; the width stays, since the error is mostly the target's."""
     widths = np.stack([b.half_width for b in batches])
     weights = widths**-2 / np.sum(widths**-2, axis=0)
     return _Batch(
@@ -277,7 +278,7 @@ def _combine(batches: Sequence[_Batch]) -> _Batch:
 
 
 def _method(anchors: Sequence[Reading], case: Case, *, is_small: bool, is_held: bool) -> str:
-    """Say what a prediction starts from, and why its interval is wider than most."""
+    """Say where a prediction starts, and why its interval is wider than most."""
     of_each = [(anchor.spec.short_name, ", ".join(differences(anchor, case).values())) for anchor in anchors]
     start = f"ratio from {' and '.join(f'{name} ({how})' if how else name for name, how in of_each)}"
     if not anchors:

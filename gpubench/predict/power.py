@@ -1,8 +1,8 @@
 """What a power limit below the usual one costs in time, and what it saves in energy.
 
-A card under a limit lowers its clock. How far depends on the limit over what the job draws without one: a
-job that leaves half of the limit unused notices little. Two smooth steps say so, fitted on readings of four
-cards.
+A card under a limit lowers its clock. How far depends on the ratio of the limit to the job's unlimited power:
+a job that leaves half of the limit unused slows little. Two smooth steps model this, fitted on readings of
+four cards.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gpubench.units import Watts
 
 POWER_FILE = "power_law.json"
 DEEP = 0.6
-"""Limits below this share of board power are far from most readings, and told by wider intervals."""
+"""Limits below this share of board power are far from most readings and get wider intervals."""
 
 Ends = Annotated[tuple[float, float], "log"]
-"""How far the lower and the upper end lie from what the law says, in the logarithm."""
+"""Distance of the lower and the upper end from the law, in the logarithm."""
 
 
 class Errors(Record, frozen=True, kw_only=True):
-    """How wrong the law was about a card that it had not seen: 5 % and 95 % of the worst of the cards.
+    """The errors of the law on unseen cards: 5 % and 95 % quantiles of the worst card.
 
     Attributes:
         time, energy: Of the two factors.
@@ -46,7 +46,7 @@ class PowerLaw(Record, frozen=True, kw_only=True):
         time: Knee, exponent and sharpness of the step in time; the knee is a limit over uncapped power.
         power: Knee and sharpness of the step in mean power.
         share: Uncapped mean power of a training job over board power, with 5 % and 95 % of jobs and cards.
-        errors: By ``read`` or ``assumed``, as the uncapped power is, and ``deep`` of either below ``DEEP``.
+        errors: By ``read`` or ``assumed``, for the uncapped power, and ``deep`` for either below ``DEEP``.
         readings, cards: How many it rests on.
     """
 
@@ -67,7 +67,7 @@ def load_power_law() -> PowerLaw:
 
 
 class Capped(NamedTuple):
-    """A job under a power limit, over the same job without: factors, and 9 in 10 of each lie inside."""
+    """A job under a power limit relative to the same job without: factors with 90 % intervals."""
 
     time: Interval
     energy: Interval
@@ -93,11 +93,11 @@ def _step(beyond: float, sharpness: float) -> float:
 
 
 def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
-    """Return the mean power of a training job without a limit of one's own [W].
+    """Return the mean power of a training job without a limit of the user [W].
 
     Args:
         spec: The card.
-        read_w: As read of this very job on such a card; None takes the usual share of board power.
+        read_w: As read for this job on such a card; None takes the usual share of board power.
     """
     if read_w is not None:
         return Interval(read_w)
@@ -107,7 +107,7 @@ def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
 
 
 def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped:
-    """Return what a job takes under a power limit, over what it takes without.
+    """Return time and energy of a job under a power limit, relative to those without.
 
     Args:
         spec: The card.

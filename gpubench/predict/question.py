@@ -1,4 +1,4 @@
-"""What is asked of a prediction: one workload at one precision, and the case it means on each GPU."""
+"""The question of a prediction: one workload at one precision, and the case it means on each GPU."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpubench.profile import load_profiles
 from gpubench.workload import check_weights
 
 FITTED_VENDOR = "NVIDIA"
-"""Whose published measurements the model is fitted on."""
+"""Vendor of the published measurements that the model is fitted to."""
 OTHER_VENDORS = ("AMD",)
-"""Predicted by what was fitted on the former, with an interval of their own error."""
+"""Predicted by the fit for that vendor, with their own interval error."""
 FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
 
 
@@ -60,9 +60,9 @@ def question_of(
     """Return the question of a profile at a precision by name, its weights in the type of that precision.
 
     Args:
-        profile: With what was asked of its recipe.
+        profile: With the requested recipe.
         precision: By name; None is the usual one of the workload.
-        asked: What was asked of the recipe, by field.
+        asked: The requested recipe, by field.
         rest: Other fields of the question.
 
     Raises:
@@ -77,10 +77,10 @@ def question_of(
 
 
 def task_of(profile: WorkloadProfile, asked: str, *, named: bool) -> TaskKind:
-    """Return the task asked for; of what is never trained, inference where training is the default alone.
+    """Return the requested task; inference for a workload never trained, if training is only the default.
 
     Raises:
-        MisuseError: If the task that was named is none of the workload's.
+        MisuseError: If the workload does not have the named task.
     """
     task = profile.task_for(asked)
     if named and task != asked:
@@ -115,7 +115,7 @@ def check(question: Question) -> Question:
 
 
 def why_impossible(question: Question) -> str | None:
-    """Say why no GPU does this work at the precision that was asked for; None where some do."""
+    """Say why no GPU does this work at the precision that was asked for; None if some do."""
     meant = [
         best_amp(lambda _: True),
         best_amp(lambda _: False),
@@ -142,10 +142,10 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 
 
 def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
-    """Say why a GPU has an answer of memory at a precision and none of speed; None where it has both.
+    """Return why a GPU has an answer for memory at a precision but none for speed; None if it has both.
 
-    Without hardware for bf16 a model is run in fp16, whose elements take as many bytes. Nothing published
-    says how fast that is where the weights are cast too.
+    Without hardware for bf16 a model is run in fp16, whose elements take as many bytes. No published figure
+    says how fast that is if the weights are cast too.
     """
     if precision.facts.format is not BF16 or has_hardware(spec, precision):
         return None
@@ -153,7 +153,7 @@ def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
 
 
 SPEED_UNTOLD = "its speed is not told; in fp16 the work takes the same memory"
-"""What follows on that reason where the memory is told."""
+"""The continuation of that reason if the memory is known."""
 
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
@@ -198,7 +198,7 @@ def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
 
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
-    """Why this GPU lies outside of what the model was ever checked against; None where it does not."""
+    """Why this GPU is outside of everything the model was checked on; None if it is inside."""
     if spec.vendor not in (FITTED_VENDOR, *OTHER_VENDORS):
         return f"no published measurements of {spec.vendor} GPUs at work equal to another vendor's"
     capability = capability_of(spec)
@@ -218,7 +218,7 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
 
 
 def never_predicted(way: Precision | Execution) -> str:
-    """Say why a precision, or an execution, has figures only where it was measured."""
+    """Return why a precision or an execution has only measured figures; None if it can be predicted."""
     return f"{way} is measured, never predicted: nothing published is fitted to say how fast it is"
 
 

@@ -1,4 +1,4 @@
-"""What predictions, their scores, the calibration and memory are asked: a field for each option."""
+"""The requests for predictions, their scores, the calibration and memory: a field for each option."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SEVERAL = "Several GPUs"
 
 
 class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
-    """Which workload at what, and the GPUs to answer for: every known one where none is named."""
+    """The workload and its case, and the GPUs to answer for: by default every known one."""
 
     workload: Annotated[
         Any,
@@ -108,7 +108,7 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
 
 
 class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of the user's own."""
+    """The user's measurements to score."""
 
     file: Annotated[
         Path,

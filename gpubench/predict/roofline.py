@@ -133,7 +133,7 @@ class Work:
         cast_bytes: (n,) bytes that autocast adds in half precision, to cast weights and their gradients.
         operators: (n,) kernels per step.
         wide_flops: (n,) FLOP of products beyond ``USUAL_WIDTH``, which run as read and not as fitted; a part
-            of ``flops``. 0 where the shapes of the products are not known.
+            of ``flops``. 0 if the shapes of the products are not known.
         chain_bytes, chain_operators: (n,) of ``bytes_`` and ``operators``, what is neither product,
             convolution nor optimizer: torch.compile joins chains of them.
     """
@@ -215,7 +215,7 @@ def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 
 def cast_bytes_of(profile: WorkloadProfile, task: TaskKind) -> float:
     """Bytes that autocast moves in one step to cast weights, and in training their gradients back.
 
-    0 where the weights are stored in half precision.
+    0 if the weights are stored in half precision.
     """
     if profile.recipe.weight_type is not WeightType.FLOAT32:
         return 0.0
@@ -254,7 +254,7 @@ def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
 def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
     """Deviations of any GPUs, (len(gpu_keys), 3): their architecture's, else those of the last one before it.
 
-    0 where neither was learned.
+    0 if neither was learned.
     """
     nothing = (0.0,) * len(DEVIATIONS)
     names = [architecture_of(key) for key in gpu_keys]

@@ -1,4 +1,4 @@
-"""Sealed forecasts: what is predicted of cases before anybody has measured them, under one hash."""
+"""Sealed forecasts: predictions made before anybody measured the cases, under one hash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SWITCHES = {"lora", "qlora"}
 
 
 class Forecast(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is said of one case, at four digits; ``refused`` is why nothing is.
+    """The forecast for one case, at four digits; ``refused`` says why there is none.
 
     Attributes:
         case: The words after `gpubench predict show` that ask for it again.
@@ -49,7 +49,7 @@ class Forecast(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Forecasts, and what they were made with.
+    """Forecasts, and the versions behind them.
 
     Attributes:
         commit: Of the checkout that made it; None for an installed package.
@@ -74,7 +74,7 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def seal(cases: Path) -> Seal:
-    """Say what is predicted of each line of a table, from what the package ships and nothing of this user's.
+    """Predict each line of a table, from the shipped data only.
 
     Raises:
         MisuseError: If the table cannot be read, or a line is no case.
@@ -92,7 +92,7 @@ def seal(cases: Path) -> Seal:
 
 
 def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
-    """Hold readings against the forecasts of a seal: each line a case with what it was read at.
+    """Compare readings with the forecasts of a seal: each line a case with its reading.
 
     Raises:
         MisuseError: If the seal was changed or made by other coefficients, or a reading cannot be used.
@@ -189,7 +189,7 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
 
 
 def _case_of(given: dict[str, str]) -> PredictRequest:
-    """Return what a line asks: the same of each spelling of a GPU, and of a default that is given."""
+    """Return the case of a line, the same for each spelling of a GPU and for a default given explicitly."""
     switches = {name: given[name].casefold() == "yes" for name in _SWITCHES & given.keys()}
     request = request_from(PredictRequest, given | switches)
     if len(request.gpus) != 1:

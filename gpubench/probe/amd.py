@@ -51,9 +51,9 @@ _HIGHEST_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
 def open_library() -> Any:
-    """Return the ``amdsmi`` module, its library open; None where either is missing or finds no driver.
+    """Return the ``amdsmi`` module, its library open; None if either is missing or finds no driver.
 
-    Where the C library is missing the package prints to the standard output as it is imported, and fails.
+    If the C library is missing the package prints to the standard output as it is imported, and fails.
     """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -74,7 +74,7 @@ class AmdReadings(Readings):
     """Readings of one AMD GPU through the library, which stays open: another line may still ask it.
 
     Attributes:
-        place: Where the GPU is on the PCI bus, without a function: partitions of one card share it.
+        place: If the GPU is on the PCI bus, without a function: partitions of one card share it.
     """
 
     def __init__(self, smi: Any, handle: Any, place: str) -> None:
@@ -149,7 +149,7 @@ class AmdReadings(Readings):
             field: Whose value it is.
             convert: Reads it.
             read: Function of the library, without its ``amdsmi_get_``.
-            pick: Takes the value out of the answer, or is its key; None where the answer is the value.
+            pick: Takes the value out of the answer, or is its key; None if the answer is the value.
             arguments: Beside the GPU.
         """
         function = f"amdsmi_get_{read}"
@@ -187,7 +187,7 @@ def _processes(told: Any) -> tuple[GpuProcess, ...]:
 
 
 def listed() -> list[AmdReadings] | None:
-    """List the GPUs of the library in its order, which is that of ROCm; None where it cannot be asked."""
+    """List the GPUs of the library in its order, which is that of ROCm; None if it cannot be asked."""
     smi = open_library()
     if smi is None:
         return None
@@ -253,7 +253,7 @@ def matrix_formats(architecture: str | None) -> tuple[str, ...]:
 
 
 def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[DeviceProfile, DeviceState]:
-    """Describe one GPU, or a partition of a card (CPX and the like), and say what it is doing."""
+    """Describe one GPU, or a partition of a card (CPX and similar), and say what it is doing."""
     asic, vram, clocks = "gpu_asic_info", of.smi.AmdSmiMemoryType.VRAM, of.smi.AmdSmiClkType
     name = of.get("name", plausible.text, asic, "market_name")
     serial = of.get("uuid", plausible.text, asic, "asic_serial")

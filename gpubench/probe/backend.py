@@ -39,7 +39,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         what: What happened.
         value: The value seen: the loader's own text, a version, a path.
         fix: What to do about it.
-        exit_code: 3 where a GPU is here but cannot be used; 0 where there is none, or a run goes on.
+        exit_code: 3 where a GPU is here but cannot be used; 0 if there is none, or a run goes on.
         backend: Whose problem it is: a backend's, or ``torch``'s.
         device_index: The device it concerns; None for the whole backend.
         torch_may_know: Whether it keeps the driver library away and may leave torch its GPU.
@@ -79,7 +79,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         memory_used_bytes: As the driver counts it, its own reserve included where it cannot part the two.
-        memory_in_use_bytes: Without the driver's reserve; None where that cannot be told.
+        memory_in_use_bytes: Without the driver's reserve; None if that cannot be told.
         pcie_generation_card: The most that the card alone could do in another slot.
     """
 
@@ -201,7 +201,7 @@ class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readings:
-    """An open line to one device, for a ``with`` block. Each value is None where the device does not tell.
+    """An open line to one device, for a ``with`` block. Each value is None if the device does not tell.
 
     This one tells nothing, as of a CPU, or of a GPU whose driver cannot be asked.
     """
@@ -245,7 +245,7 @@ class Readings:
         return PowerLimits()
 
     def memory_in_use_bytes(self) -> int | None:
-        """Read memory in use without the driver's own reserve [B]; None where it cannot be told apart."""
+        """Read memory in use without the driver's own reserve [B]; None if it cannot be distinguished."""
         return None
 
     def ecc_uncorrected(self) -> int | None:
@@ -273,7 +273,7 @@ _ID_DIGITS = 16
 def device_id(profile: DeviceProfile) -> str:
     """A name for this device that only this user can link to it: a salted hash of its UUID.
 
-    Where there is no UUID to go by, name and PCI bus id stand in. The salt is random and stays in the
+    If there is no UUID to go by, name and PCI bus id stand in. The salt is random and stays in the
     user's data folder; where that folder cannot be written, it holds for this process only.
     """
     known = None if uuid_is_blank(profile.uuid) else profile.uuid
@@ -283,7 +283,7 @@ def device_id(profile: DeviceProfile) -> str:
 
 
 def storable(profile: DeviceProfile) -> DeviceProfile:
-    """The profile as a stored run holds it: ``device_id`` in place of the UUID."""
+    """The profile as a stored run holds it: ``device_id`` instead of the UUID."""
     return msgspec.structs.replace(profile, uuid=None, device_id=device_id(profile))
 
 

@@ -123,7 +123,7 @@ def power_capped(readings: Readings) -> Finding | None:
 
 
 def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
-    """The share of its default power limit that a card is held to; None where it is whole or not known."""
+    """The share of its default power limit that a card is held to; None if it is whole or not known."""
     if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
         return None
     return enforced_w / default_w
@@ -157,7 +157,7 @@ def _use(
 
 
 def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
-    """Why its compute mode keeps a run from a device; None where it does not.
+    """Why its compute mode keeps a run from a device; None if it does not.
 
     Args:
         device: As probed.

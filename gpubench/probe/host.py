@@ -35,7 +35,7 @@ _CONTAINER_MARKS = {
 
 
 def read_text(file: Path) -> str | None:
-    """The text of a system file, stripped; None where it is missing, closed or gives an error when read."""
+    """The text of a system file, stripped; None if it is missing, closed or gives an error when read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -72,7 +72,7 @@ def on_battery() -> bool:
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that the control group allows this process [B]; None where there is no limit."""
+    """Memory that the control group allows this process [B]; None if there is no limit."""
     for place in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = _whole(read_text(root / place))
         if limit is not None:
@@ -81,7 +81,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Processors' worth of time that the control group allows; None where there is no limit."""
+    """Processors' worth of time that the control group allows; None if there is no limit."""
     groups = root / "sys/fs/cgroup"
     words = (read_text(groups / "cpu.max") or "").split()
     if len(words) != 2:  # version 1 has a file for each
@@ -91,7 +91,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def cpu_governor(root: Path = Path("/")) -> str | None:
-    """Clock policy of the first processor; None where the kernel does not show one."""
+    """Clock policy of the first processor; None if the kernel does not show one."""
     return read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
 
 

@@ -126,7 +126,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
         code: NVML's return code.
         reason: Its text, with the function's name.
         library_version: NVML's own version, where it says so before it is open.
-        root: Where the system's files lie (a test's folder, else "/").
+        root: If the system's files lie (a test's folder, else "/").
     """
     if code == LIBRARY_NOT_FOUND:
         return _not_loaded(root)
@@ -151,7 +151,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 
 def loaded_library() -> str | None:
-    """Path of the driver library that this process has loaded; None where the system does not tell."""
+    """Path of the driver library that this process has loaded; None if the system does not tell."""
     for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         if Path(path).name.startswith("libnvidia-ml.so"):
@@ -325,7 +325,7 @@ class NvmlReadings(Readings):
 
     @_or(None)
     def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List processes on the GPU; None where the driver does not tell."""
+        """List processes on the GPU; None if the driver does not tell."""
         found: dict[int, GpuProcess] = {}
         answered = False
         for function, compute in (

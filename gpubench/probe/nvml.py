@@ -1,6 +1,6 @@
 """NVML, through one gate, and what one NVIDIA device tells through it in SI units.
 
-Calls into a driver may never come back: they run on a thread of their own, each with a time limit. Slow is
+Calls into a driver may never come back: they run on their own thread, each with a time limit. Slow is
 not hung: a thread that keeps beginning calls is alive, however many there are. One that hangs ends the
 session. A driver that refuses gives ``Refused`` with the reason, never an exception, so that one field that a
 card does not report costs that field and nothing else.

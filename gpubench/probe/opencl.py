@@ -115,9 +115,9 @@ class OpenClBackend(backend.Backend):
     name = NAME
 
     def devices(self) -> backend.BackendReport:
-        """List the devices that are no CPU; nothing where pyopencl is not installed.
+        """List the devices that are no CPU; nothing if pyopencl is not installed.
 
-        Where no GPU can be reached nobody is asked: the child would take as long as all else of a probe.
+        If no GPU can be reached nobody is asked: the child would take as long as all else of a probe.
         """
         if not (installed() and may_have_gpus()):
             return backend.BackendReport()

@@ -85,7 +85,7 @@ def taken(
         convert: A gate, or whatever raises ``ImplausibleError``.
         native: The answer.
         field: Whose value it is.
-        refused: Where the reason is noted.
+        refused: If the reason is noted.
         source: What was asked, for the reason.
     """
     try:

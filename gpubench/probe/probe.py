@@ -133,7 +133,7 @@ class Unmeasured(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of processor.
 
     Attributes:
-        listed_by: What of it `gpubench probe` shows; None where it is not looked for.
+        listed_by: What of it `gpubench probe` shows; None if it is not looked for.
         known: What can be said of it without a measurement.
         reason: Why no figure of training stands for it.
         source: Where ``known`` is from.

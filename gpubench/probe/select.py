@@ -72,7 +72,7 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
     """Return what makes ``count`` together with this device, in the order of the driver.
 
-    GPUs of its kind come first. Where they are too few, others that can work with it fill the number; the
+    GPUs of its kind come first. If they are too few, others that can work with it fill the number; the
     slowest then sets the pace, and each row says so. Of a CPU it is the same one for every process.
 
     Args:

@@ -33,7 +33,7 @@ from gpubench.units import plain
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """Version of torch, and the CUDA or HIP release it was built for; None where it was not."""
+    """Version of torch, and the CUDA or HIP release it was built for; None if it was not."""
 
     version: str | None
     cuda: str | None
@@ -327,7 +327,7 @@ def _look(environment: Mapping[str, str]) -> View:
 def seen_by_torch() -> DeviceProfile | None:
     """Describe the first GPU that torch computes on, where its driver library cannot be asked.
 
-    Containers may be given CUDA without the library, and AMD's is a package of its own. None where torch
+    Containers may be given CUDA without the library, and AMD's is its own package. None if torch
     computes on none.
     """
     try:

@@ -58,7 +58,7 @@ class Ran(Record, frozen=True, kw_only=True):
     """A published step that ran on a card, and so fits there.
 
     Attributes:
-        traced_bytes: What its tensors take at the least.
+        traced_bytes: What its tensors take at least.
     """
 
     gpu_key: str
@@ -93,9 +93,9 @@ class Allowance(Record, frozen=True, kw_only=True):
 
     Attributes:
         convolving: Of other vendors' cards, for models that convolve: their library of convolutions takes
-            memory of its own. None where no such reading was fitted: the class of the card then.
+            memory of its own. None if no such reading was fitted: the class of the card then.
         ran: Steps that ran where no fit would have let them.
-        compiled_loss: Of steps that gpubench does not run; None where no such reading was fitted.
+        compiled_loss: Of steps that gpubench does not run; None if no such reading was fitted.
     """
 
     fitted: str
@@ -133,7 +133,7 @@ def class_of(card: GpuSpec | DeviceProfile) -> CardClass:
 
 
 def card_of(spec: GpuSpec) -> CardMemory | None:
-    """The memory of a card of the specification table; None where it is not known."""
+    """The memory of a card of the specification table; None if it is unknown."""
     if spec.memory_bytes is None:
         return None
     corrected = (spec.memory_type or "").startswith(("GDDR", "LPDDR"))
@@ -158,7 +158,7 @@ def _ran_bytes(spec: GpuSpec) -> float:
 
 
 def card_of_device(device: DeviceProfile) -> CardMemory | None:
-    """The memory of a probed device, all of which its driver shows; None where it is not known.
+    """The memory of a probed device, all of which its driver shows; None if it is unknown.
 
     Its class is that of its row in the specification table.
     """

@@ -72,7 +72,7 @@ def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
 
 
 def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
-    """Let each model compute of its repeated blocks again in the backward pass; False where it has none.
+    """Let each model compute of its repeated blocks again in the backward pass; False if it has none.
 
     Args:
         models: Changed in place.
@@ -122,7 +122,7 @@ def packed(task: Task) -> Task:
 def _exchange(
     model: nn.Module, layers: Container[nn.Module], made_of: Callable[[nn.Module], nn.Module]
 ) -> None:
-    """Put what is made of each of these layers in its place, wherever it stands in a model."""
+    """Put what is made of each of these layers instead, wherever it stands in a model."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if child in layers:

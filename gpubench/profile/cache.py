@@ -51,7 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         folder: Of a model of the user's own: its files are those of ``files``, below this folder.
-        uncounted: Why the FLOPs of the profile are no count; its memory can be told all the same.
+        uncounted: Why the FLOPs of the profile are no count; its memory can be told anyway.
     """
 
     profile: WorkloadProfile | None = None
@@ -201,7 +201,7 @@ def profile_of(
 
 
 def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
-    """The profile from the package; None where the workload or its recipe is to be traced."""
+    """The profile from the package; None if the workload or its recipe is to be traced."""
     usual = None if is_own(reference) else known_profile(reference)
     if usual is None:
         if not is_own(reference) and reference not in workload_names():
@@ -217,7 +217,7 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
 
 
 def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:
-    """A profile by what is asked of its recipe; None where that is to be traced."""
+    """A profile by what is asked of its recipe; None if that is to be traced."""
     recipe = asked.recipe(usual)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
@@ -265,7 +265,7 @@ def traced_once() -> Iterator[None]:
 
 
 def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
-    """Say why a profile cannot be the one of a model; None where it can.
+    """Say why a profile cannot be the one of a model; None if it can.
 
     The model runs in the process that answers, and could write into its pipe.
     """

@@ -70,7 +70,7 @@ def _profile(
 ) -> tuple[WorkloadProfile, tuple[str, ...], str | None]:
     """Trace the model, check its loss where the trace had no values, and name its version.
 
-    The third value says why its FLOPs cannot be counted; None where they can.
+    The third value says why its FLOPs cannot be counted; None if they can.
     """
     workload = load_workload(reference)  # says what is missing where torch is
     from gpubench.profile.trace import trace_workload

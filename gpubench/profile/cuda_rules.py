@@ -6,7 +6,7 @@ that attention inside of ``nn.MultiheadAttention`` is found too. Only shapes and
 are meaningless, so this is for fake tensors alone.
 
 Sources: torch's documentation of autocast, "CUDA Ops that can autocast to float16", "CUDA Ops that can
-autocast to float32"; aten/src/ATen/autocast_mode.h and .cpp, where the same lists are kept by overload. Where
+autocast to float32"; aten/src/ATen/autocast_mode.h and .cpp, where the same lists are kept by overload. If
 the two differ the code is right: ``cross_entropy`` is in the first alone, and CUDA takes its logarithms in
 half precision.
 """
@@ -233,7 +233,7 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 
 
 def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and sums of one kernel: an operator of its own, so that checkpointing can choose to keep it."""
+    """Output and sums of one kernel: its own operator, so that checkpointing can choose to keep it."""
     *batch, length, _ = query.shape
     if batch:
         shape = (*batch[:-1], length, batch[-1], value.shape[-1])

@@ -1,7 +1,7 @@
 """What one training step of a published decoder computes, moves and holds, from its shape alone.
 
 The closed form of what a trace of the plain model reads, operator by operator: attention that is fused, all
-else a kernel of its own, as eager PyTorch and PEFT run it. No model is built and torch is not needed; tests
+else its own kernel, as eager PyTorch and PEFT run it. No model is built and torch is not needed; tests
 hold it against traces of models that are.
 
 Sizes are in elements of one token until an operator or a moment is made of them.
@@ -153,7 +153,7 @@ def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
 
 
 def _alike(recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe, and others whose memory may be asked about: that which needs less is offered."""
+    """The recipe, and others whose memory may be asked about: what needs less is offered."""
     yield recipe
     ways = {Trainable.FULL: WeightType.BFLOAT16, **ADAPTER_BASES}
     for (how, base), again, chunks in product(ways.items(), Checkpointing, (1, LOSS_CHUNKS)):

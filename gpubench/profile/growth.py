@@ -2,7 +2,7 @@
 
 Two small batches make each moment of the step a line, and the peak is the highest of the lines: at a small
 batch that may be the update of the weights, at a large one the loss. A third, large one tells whether that
-holds. Where it does not (each sample meets each other, or a large batch takes another course), the step is
+holds. If it does not (each sample meets each other, or a large batch takes another course), the step is
 traced at batches up to the largest that is ever asked for.
 """
 
@@ -69,7 +69,7 @@ class StepTrace:
 
 
 TraceAt = Callable[[int], StepTrace | None]
-"""Trace the step at one batch size; None where that cannot be done."""
+"""Trace the step at one batch size; None if that cannot be done."""
 
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
@@ -93,7 +93,7 @@ def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, r
 
 
 def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
-    """The step with what large batches show: nothing where the lines hold, else points.
+    """The step with what large batches show: nothing if the lines hold, else points.
 
     Args:
         step: As lines.
@@ -123,7 +123,7 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
     traced: dict[int, MemoryPoint] = {}
 
     def holds(batch_size: int) -> bool | None:
-        """Whether the lines hold at this batch; None where it could not be traced."""
+        """Whether the lines hold at this batch; None if it could not be traced."""
         found = trace_at(batch_size)
         if found is None:
             return None

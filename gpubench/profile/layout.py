@@ -20,7 +20,7 @@ _BATCH, _SEED = 2, 0
 
 
 def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
-    """Say why a step fails once its images are channels_last; None where it does not, or takes no images.
+    """Say why a step fails once its images are channels_last; None if it does not, or takes no images.
 
     A view that merges dimensions takes contiguous images alone, and fakes know the layout of every result.
 
@@ -43,7 +43,7 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
 
 
 def why_no_amp(workload: Workload) -> str | None:
-    """Say why a step that looks at values fails under autocast on the CPU; None where it does not."""
+    """Say why a step that looks at values fails under autocast on the CPU; None if it does not."""
     try:
         _step(workload, torch.contiguous_format, torch.autocast("cpu", dtype=torch.bfloat16))
     except Exception as error:  # noqa: BLE001 - the author's code, of which a step in full precision was seen

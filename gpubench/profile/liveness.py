@@ -71,7 +71,7 @@ def trace_memory(
     """Trace the peak memory of each task of a workload, with autocast and without.
 
     Each is traced again with weights in bfloat16, and training of a model with repeated blocks with what of
-    them can be computed anew in the backward pass.
+    them can be computed again in the backward pass.
 
     Args:
         workload: Any.
@@ -156,7 +156,7 @@ def _variants(
     if TaskKind.TRAIN not in workload.tasks or not has_blocks:
         return
     ways = () if "checkpointing" in workload.settings else (Checkpointing.FULL, Checkpointing.SELECTIVE)
-    for how in ways:  # else a recipe of its own says so
+    for how in ways:  # else its own recipe says so
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
             yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
@@ -211,7 +211,7 @@ class _Made:
         return trace
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
-        """The same at a large batch; None where it would take long, much memory, or cannot be."""
+        """The same at a large batch; None if it would take long, much memory, or cannot be."""
         if time.process_time() >= until_s:
             return None
         lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)

@@ -186,7 +186,7 @@ def judge_fit(
 def largest_batch(
     profile: WorkloadProfile, case: Case, card: CardMemory, *, scale: float = 1.0, accumulate: int = 1
 ) -> int:
-    """The largest batch of the case that fits a card, ``MOST_BATCH`` at most; 0 where none does.
+    """The largest batch of the case that fits a card, ``MOST_BATCH`` at most; 0 if none does.
 
     Args as ``judge_fit``; the batch of the case is not looked at.
     """
@@ -261,10 +261,10 @@ def _has_run(held: Held, gpu_count: int, card: CardMemory) -> bool:
 
 
 def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
-    """The last batch with bytes to spare, ``MOST_BATCH`` at most; 0 where the first has none.
+    """The last batch with bytes to spare, ``MOST_BATCH`` at most; 0 if the first has none.
 
     Memory grows with the batch along a line or along pieces of lines, so where the line through two batches
-    meets 0 is nearly always the answer: four looks in place of the twenty of a bisection, and a ranking asks
+    meets 0 is nearly always the answer: four looks instead of the twenty of a bisection, and a ranking asks
     for hundreds. What lines do not settle in a few looks is bisected.
     """
     fits, too_large = 0, MOST_BATCH + 1
@@ -331,7 +331,7 @@ def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> C
 
 
 def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | None:
-    """What one GPU holds at the highest moment of the case; None where such a step was not traced."""
+    """What one GPU holds at the highest moment of the case; None if such a step was not traced."""
     step = step_of(profile, case)
     return None if step is None else _held_in(step, profile, case, accumulate)
 
@@ -350,7 +350,7 @@ def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate:
 def _as_executed(held: Held, case: Case) -> Held:
     """The same by the execution of the case, for it was an eager step that was traced.
 
-    A CUDA graph allocates from a pool of its own. States that the first step made were cut from segments
+    A CUDA graph allocates from its own pool. States that the first step made were cut from segments
     that activations had left; these cannot be handed back, and what is left of them the graph cannot use. It
     is the transients whose blocks are large, so they count twice. Several GPUs are measured eagerly.
     """
@@ -366,7 +366,7 @@ def _micro(case: Case, accumulate: int) -> Case:
 
 
 def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
-    """The traced step of a case; None where none was traced."""
+    """The traced step of a case; None if none was traced."""
     recipe = case.recipe
     if recipe.weight_type is WeightType.FLOAT16:
         recipe = msgspec.structs.replace(recipe, weight_type=WeightType.BFLOAT16)  # of the same size
@@ -384,7 +384,7 @@ def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
 
 
 def chunked(profile: WorkloadProfile, case: Case) -> Case | None:
-    """The case with its loss in chunks of tokens; None where it is, or where that was not traced."""
+    """The case with its loss in chunks of tokens; None if it is, or where that was not traced."""
     changed = msgspec.structs.replace(case, loss_chunks=LOSS_CHUNKS)
     return changed if case.loss_chunks == 1 and _held(profile, changed) is not None else None
 
@@ -404,7 +404,7 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
 
 
 def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:
-    """How the figure was found where it is not read off lines; None where it is."""
+    """How the figure was found where it is not read off lines; None if it is."""
     step = step_of(profile, case)
     batch = _micro(case, accumulate).batch_size
     if step is None or (step.is_on_lines(batch) and step.is_traced_at(batch)):

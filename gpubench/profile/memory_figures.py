@@ -51,11 +51,11 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU holds at the highest moment of a step [B].
 
     Attributes:
-        apart: Of the reserved memory alone: what is alive at another moment, and comes from a pool of its own
+        apart: Of the reserved memory alone: what is alive at another moment, and comes from its own pool
             that nothing else may use meanwhile.
         pinned: Of the reserved memory alone, and not of its lower end: what a CUDA graph finds held and of
             no use to it.
-        least, most: Shares of the total between which it lies by what it was told from: 1 where that was a
+        least, most: Shares of the total between which it lies by what it was told from: 1 if that was a
             trace of this batch, or lines through others. The loop that gpubench measures lets go of the
             outputs of the model before the backward pass; most is at least what one holds that keeps them.
     """
@@ -178,7 +178,7 @@ ALGORITHM_SHARE = 1.25
 where no tensor core is used. Above what an H100 read: 1.10 for VGG16, 0.94 for its transfer, beyond what the
 same steps took at TF32."""
 LIKELY_ALGORITHM_SHARE = 1.0
-"""The same, as the two readings have it in the mean."""
+"""The same, as the two readings have it on average."""
 FIXED_BYTES = 128 * MIB
 """Likely reserved memory of a training step beside its tensors, however small: scratch space of cuDNN (55 to
 103 MiB for a recurrent layer, and for a convolution in strict fp32) and segments of 2 and 20 MiB that are in
@@ -224,7 +224,7 @@ def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> S
 
 
 def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """What torch keeps for cuBLAS: the backward pass has a thread of its own."""
+    """What torch keeps for cuBLAS: the backward pass has its own thread."""
     multiplies = any(op.kind is OperatorKind.MATMUL for op in profile.operators_of(case.task))
     threads = 2 if case.task is TaskKind.TRAIN else 1
     return threads * BLAS_BYTES[card_class] if multiplies else 0.0
@@ -233,7 +233,7 @@ def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> f
 def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
     """What cuDNN may take for the widest convolution in strict float32 [B].
 
-    ``cudnn.benchmark`` takes the fastest algorithm for which there is memory. Where there is less, it should
+    ``cudnn.benchmark`` takes the fastest algorithm for which there is memory. If there is less, it should
     take another; an H100 whose allocator was held to less ended with an error of cuDNN. No more than the
     workspace is in the upper end already.
     """
@@ -253,12 +253,12 @@ def compiled_loss_of(
     Args:
         profile: Of the workload.
         case: As it is compiled, its batch that of one micro-batch.
-        step: As traced eagerly; None where it was not.
+        step: As traced eagerly; None if it was not.
         traced_bytes: What one GPU holds of it.
         reserved: Of the compiled model with an eager loss: no upper end is above its own.
 
     Returns:
-        None where no reading speaks of such a step: they are of decoders, trained whole in half precision,
+        None if no reading speaks of such a step: they are of decoders, trained whole in half precision,
         whose scores over a large vocabulary lie beside the loss.
     """
     fitted = load_allowance().compiled_loss

@@ -95,7 +95,7 @@ class _Unknown(Exception):  # noqa: N818 - no error: torch is asked
 def _answer(
     mode: QuickFakeMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> _Answer | None:
-    """How to make such a result again; None where torch must be asked each time."""
+    """How to make such a result again; None if torch must be asked each time."""
     schema = getattr(func, "_schema", None)  # the only place where torch says what shares storage
     if schema is None or torch.Tag.inplace_view in func.tags or "resize" in schema.name:
         return None

@@ -46,8 +46,8 @@ class Traced:
     """A profile, and how it was read.
 
     Attributes:
-        why_on_cpu: Where the meta device could not do it, why it was read on the CPU.
-        why_contiguous: Where a step of channels_last fails, why.
+        why_on_cpu: If the meta device could not do it, why it was read on the CPU.
+        why_contiguous: If a step of channels_last fails, why.
         missing_kernel: Of a step that runs on a GPU only, the kernel that others stood in for: the profile
             is good for a bound of the memory, and its FLOPs are no count.
     """

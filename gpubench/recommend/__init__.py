@@ -1,1 +1,1 @@
-"""Which GPU or instance to pay for, and how sure that is."""
+"""Which GPU or instance to pay for, and how certain that is."""

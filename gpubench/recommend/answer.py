@@ -1,4 +1,4 @@
-"""What is said of a ranking: its facts, each put into a sentence of the table."""
+"""The sentences of an answer: which facts of a ranking to state, each with its sentence in the table."""
 
 from __future__ import annotations
 
@@ -57,16 +57,17 @@ from gpubench.units import (
 )
 
 NO_GPU_HOURS = 1.0
-"""A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+"""If the CPU finishes a job within this time, no GPU is needed, unless a deadline says otherwise."""
 
 ALIKE = 0.02
-"""Two jobs whose hours differ by less than this share take as long: an hour between them has no price."""
+"""Two jobs count as equally long if their hours differ by less than this share: an hour between them has no
+price."""
 
 TITLES = {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"}
-"""The answers, as they are called in a table."""
+"""The names of the answers in a table."""
 
 OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"}
-"""The answers, as they are called in a sentence."""
+"""The names of the answers in a sentence."""
 
 BASES = {
     "measured": "measured here",
@@ -74,18 +75,18 @@ BASES = {
     "predicted": "predicted",
     "guess": "guess beyond the fit",
 }
-"""How a throughput is known."""
+"""The bases of a throughput."""
 
 MOST_MACHINES = 2
-"""Machines to buy that are held against renting in a sentence; the table has them all."""
+"""Machines to buy that a sentence compares with renting; the table has them all."""
 
 
 def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
-    """Yield what is said of a ranking.
+    """Yield the sentences about a ranking.
 
     Args:
-        found: What can do the job.
-        priced: The same, and all rent that owned hardware is held against.
+        found: The offers that can do the job.
+        priced: The same, and all rentals to compare owned hardware with.
         ranking: The answer in figures.
     """
     request, pool = found.request, found.pool
@@ -127,7 +128,7 @@ def duration(hours: float | None) -> str:
 
 
 def _on_the_cpu(found: Eligible) -> Iterator[Told]:
-    """Yield whether the CPU that was measured here is enough, or how long it would take."""
+    """Yield whether the CPU measured here is enough, or how long it would take."""
     request, speeds = found.request, found.pool.speeds
     if request.job_samples is None or CPU_KEY not in speeds.keys:
         return
@@ -139,7 +140,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
 
 
 def _between(ranking: Ranking) -> Iterator[Told]:
-    """Yield what an hour of waiting counts, and what one costs from each answer to the next faster one."""
+    """Yield the assumed worth of an hour of waiting, and its price between neighboring answers."""
     if ranking.hour_worth_usd is None:
         return
     if ranking.hour_worth_usd:
@@ -155,7 +156,7 @@ def _between(ranking: Ranking) -> Iterator[Told]:
 
 
 def _chances(ranking: Ranking) -> Iterator[Told]:
-    """Yield each answer that is a toss-up, with both chances; nothing where one GPU is left."""
+    """Yield each answer that is a toss-up, with both chances; nothing if one GPU is left."""
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
@@ -171,12 +172,12 @@ def _chances(ranking: Ranking) -> Iterator[Told]:
 
 
 def machine_name(gpu_key: str, gpu_count: int) -> str:
-    """Return so many GPUs of a kind, one by its name alone."""
+    """Return a number of GPUs of a kind in words; for one GPU only its name."""
     return gpu_name(gpu_key) if gpu_count == 1 else f"{gpu_count}x {gpu_name(gpu_key)}"
 
 
 def _fewest_in_time(found: Eligible) -> Iterator[Told]:
-    """Yield how few GPUs end within the deadline, of the cheapest such offer, where a GPU was named."""
+    """Yield the fewest GPUs that meet the deadline, from the cheapest such offer, if a GPU was named."""
     request = found.request
     if request.deadline_hours is None or not request.gpus or found.pool.work is None:
         return
@@ -193,7 +194,7 @@ def _fewest_in_time(found: Eligible) -> Iterator[Told]:
 
 
 def _on_work(ranking: Ranking) -> Iterator[Told]:
-    """Yield how a language model is trained, or what a million tokens cost of one that is asked."""
+    """Yield how a language model is trained, or the cost of a million tokens when it serves."""
     row = ranking.answers["cheapest"].row
     case, profile = row.estimate.case, known_profile(row.estimate.case.workload)
     if row.parts or profile is None or not profile.tokens_per_sample or profile.is_classic:
@@ -234,7 +235,7 @@ _TRAINED = {
 
 
 def _between_named(found: Eligible) -> Iterator[Told]:
-    """Yield which GPU that was named is not ranked, and what the cheapest does for the same money."""
+    """Yield which named GPU is not ranked, and what the cheapest does for the same money."""
     places = named_gpus(found)
     for name in (name for name, place in places.items() if place is None):
         meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
@@ -254,14 +255,14 @@ def _between_named(found: Eligible) -> Iterator[Told]:
 
 
 def answered(ranking: Ranking) -> list[Choice]:
-    """Return the choices that the first screen names, each once: the answers, a cloud's, one's own."""
+    """Return the choices that the first screen names, each once: answers, a cloud's offer, own machines."""
     every = [answer.choice for answer in ranking.answers.values()]
     every += [*([ranking.cloud] if ranking.cloud else []), *ranking.owned]
     return list({each.offer: each for each in every}.values())
 
 
 def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield what the answers rest on and should not."""
+    """Yield the doubtful figures that the answers rest on."""
     named = answered(ranking)
     doubted: dict[str, dict[str, None]] = {}
     for each in named:
@@ -288,7 +289,7 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
-    """Yield what stands between a buyer and an answer: a quota, or another build of torch."""
+    """Yield the obstacles between a buyer and an answer: a quota, or another build of torch."""
     if quota := dict.fromkeys(plain(each.offer.provider, 40) for each in named if each.needs_quota):
         yield tell("quota", providers=listing(quota))
     builds: dict[str, list[str]] = {}
@@ -300,7 +301,7 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds of the answers are guesses, of few readings, or the host's; and who saves energy."""
+    """Yield which speeds are guesses, rest on few readings or are the host's, and who saves energy."""
     first = ranking.rows[0]
     if found.request.sort == "joules" and (joules := first.joules_per_sample):
         unit = first.estimate.case.sample_unit
@@ -320,7 +321,7 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
-    """Return the GPUs beyond the fit that are likelier the fastest than those named, which are not."""
+    """Return the GPUs outside of the fit that are more likely the fastest than the named ones."""
     p_fastest = np.where(is_a_guess(found.pool)[found.order], np.nan_to_num(found.chances.p_fastest), 0.0)
     place, named = int(np.argmax(p_fastest)), ranking.answers["fastest"]
     is_likelier = not named.row.estimate.is_extrapolated and p_fastest[place] > (named.row.p_fastest or 0.0)
@@ -332,7 +333,7 @@ def _has(row: Row, kind: FindingKind) -> bool:
 
 
 def _extras(request: RankRequest) -> Iterator[str]:
-    """Yield what is asked for on top of the hours in every cost."""
+    """Yield the costs besides the hours that every figure includes."""
     if request.tax:
         yield f"{format_percent(request.tax)} of tax"
     if request.egress_usd:
@@ -342,7 +343,7 @@ def _extras(request: RankRequest) -> Iterator[str]:
 
 
 def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield how the figures answer what was asked, and where they do not."""
+    """Yield how the figures answer the question, and where they do not."""
     request, pool, filtered = found.request, found.pool, found.filtered
     answers = [each.row for each in ranking.answers.values()]
     mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
@@ -382,7 +383,7 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
-    """Yield what became of each machine that the buyer named, and what rent costs beside it."""
+    """Yield the result for each machine that the buyer named, and the cost of renting instead."""
     ranked = {found.offers[place] for place in np.flatnonzero(found.is_owned).tolist()}
     for offer, machine in found.filtered.owned.items():
         if machine.condition is PriceCondition.QUOTED and offer not in ranked:
@@ -405,7 +406,7 @@ def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield what a purchase would do, and how buying stands against renting."""
+    """Yield what a purchase would do, and how buying compares with renting."""
     request, own = found.request, ranking.best_to_own
     if any(map(is_a_host, request.own)) and not request.buys and own is not None:
         yield tell(
@@ -436,7 +437,7 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
-    """Yield how the first machines to buy stand against renting by the hour, what was asked about first."""
+    """Yield how the first machines to buy compare with hourly rent, those asked about first."""
     by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
@@ -455,7 +456,7 @@ def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
 
 
 def _on_the_first(choice: Choice) -> Iterator[Told]:
-    """Yield what stands beside the price and the host of the first row."""
+    """Yield notes on the price and the host of the first row."""
     asks, offer, gpu = choice.asks, choice.offer, gpus_of(choice.offer)
     if asks is not None and asks.ask_count > 1:
         low, middle, high = map(
@@ -490,7 +491,7 @@ def _on_the_first(choice: Choice) -> Iterator[Told]:
 
 
 def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
-    """Yield how old the prices are, what reads new ones, and what is expected of them."""
+    """Yield how old the prices are, how to refresh them, and how they may change."""
     market = found.filtered.market
     rented = priced.offers.where(~priced.is_owned)
     if len(rented):
@@ -512,7 +513,7 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
 def _refreshed(old: Counter[str]) -> Iterator[Told]:
     if not old:
         return
-    # Only where a price is old: the sources take time to load.
+    # Only if a price is old: the sources take time to load.
     from gpubench.offers.sources import refreshed_providers
 
     read = sorted(refreshed_providers() & old.keys())
@@ -529,7 +530,7 @@ def _refreshed(old: Counter[str]) -> Iterator[Told]:
 
 
 def _on_figures(found: Eligible) -> Iterator[Told]:
-    """Yield how the figures of several workloads, of several GPUs, of hosts and of predictions came about."""
+    """Yield the origin of the figures of several workloads, of several GPUs, of hosts and of predictions."""
     request, pool = found.request, found.pool
     if request.mix:
         yield tell("mixture")
@@ -556,7 +557,7 @@ def _on_sharing(pool: Candidates) -> Iterator[Told]:
 
 
 def _on_estimates(pool: Candidates) -> Iterator[Told]:
-    """Yield which figures a host set, which form factors are open, and what predictions start from."""
+    """Yield which figures a host limits, which form factors are open, and where predictions start."""
     ranked = set(pool.offers.gpu_key.present)
     behind: dict[str, list[str]] = {}
     for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True):
@@ -571,7 +572,7 @@ def _on_estimates(pool: Candidates) -> Iterator[Told]:
 
 
 def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[Told]:
-    """Yield where the recipe depends on how many GPUs share the job."""
+    """Yield whether the recipe depends on the number of GPUs in the job."""
     if request.checkpointing is not None or not request.one_job_over_all_gpus or not len(pool.offers):
         return
     most = max(pool.offers.gpu_count.present)

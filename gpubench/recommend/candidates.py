@@ -31,24 +31,25 @@ from gpubench.stats import Z90
 from gpubench.units import plural
 
 QUOTED = "own"
-"""The source of what the buyer has, or was quoted; other sources are those of the dated prices of cards."""
+"""The source of prices that the buyer paid or was quoted; other sources are those of the dated card
+prices."""
 IMAGENET_IMAGES = 1_281_167
 """Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""
 IMAGENET_EPOCHS = 90
 """Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
 FINE_TUNING_TOKENS = 10_000_000
 REFERENCE_HOURS = 24.0
-"""Hours of the reference GPU, where a workload has no job that everybody knows."""
+"""Hours of the reference GPU, for a workload without a well-known job."""
 IMAGES_PER_VCPU_S = 150.0
 """Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
-decoding not counted. That verb measures a host of one's own."""
+decoding not counted. That verb measures your own host."""
 FEED_FACTOR = 2.0
-"""By how much a host may prepare more or less than that, either way, in nine of ten cases: assumed too."""
+"""The factor by which a host may prepare more or less than that, in nine of ten cases; assumed too."""
 LINK_SIGMA = 0.3
 """Standard deviation of the logarithm of the link between the GPUs of a private host, assumed: no list says
-how many lanes each card of such a machine has, and no reading of eight of them stands behind the model."""
+how many lanes each card has, and the model rests on no reading of eight such cards."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
-"""Standard deviation of the logarithm of what a vCPU prepares."""
+"""Standard deviation of the logarithm of the images that a vCPU prepares."""
 
 
 class UsualJob(msgspec.Struct, frozen=True):
@@ -60,12 +61,12 @@ class UsualJob(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much is to be done.
+    """The amount of work.
 
     Attributes:
         samples: At the likely speeds.
-        drawn: (D,) where it is given in hours of a reference GPU: what that GPU does in
-            them in each draw. None where it is a number of samples, which is certain.
+        drawn: (D,) samples that the reference GPU does in the given hours, in each draw. None if the work is
+            a number of samples, which is certain.
         reference: Row of the reference GPU among the speeds.
     """
 
@@ -76,7 +77,7 @@ class Work:
 
 
 def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
-    """Return the job by which a workload is known; None where there is none."""
+    """Return the job by which a workload is known; None if there is none."""
     if task is not TaskKind.TRAIN:
         return None
     if profile.name == "resnet50":
@@ -87,10 +88,10 @@ def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
 
 
 def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: str) -> Work | None:
-    """Return the work of a ranking; None if ``relative``, and where the reference GPU has no figure.
+    """Return the work of a ranking; None if ``relative``, or if the reference GPU has no figure.
 
     Args:
-        request: Holds the job, where one was asked for.
+        request: Holds the job, if one was asked for.
         speeds: Of each GPU, the reference among them.
         usual: The job by which the workload is known.
         unit: What a sample is, in the plural.
@@ -137,7 +138,7 @@ def _many(samples: float) -> str:
 
 
 def share_of(request: RankRequest, photographs: Collection[str]) -> float:
-    """Return which share of the samples are photographs; 0 where nothing need be prepared.
+    """Return the share of the samples that are photographs; 0 if nothing must be prepared.
 
     Of several workloads at their geometric mean no job is made, so that nothing need be fed.
 
@@ -155,18 +156,18 @@ def share_of(request: RankRequest, photographs: Collection[str]) -> float:
 class Candidates:
     """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance.
 
-    A rate is the lesser of what the GPUs do and ``vcpu_limit``, what the vCPUs feed: infinite where nobody
-    knows. They must keep up with the GPUs while these work, so that of lost work both lose the same share.
+    A rate is the smaller of what the GPUs do and ``vcpu_limit``, what the vCPUs feed (infinite if unknown).
+    The vCPUs only have to keep up while the GPUs work, so lost work costs both the same share.
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances and on
-    private hosts, where work is lost, and part of every rate. ``pace`` is what each GPU of an instance does
-    over one alone: the scaling efficiency, times what the recipe of a job of so many gains. ``spread`` is the
-    standard deviation of the log of the efficiency. ``certain`` is what is left of the log width of a GPU's
-    rate where an offer is the very machine that was measured, else 1. ``price`` is what is expected to be
-    paid for the instance [USD/h], which ``prices`` is the distribution of. ``machine`` is the row of each in
-    ``scalings``: a GPU and how many. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its
-    ratio to the reference GPU counts: what both err by together is not in them. ``work`` is the job, if there
-    is one.
+    private hosts, where work is lost. Every rate includes it. ``pace`` is the rate of each GPU of an instance
+    over that of a single GPU: the scaling efficiency, times the gain of the recipe at that number of GPUs.
+    ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the remaining share of
+    the log width of a GPU's rate if the offer is the very machine that was measured, else 1. ``price`` is the
+    expected price of the instance [USD/h], ``prices`` its distribution. ``machine`` is the row of each in
+    ``scalings``: a GPU and how many. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` if only its
+    ratio to the reference GPU counts: their common error is not in them. ``work`` is the job, if there is
+    one.
     """
 
     offers: Offers
@@ -197,7 +198,7 @@ class Candidates:
 
     @property
     def kind(self) -> Indices:
-        """What each is but for its price: offers of one kind are as fast, and as long in starting."""
+        """The kind of each offer except for its price: one kind has the same speed and start-up."""
         spreads, links = np.unique(self.spread, return_inverse=True)
         kept, losses = np.unique(self.delivered, return_inverse=True)
         alike = 4 * (len(kept) * self.machine + losses) + 2 * (self.certain < 1) + self.is_owned
@@ -209,18 +210,18 @@ class Candidates:
 
     @property
     def watts(self) -> Floats:
-        """Usual power of all GPUs of each instance [W]; infinite where nobody knows."""
+        """Usual power of all GPUs of each instance [W]; infinite if unknown."""
         each = [estimate.power_w.value or math.inf for estimate in self.speeds.estimates]
         return np.array(each)[self.gpu] * self.count
 
     @property
     def gpus_rate(self) -> Floats:
-        """What the GPUs of each do where they are fed."""
+        """The rate of the GPUs of each offer while they are fed."""
         return self.speeds.samples_per_s[self.gpu] * self.count * self.pace * self.delivered
 
     @property
     def feed_limited(self) -> Flags:
-        """Which have vCPUs that feed less than their GPUs do."""
+        """Whether the vCPUs feed less than the GPUs consume."""
         return self.vcpu_limit < self.gpus_rate
 
     def scaling(self, row: int) -> Scaling:
@@ -240,7 +241,7 @@ def candidates_of(
 ) -> Candidates:
     """Lay offers out as columns; each offer's GPU must be among ``speeds``.
 
-    Of the samples ``photograph_share`` must be prepared by the vCPUs of a host.
+    The vCPUs of a host must prepare ``photograph_share`` of the samples.
     """
     row_of = {key: row for row, key in enumerate(speeds.keys)}
     rows = np.array([row_of.get(key, -1) for key in offers.gpu_key.values], dtype=np.int64)
@@ -255,7 +256,7 @@ def candidates_of(
         half_width, Z90 * LINK_SIGMA * _lost_on_unread_links(offers, scalings, machines.codes)
     )
     delivered = delivered_by(request, offers)
-    vcpu_limit = np.full(len(offers), np.inf)  # where no limit is known
+    vcpu_limit = np.full(len(offers), np.inf)  # if no limit is known
     if photograph_share:
         vcpu_limit = delivered * offers.vcpus.figures(
             lambda vcpus: math.inf if vcpus is None else vcpus * IMAGES_PER_VCPU_S / photograph_share
@@ -294,7 +295,7 @@ def candidates_of(
 
 
 def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | None) -> float:
-    """Return the share of the work that is lost to how a machine is paid and to who lets it."""
+    """Return the share of the work lost because of how a machine is paid for and who rents it out."""
     by_spot = request.spot_lost_share if pricing is Pricing.SPOT else 0.0
     return by_spot + (request.host_lost_share if seller == "community" else 0.0)
 
@@ -307,16 +308,16 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
 
 
 def _lost_on_unread_links(offers: Offers, scalings: Sequence[Scaling], machine: Indices) -> Floats:
-    """Return the share of time that GPUs of private hosts talk, where no run has read how fast they do.
+    """Return the share of time spent on exchange by GPUs of private hosts whose link no run has read.
 
-    By so much of its own error a link moves the efficiency: 1 / (1 + talk / work) falls by that share.
+    The link's error moves the efficiency by this share of itself: 1 / (1 + exchange / work).
     """
     talks = [max(0.0, 1 - each.efficiency) if each.basis == MODELED else 0.0 for each in scalings]
     return np.where(offers.kind.equals("marketplace"), np.array(talks)[machine], 0.0)
 
 
 def _certain_here(speeds: Speeds) -> Floats:
-    """Return what is left of the width of each GPU's rate for the card that was measured; 1 without one."""
+    """Return the remaining share of the width of each GPU's rate on the measured card; 1 without one."""
     width = np.log(speeds.high / speeds.low) / 2
     pairs = zip(speeds.keys, speeds.estimates, strict=True)  # what is in no table was never any other
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
@@ -335,7 +336,7 @@ def _rates(
     certain: Floats,
     vcpu_limit: Floats,
 ) -> dict[str, Floats]:
-    """Return rates of instances with the ends of them, and of their ratios to the reference GPU."""
+    """Return rates of instances with their ends, and the ends of their ratios to the reference GPU."""
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
     below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
@@ -352,7 +353,7 @@ def _rates(
 
 
 def _both(*factors: float) -> float:
-    """Return how far two factors that err on their own reach together."""
+    """Return the combined width of two factors with independent errors."""
     return math.exp(math.hypot(*map(math.log, factors)))
 
 
@@ -360,12 +361,12 @@ _RATIO_ENDS = (0.05, 0.95)
 
 
 def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, float, float]:
-    """Return how far ratios to the reference GPU reach; unknown where that has no figure.
+    """Return the widths of ratios to the reference GPU; unknown if it has no figure.
 
     Returns:
-        down, up: Of the speed of each GPU, in the logarithm; unknown is NaN. Against itself the reference GPU
-            is 1, within what two machines of one kind differ by, whatever else is known of it.
-        low, high: The factors by which a certain rate reaches down and up.
+        down, up: Of the speed of each GPU, in the logarithm; unknown is NaN. The reference GPU is 1 relative
+            to itself, within the difference between two machines of one kind.
+        low, high: The factors by which a certain rate extends down and up.
     """
     row = speeds.row_of_one(reference_gpu)
     if row is None:
@@ -404,9 +405,9 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
 
 
 def startup_factors(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) factors by which starts take more than is assumed: one for each kind of machine.
+    """Return the (N, D) factors by which starts take longer than assumed: one for each kind of machine.
 
-    The logarithm is uniform, so that no start takes forever; nine tenths lie within ``startup_factor``.
+    The logarithm is uniform, so no start takes forever; nine tenths are within ``startup_factor``.
     """
     factors = np.ones((len(rows), request.draws))
     if request.startup_factor == 1:
@@ -421,14 +422,14 @@ def startup_factors(request: RankRequest, pool: Candidates, rows: Indices) -> Fl
 
 
 def farthest_startup(request: RankRequest) -> float:
-    """Return the factor that no draw of a start is beyond, either way."""
+    """Return the largest factor of any draw of a start, either way."""
     return math.pow(request.startup_factor, 1 / _DRAWN_SHARE)
 
 
 _DRAWN_SHARE = 0.9
-"""Of the draws of a start that lie within its factor."""
+"""Share of the draws of a start within its factor."""
 
 
 def feed_errors(seed: int, draws: int) -> Floats:
-    """Return (D,) by what factor hosts prepare more than is assumed: one for all of them in each draw."""
+    """Return (D,) the factor by which hosts prepare more than assumed: one for all of them in each draw."""
     return np.exp(FEED_SIGMA * normals(draws, seed, "feeding"))

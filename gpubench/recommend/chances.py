@@ -1,8 +1,8 @@
-"""Which offers can be told apart, and how sure their order is: ranks, ties, chances.
+"""Which offers differ measurably, and how certain their order is: ranks, ties, chances.
 
-All of it is over joint draws. Offers of one GPU share its draw, so between them the price alone decides. Two
-GPUs differ by a draw each, and whatever moves all GPUs together (the error of a common anchor) is in every
-draw and cancels. Overlapping intervals are not the test: they count that common error twice.
+Everything is over joint draws. Offers of one GPU share its draw, so only the price decides between them. Two
+GPUs have a draw each. An error common to all GPUs (of a shared anchor) is in every draw and cancels.
+Overlapping intervals are not the test: they count that common error twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BLOCK = 64
 
 
 def wins_of(scores: Floats) -> Floats:
-    """Return P(best) of each row, (N,): those that are equally the best of a draw share it.
+    """Return P(best) of each row, (N,): rows that are equally best in a draw share it.
 
     Args:
         scores: (N, D) score of row i in joint draw d, larger is better.
@@ -44,11 +44,11 @@ def wins_of(scores: Floats) -> Floats:
 
 
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
-    """Return rank and tie of each row, rows being in order of merit.
+    """Return rank and tie of each row; rows are in order of merit.
 
-    A band starts at its leader and ends at the last row that ties with it, before the first row of
-    another GPU that does not. All rows of a band share its rank; ``tie`` marks those that cannot be told
-    from the leader. A more expensive offer of a GPU already in the band stays in its place, unmarked.
+    A band starts at its leader and ends at the last row that ties with it, before the first row of another
+    GPU that does not. All rows of a band share its rank; ``tie`` marks those that cannot be distinguished
+    from the leader. A more expensive offer of a GPU already in the band keeps its place, unmarked.
 
     Args:
         scores: (N, D), row 0 the best by its point estimate.
@@ -68,7 +68,7 @@ def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
 
 
 def ties_with(scores: Floats, first: int, rows: slice) -> Flags:
-    """Return which rows cannot be told from row ``first``, which stands above them."""
+    """Return which rows cannot be distinguished from row ``first``, which ranks above them."""
     return np.asarray((scores[rows] >= scores[first]).mean(axis=1) >= TAIL)
 
 
@@ -89,28 +89,26 @@ def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
 
 
 IN_DETAIL = 1000
-"""Rows whose ties are worked out; below them each row has a rank of its own."""
+"""Rows whose ties are computed; below them each row has its own rank."""
 
 _FARTHEST = 7.0
-"""Standard deviations from its mean that no draw of a normal error is ever found at."""
+"""Standard deviations from its mean within which every draw of a normal error lies."""
 
 CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
-"""The chances of a row, as they are called there."""
+"""The names of a row's chances in the table."""
 
 _CHANCES = 3
-"""An offer behind three better ones of its own machine is hardly ever the best."""
+"""An offer behind three better ones of the same machine is almost never the best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """One figure a row, in the order of the rows.
+    """One figure per row, in the order of the rows.
 
     Attributes:
         p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost and hours together, and by
-            its time, whatever the rows are in order of.
-
-    Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
-    its own machine.
+            its time, whatever the order of the rows. A chance that is not computed is NaN: that of a row
+            below the detailed ones that might lead, behind three of the same machine.
     """
 
     ranks: list[int]
@@ -124,8 +122,8 @@ class Chances:
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` has them as ``objective.order`` does.
 
-    Rank and tie are at the prices expected: they part what a measurement could tell apart. No guess beyond
-    the fit shares the rank of a row that the fit covers. The chances count also how far prices may be off.
+    Rank and tie use the expected prices, since a measurement could distinguish the speeds. No guess outside
+    of the fit shares the rank of a row that the fit covers. The chances include the uncertainty of prices.
     """
     detailed = min(len(order), IN_DETAIL)
     able, unable = _able(request, pool, order, detailed)
@@ -168,7 +166,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
 
 
 def costs_over(request: RankRequest, pool: Candidates, least: int, others: Sequence[int]) -> list[Interval]:
-    """Return what rows cost over one of them, with the ends that hold nine tenths of the joint draws."""
+    """Return the costs of rows over those of one of them, with ends that hold nine tenths of the draws."""
     by_cost = msgspec.structs.replace(request, sort="cost")
     rows = np.array([least, *others])
     price = drawn_prices(pool.prices, rows, by_cost.draws, by_cost.seed)
@@ -180,17 +178,17 @@ def costs_over(request: RankRequest, pool: Candidates, least: int, others: Seque
 
 
 def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
-    """Return the positions that are drawn, and which of all are never the best.
+    """Return the positions to draw, and which of all are never the best.
 
-    Drawn are the detailed ones, and of those that may lead in a draw three of each machine. A machine is a
-    GPU, its number, and how it is paid. Of two such the cheaper is the better as listed; of a single GPU and
-    eight the start-up or the billing increment may make either the better.
+    These are the detailed ones, and three of each machine that may lead in a draw. A machine is a GPU, its
+    number, and its pricing. Of two offers of one machine, the cheaper as listed is better; between one GPU
+    and eight, start-up or billing increment may favor either.
     """
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
     kinds = pool.kind[order]
-    by_kind = np.argsort(kinds, kind="stable")  # which leaves rows that are alike in their order
+    by_kind = np.argsort(kinds, kind="stable")  # which keeps equal rows in their order
     begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     few = np.empty(len(by_kind), dtype=bool)
@@ -202,10 +200,10 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
 
 
 def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
-    """Return which positions may be the best of some draw; none else is.
+    """Return which positions may be the best in some draw; no others are.
 
-    What a row is worth in its best draw is held against what others are in their worst: the ends of its
-    GPU's draws, and ``_FARTHEST`` of what is drawn for each row.
+    A row's best draw is compared with the worst draws of others: the ends of its GPU's draws, and
+    ``_FARTHEST`` for what is drawn per row.
     """
     speeds, price = pool.speeds, pool.price[order]
     slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))
@@ -213,7 +211,7 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     feed_error = np.exp(_FARTHEST * FEED_SIGMA)
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
-    less = more = 1.0  # the ends of what drawn work makes of a rate: see ``objective.drawn_job_rates``
+    less = more = 1.0  # the ends of a rate with drawn work: see ``objective.drawn_job_rates``
     work = pool.work
     if work is not None and work.drawn is not None:
         ratios = work.samples / work.drawn

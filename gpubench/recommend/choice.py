@@ -1,4 +1,4 @@
-"""Choices: a row with all that must be known before it is paid for, and which rows the answers are."""
+"""Choices: a row with everything to know before paying for it, and which rows are the answers."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from gpubench.recommend.owning import Ownership
 from gpubench.recommend.rows import best_places, owned, rows_of
 
 QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
-"""Clouds whose new accounts have a quota of no GPU, by their documentation of quotas and service limits; of
-the others it is not known."""
+"""Clouds whose new accounts have a quota of zero GPUs, according to their documentation of quotas and service
+limits; for others it is unknown."""
 
 MOST_NAMED = 4
-"""GPUs that were named by the buyer and have a line each; of more a table is the answer."""
+"""GPUs named by the buyer that get a line each; for more there is the table."""
 
 MOST_ELSEWHERE = 2
 """Other providers named beside the best offer of a GPU."""
 
 
 def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
-    """Return a row with all else that is known of its offer.
+    """Return a row with everything else known about its offer.
 
     Args:
-        found: What can do the job.
-        row: One of its rows, or one that stands beside the ranking.
-        among: Where else the same GPU is.
+        found: The offers that can do the job.
+        row: One of its rows, or one shown beside the ranking.
+        among: Other places of the same GPU.
     """
     offer, filtered, market = row.offer, found.filtered, found.filtered.market
     machine = filtered.machines.get(offer)
@@ -78,9 +78,9 @@ _OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
 
 
 def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
-    """Return the probability that an offer of this GPU is the best: of several, at most one is.
+    """Return the probability that an offer of this GPU is the best: at most one of several is.
 
-    Of hardware to own all such count, else all to rent.
+    For owned hardware all owned offers count, else all rentals.
     """
     same = found.by_gpu[offer.gpu_key]
     alike = same[found.is_owned[same] == (offer.pricing is Pricing.OWNED)]
@@ -88,7 +88,7 @@ def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
 
 
 def _photographs_per_s(found: Eligible, row: Row) -> float | None:
-    """Return how many its GPUs take at work, before any work is lost; None of other data."""
+    """Return how many photographs its GPUs consume, before any work is lost; None for other data."""
     if not found.finder.photograph_share:
         return None
     lost = lost_share(found.request, row.offer.pricing, row.offer.seller)
@@ -113,9 +113,9 @@ def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhe
 
 
 def cheapest_of_a_cloud(found: Eligible) -> int | None:
-    """Return the place of the least in dollars that a cloud sells, guesses beyond the fit after all others.
+    """Return the place of a cloud's cheapest offer, with guesses outside of the fit after all others.
 
-    None where the cheapest of all is of a cloud, or no cloud sells any.
+    None if the cheapest of all is a cloud's, or no cloud sells any.
     """
     by_cost = msgspec.structs.replace(found.request, sort="cost")
     first = objective.first(by_cost, found.pool)
@@ -126,14 +126,14 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 
 
 def places_of_answers(found: Eligible) -> set[int]:
-    """Return the places of the answers, of the best of each GPU, and of what the buyer has."""
+    """Return the places of the answers, of the best of each GPU, and of the buyer's machines."""
     cloud = cheapest_of_a_cloud(found)
     beside = {*owned(found).tolist(), *places_of_named(found), *([] if cloud is None else [cloud])}
     return {*best_places(found), *found.answers.values(), *beside}
 
 
 def named_gpus(found: Eligible) -> dict[str, int | None]:
-    """Return the place of the least in dollars of each GPU that was named, where a few were; None of none."""
+    """Return the cheapest place of each GPU that was named, if only a few were; None if none was."""
     names = found.request.gpus
     if not 1 < len(names) <= MOST_NAMED:
         return {}
@@ -154,7 +154,7 @@ def places_of_named(found: Eligible) -> list[int]:
 
 
 def best_to_own(found: Eligible) -> Choice | None:
-    """Return the best hardware to buy, ranked or not; None where none meets what was asked."""
+    """Return the best hardware to buy, ranked or not; None if nothing meets the question."""
     if found.is_owned.any():
         (row,) = rows_of(found, [int(np.argmax(found.is_owned))])
         return choice_of(found, row, found)
@@ -166,11 +166,11 @@ def best_to_own(found: Eligible) -> Choice | None:
 
 
 def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
-    """Return the least in dollars to rent on demand, beside purchases; None where there is none.
+    """Return the cheapest rental on demand, for comparison with purchases; None if there is none.
 
     Args:
-        found: What can do the job.
-        priced: The same offers, and all rent that owned hardware is held against.
+        found: The offers that can do the job.
+        priced: The same offers, and all rentals to compare owned hardware with.
     """
     by_the_hour = priced.offers.where(priced.offers.pricing.equals(Pricing.ON_DEMAND))
     pool = found.finder.within_limits(by_the_hour)[0]
@@ -182,7 +182,7 @@ def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
 
 
 def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
-    """Return other offers of which only the first is looked at; the others are where else it is to be had."""
+    """Return other offers, best first; only the first is shown, the others tell where else to get it."""
     return replace(found, pool=pool, order=order, chances=chances_of(found.request, pool, order[:1]))
 
 
@@ -192,7 +192,7 @@ def _first_row(found: Eligible) -> Row:
 
 
 def likely_use(choice: Choice | None, machines: Mapping[Offer, Ownership]) -> float | None:
-    """Return the share of hours at work that an hour of hardware to own is priced at; None of all else."""
+    """Return the share of hours at work that prices an hour of owned hardware; None for all else."""
     if choice is None:
         return None
     machine = machines.get(choice.offer)
@@ -216,5 +216,5 @@ def best_to_rent_and_to_own(rows: Iterable[Row]) -> list[Row]:
 
 
 def beside(row: Row) -> Row:
-    """Return a row that stands beside the ranking: without rank and chances, which are of other rows."""
+    """Return a row shown beside the ranking, without rank and chances, which belong to other rows."""
     return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(CHANCES))

@@ -1,4 +1,4 @@
-"""What a question may contradict itself in, in one line each: before anything is read or ranked."""
+"""Contradictions in a question, each in one line: checked before anything is read or ranked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARES_TOLERANCE = 0.011
 
 
 def check(request: RankRequest) -> RankRequest:
-    """Return the request, or say in one line what is wrong with it.
+    """Return the request, or raise one line that says what is wrong with it.
 
     Raises:
         MisuseError: If a figure is outside of its limits, a choice is unknown, or two options contradict.
@@ -37,10 +37,10 @@ def check(request: RankRequest) -> RankRequest:
 
 
 def _at_its_task(request: RankRequest) -> RankRequest:
-    """Return the request, of inference where what is asked for is never trained.
+    """Return the request, with inference as the task if the workload is never trained.
 
     Raises:
-        MisuseError: If training was asked for by name there.
+        MisuseError: If training was asked for explicitly.
     """
     known = [known_profile(name) for name in request.workload_names]
     if any(each is None or each.task_for("train") is TaskKind.TRAIN for each in known):
@@ -51,7 +51,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield what may be wrong with the task, the first thing first: whether it is, and in which words."""
+    """Yield possible errors of the task, the first one first: whether it applies, and its text."""
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     yield late and not infers, "--max-latency-ms is for inference: add --task infer"
     yield (
@@ -65,7 +65,7 @@ def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield the same of ranges and shares, and of rent and purchase."""
+    """Yield the same for ranges and shares, and for rent and purchase."""
     for field, most in (("utilization", 1.0), ("resale", 1.0), ("tariff", 10.0)):
         low, likely, high = getattr(asked, field)
         yield (
@@ -86,7 +86,7 @@ def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield the same of the job, and of how many there are a month."""
+    """Yield the same for the job, and for the number of jobs a month."""
     yield (
         asked.sort == "joules" and len(asked.workload_names) != 1,
         "--sort joules is of the samples of one workload: name one",
@@ -126,7 +126,7 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _of_the_mix(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield the same of the mix of workloads, where there is one."""
+    """Yield the same for the mix of workloads, if there is one."""
     if asked.mix:
         yield bool(asked.workloads), "the setting mix names its own workloads; leave out the others"
         bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]

@@ -1,6 +1,6 @@
 """Time and money: pure formulas over numbers or arrays. Hours and US dollars; each has a worked example.
 
-What to expect of a price, and how far it may be off, is known in ``prices``; here it is a number.
+``prices`` knows what to expect of a price and its uncertainty; here a price is a number.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def train_hours(samples: float, samples_per_s: Figure) -> Figure:
 def delivered_share(lost_share: Figure) -> Figure:
     """Return the share of its throughput that an instance keeps: 1 / (1 + lost share).
 
-    Where interruptions make 20 % of the work be done again, 10 h of work take 12 h: 1 / 1.2 = 0.833.
+    If interruptions repeat 20 % of the work, 10 h of work take 12 h: 1 / 1.2 = 0.833.
     """
     return 1 / (1 + lost_share)
 
 
 USUAL_HOURS_BETWEEN = 24.0
-"""Between two interruptions of a spot machine, assumed: no source states a rate of today's GPUs [h]."""
+"""Between two interruptions of a spot machine, assumed: no source states a rate for today's GPUs [h]."""
 CHECKPOINT_HOURS, RESTART_HOURS = 1 / 60, 5 / 60
 """To write a checkpoint, and from an interruption to the same step on another machine, assumed."""
 
@@ -59,7 +59,7 @@ HOST_HOURS_BETWEEN = 168.0
 
 
 def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
-    """Return the time between checkpoints that loses least: sqrt(2 x write / rate).
+    """Return the time between checkpoints that loses the least: sqrt(2 x write / rate).
 
     With one interruption in 24 h and a minute to write: sqrt(2 / 60 x 24) = 0.894 h, 54 minutes.
     Source: Young 1974, doi 10.1145/361147.361115; Daly 2006, doi 10.1016/j.future.2004.11.016.
@@ -68,7 +68,7 @@ def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
 
 
 def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = RESTART_HOURS) -> float:
-    """Return the share of work that interruptions cost: written, done again, and waited for.
+    """Return the share of work that interruptions cost: writing, repeating and waiting.
 
     1/60 / 0.894 written, and (0.894 / 2 + 5/60) / 24 done again and waited for: 0.0186 + 0.0221 = 0.0407.
     """
@@ -79,8 +79,8 @@ def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = 
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
     """Return the hours on the bill: rounded up to whole units of the granularity.
 
-    12.25 h billed by the hour are 13 h, billed by the quarter of an hour 12.25 h. What takes any time at all
-    is a unit at least, however far below the slack of the rounding.
+    12.25 h billed by the hour are 13 h, billed by the quarter of an hour 12.25 h. Any time at all is at least
+    one unit, however far below the slack of the rounding.
     """
     units = np.ceil((hours - _ROUNDING) / granularity_hours)
     return np.asarray(np.maximum(units, hours > 0) * granularity_hours)
@@ -98,7 +98,7 @@ def job_cost(
     13 h at 2.00 USD/h, 73 USD of storage a month, 5 USD of egress, 20 % tax:
     (26 + 73 x 13 / 730 + 5) x 1.2 = (26 + 1.3 + 5) x 1.2 = 38.76 USD.
     """
-    usd = billed * usd_per_hour  # of a million draws each further step is felt, and few are asked for
+    usd = billed * usd_per_hour  # each further step is slow with a million draws, and few are needed
     if np.any(storage_usd_per_month):
         usd = usd + storage_usd_per_month * billed / HOURS_PER_MONTH
     if np.any(egress_usd):

@@ -1,4 +1,4 @@
-"""The offers that can do the job, best first: those that the filters leave, that run it, in its limits."""
+"""The offers that pass the filters, run the job and meet its limits, best first."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ from gpubench.units import format_number, format_usd, listing, plain, plural
 
 @dataclass(frozen=True)
 class FilterResult:
-    """What the filters leave, before anything is known of throughput: alike for every workload.
+    """What the filters leave, before throughput is known: the same for every workload.
 
     Attributes:
         every: All offers.
         kept: Offers to rank, paid as asked.
-        possible: The same however they are paid.
+        possible: The same at any pricing.
         for_sale: Hardware to buy that would pass.
         excluded: What was left out, and why.
-        doubted_as_asked: Of that, for a price that nobody corroborates, what is paid as asked.
-        accepted: What ranks although nobody corroborates it: the buyer's own, and what is admitted.
+        doubted_as_asked: The part of these left out for an uncorroborated price, at the pricing asked for.
+        accepted: Offers that rank at an uncorroborated price: the buyer's own, and admitted ones.
         doubts: Why each of these is doubted, in a few words.
         asked: What every provider asks.
-        market: What is expected of prices, and the day that their ages count to.
+        market: The expected prices, and the day that their ages count to.
         owned: What owning means, for the owned ones among the offers.
-        machines: The same, and of what could be bought beside them.
+        machines: The same, and for hardware that could be bought.
     """
 
     every: Offers
@@ -85,7 +85,7 @@ class FilterResult:
     machines: Mapping[Offer, Ownership]
 
     def doubt(self, offer: Offer) -> str | None:
-        """Return why the price of an offer that ranks is doubtful, in a few words; None where it is not."""
+        """Return why the price of an offer that ranks is doubtful, in a few words; None if it is not."""
         age = age_days(offer.price_date, self.market.today)
         is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
         old = f"a price of {dated(offer.price_date, age)}" if is_old else None
@@ -101,14 +101,14 @@ def sift(
     for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
     drift: float = USUAL_DRIFT,
 ) -> FilterResult:
-    """Part offers into those to rank and those that a filter of the request drops.
+    """Split offers into those to rank and those that a filter of the request drops.
 
     Args:
         request: A checked request.
         offers: Every offer known, in any order.
         today: The day that price ages count to.
         owned: What owning means, for the owned ones among the offers.
-        for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
+        for_sale: Hardware that could be bought and is not ranked: the best of it is shown beside the ranking.
         drift: How far list prices move in a year: see ``offers.dates.drift_of``.
 
     Raises:
@@ -148,14 +148,14 @@ def sift(
 
 @dataclass(frozen=True)
 class CandidateFinder:
-    """What is known of the offers that are left: which of them run the job, and how fast.
+    """What is known about the remaining offers: which of them run the job, and how fast.
 
     Attributes:
         request: What was asked; where no job can be assumed, of relative units.
         speeds: Of one GPU of each kind.
-        without_room: Whether each of several GPUs holds its share of one job; None where none is shared.
+        without_room: Whether each of several GPUs holds its share of one job; None if none is shared.
         work: The job; None in relative units.
-        scalings: How machines scale that were asked about.
+        scalings: The scaling of the machines looked up so far.
     """
 
     request: RankRequest
@@ -179,7 +179,7 @@ class CandidateFinder:
         return share_of(self.request, self.evidence.photographs)
 
     def runnable(self, offers: Offers) -> tuple[Offers, list[Exclusion]]:
-        """Part offers into those that can run the job and those that cannot, or may not."""
+        """Split offers into those that can run the job and those that cannot, or may not."""
         machines = kinds_of(offers.gpu_key, offers.gpu_count)
         why = [self._why_not(*machine) for machine in machines.values]
         runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
@@ -189,7 +189,7 @@ class CandidateFinder:
         return offers.where(runs), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
-        """Return why so many of a GPU cannot run the job, or may not; None where they do."""
+        """Return why this many of a GPU cannot run the job, or may not; None if they can."""
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
@@ -225,7 +225,7 @@ class CandidateFinder:
         )
 
     def within_limits(self, offers: Offers) -> tuple[Candidates, list[Exclusion]]:
-        """Return the offers that meet the limits of the job, as columns, and why others do not."""
+        """Return the offers that meet the limits of the job, as columns, and why the others do not."""
         pool = self.pool_of(offers)
         missed = misses(self.request, pool)
         if not missed:
@@ -240,7 +240,7 @@ class Eligible:
     """Offers that can do the job, in order. A place is a position in that order: the best offer is at 0.
 
     Attributes:
-        finder: What is known of these offers, and of others.
+        finder: Knowledge of these offers and others.
         order: The rows of the pool, best first.
         excluded: What was left out, and why.
     """
@@ -257,7 +257,7 @@ class Eligible:
 
     @property
     def request(self) -> RankRequest:
-        """What was asked; where no job can be assumed, of relative units."""
+        """The request, in relative units if no job can be assumed."""
         return self.finder.request
 
     @property
@@ -292,7 +292,7 @@ class Eligible:
 
     @cached_property
     def time_and_cost(self) -> tuple[Floats, Floats]:
-        """The time and the cost of the work by place: of the job, or of one sample without a job."""
+        """The time and the cost by place: for the job, or for one sample if there is no job."""
         return objective.time_and_cost(self.request, self.pool, self.order)
 
 
@@ -314,7 +314,7 @@ def eligible(
     Args:
         request: A checked request.
         filtered: What the same request leaves.
-        evidence_for: GPU keys to what is known of them.
+        evidence_for: Maps GPU keys to their evidence.
         drawer: Joint draws of estimates; None is ``predict.answers.draw``.
 
     Raises:
@@ -343,7 +343,7 @@ def runnable_of(
     evidence_for: Callable[[Sequence[str]], Evidence],
     drawer: Drawer | None = None,
 ) -> tuple[CandidateFinder, Offers, list[Exclusion]]:
-    """Return what is known of the offers, which of them can do the work, and what is left out so far.
+    """Return the evidence for the offers, which of them can do the work, and what is left out so far.
 
     Args as ``eligible``.
 
@@ -366,7 +366,7 @@ def runnable_of(
 
 
 def unit_of(speeds: Speeds) -> str:
-    """Return what a sample is, in the plural; of several workloads it is just "samples"."""
+    """Return the plural of a sample's unit; for several workloads just "samples"."""
     units = {part.case.sample_unit for part in speeds.parts[0]}
     unit = units.pop() if len(units) == 1 and len(speeds.parts[0]) == 1 else "sample"
     return plural(unit)
@@ -401,13 +401,13 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 
 
 def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
-    """Return the rows that may miss the deadline or the budget, each with its figures, the nearest last.
+    """Return the rows that may miss the deadline or the budget, with their figures, the nearest last.
 
-    A limit is held against the unfavorable end of the interval: a promise, not a hope. A row without an
+    A limit is compared with the unfavorable end of the interval: a promise, not a hope. A row without an
     interval is judged by its estimate.
 
     Raises:
-        MisuseError: If there is no job, as where the reference GPU has no figure.
+        MisuseError: If there is no job, for example because the reference GPU has no figure.
     """
     if request.deadline_hours is None and request.budget_usd is None:
         return {}
@@ -442,7 +442,7 @@ def _likely_and_worst(
 
 
 def _relaxed(request: RankRequest, pool: Candidates) -> str:
-    """Say which limit would have to be which for an offer to meet it, the other one kept where any can."""
+    """Say how far a limit must be relaxed for an offer to meet it, keeping the other limit if possible."""
     (_, slow_hours), (_, dear_usd) = _likely_and_worst(request, pool)
     limits = (
         (

@@ -1,6 +1,6 @@
 """The evidence behind a ranking: what was measured, what is predicted, at which batch.
 
-Devices that only the user's own runs know are among it: this CPU, a Mac, a card that is in no table.
+It includes devices known only from the user's runs: this CPU, a Mac, a card that is in no table.
 """
 
 from __future__ import annotations
@@ -54,39 +54,39 @@ from gpubench.spread import ANOTHER_CARD
 from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
-"""GPUs over which a job is shared out at most: those of the largest machine that most clouds have."""
+"""Most GPUs that share a job: those of the largest machine of most clouds."""
 LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MS_PER_S = 1000.0
 
 
 class Runs(NamedTuple):
-    """What was measured: by this user, and what the package ships."""
+    """Measurements: the user's, and those that the package ships."""
 
     own: tuple[Run, ...]
     reference: tuple[Run, ...]
 
     @property
     def every(self) -> tuple[Run, ...]:
-        """All of them, the user's own last."""
+        """All of them, the user's last."""
         return (*self.reference, *self.own)
 
 
 Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
-"""(workload, GPU, how many, estimate of one) to why they have no room for one job; None where they do."""
+"""Maps (workload, GPU, number, estimate of one) to why they have no room for one job; None if they have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known: an answer for each workload and GPU, and how several GPUs work at once.
+    """The evidence: an answer for each workload and GPU, and how several GPUs work together.
 
     Attributes:
         without_room: Whether each of several GPUs holds its share of one job, which takes more there than on
-            one alone; None where nobody looked.
+            one alone; None if nobody looked.
         scaler: How well they share one job.
-        independent: How well a job on each goes on beside the others; None where no run tells.
+        independent: The efficiency of a separate job on each; None if no run has it.
         photographs: The workloads that train on decoded photographs, which a host must prepare.
-        usual_job: The job by which the workload is known, where it is one.
-        host: What the job takes of the host around the GPUs.
+        usual_job: The well-known job, if there is only one workload.
+        host: What the job needs from the host.
     """
 
     answers: Mapping[str, Answers]
@@ -101,7 +101,7 @@ class Evidence:
 def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
     """Return by workload and GPU how fast it runs: measured by the user, shipped, or predicted.
 
-    Devices that the user measured and no table knows (this CPU, a Mac) are among the answers too.
+    The answers include devices that the user measured and no table knows (this CPU, a Mac).
     """
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
     profiles = profiles_of(request.workload_names, asked_recipe(request), precisions=[request.precision])
@@ -125,7 +125,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 def _sharers(
     request: RankRequest, questions: Mapping[str, Question], specs: Sequence[GpuSpec], runs: Runs
 ) -> tuple[Scaler, Refuser]:
-    """Return how well so many GPUs share one job, and why they have no room for it where they have none."""
+    """Return how well this many GPUs share one job, and why they have no room for it if they have none."""
 
     @cache
     def seen(name: str) -> Seen:
@@ -138,7 +138,7 @@ def _sharers(
         return question, _answers(request, question, specs, runs)
 
     def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> OneOf:
-        """Ask again where a job of so many GPUs has another recipe than one alone."""
+        """Ask again if a job of this many GPUs has another recipe than one GPU alone."""
         rule = questions[name].profile.checkpointing_from
         fewest = max((n for n, _ in rule if n <= gpu_count), default=1)
         if fewest == 1:
@@ -166,7 +166,7 @@ def _sharers(
 
 
 def _side_by_side(runs: Runs) -> Scaler | None:
-    """Return how well a job on each of several GPUs goes on beside the others; None where no run tells."""
+    """Return the efficiency of a separate job on each of several GPUs; None if no run has it."""
     mode = ParallelMode.INDEPENDENT
     at_once = [r for r in runs.every if any(m.case.parallel_mode is mode for m in r.measurements)]
 
@@ -180,8 +180,8 @@ def _side_by_side(runs: Runs) -> Scaler | None:
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
     """Answer for the GPUs of the table, then for whatever else the user measured.
 
-    A card that cannot be predicted (Kepler), or only widely (AMD), counts as measured where its own run has
-    this batch, at whatever kind of AMP.
+    A card that cannot be predicted (Kepler), or only widely (AMD), counts as measured if its own run has this
+    batch, in either kind of AMP.
     """
     answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
     known = {
@@ -191,7 +191,9 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
         and (answer.basis != "predicted" or load_specs()[key].vendor == FITTED_VENDOR)
     }
     own = runs.own
-    if request.batch_size == "max":  # no card may stand at its main batch among cards at their largest
+    if (
+        request.batch_size == "max"
+    ):  # a table never mixes cards at their main batch with cards at their largest
         own = tuple(
             run
             if device_key(run) == CPU_KEY
@@ -243,7 +245,7 @@ def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec],
 def _within_latency(
     limit_s: float, request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs
 ) -> Answers:
-    """Answer for each GPU at the batch with most throughput whose step, if slow, still meets the limit."""
+    """Answer for each GPU at the batch with the most throughput that surely meets the latency limit."""
     batches = (question.batch,) if isinstance(request.batch_size, int) else LATENCY_BATCHES
     best: dict[str, Estimate | Refusal] = {}
     for batch_size in batches:
@@ -262,7 +264,7 @@ def _within_latency(
 
 
 def _why_late(answer: Estimate, limit_s: float) -> str | None:
-    """Say why an answer may take longer than the limit, or that nobody knows; None where it keeps to it."""
+    """Say why an answer may exceed the latency limit, or that this is unknown; None if it meets the limit."""
     batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
     if slow_s is None:
         return f"the time of a token of each of {batch_size} is not known: its measurement has none"
@@ -273,9 +275,9 @@ def _why_late(answer: Estimate, limit_s: float) -> str | None:
 
 
 def slow_latency_s(answer: Estimate) -> float | None:
-    """Return the time of one step at the slow end [s]; of a generation of a token after the first.
+    """Return the time of one step at the slow end [s]; for a generation that of a token after the first.
 
-    None where that of a token is not known.
+    None if that of a token is not known.
     """
     if answer.case.new_tokens:
         times = generation_times(answer)
@@ -294,10 +296,10 @@ def device_key(run: Run) -> str | None:
 def measured_by_the_user(
     question: Question, runs: Iterable[Run], known: Collection[str]
 ) -> dict[str, Estimate]:
-    """Return what the user measured on devices that nothing else answers for, by key.
+    """Return the user's measurements on devices without another answer, by key.
 
-    The case is the question's where it was measured; else what comes nearest: another execution (a CPU has
-    no graphs), then another batch. It stands in the estimate, so a reader sees the difference.
+    The case is the question's if it was measured, else the nearest one: another execution (a CPU has no
+    graphs), then another batch. The estimate names it, so the reader sees the difference.
 
     Args:
         question: Workload, precision, execution, task and batch.
@@ -319,7 +321,7 @@ def measured_by_the_user(
 
 
 def _distance(question: Question, case: Case) -> int | None:
-    """Return how far a case is from the question; None where it answers another one."""
+    """Return how far a case is from the question; None if it answers another one."""
     same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
         question.profile.name,
         question.profile.version,
@@ -336,11 +338,11 @@ def _distance(question: Question, case: Case) -> int | None:
 
 
 def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
-    """Return what was measured as an answer; a figure of a CPU means little without its threads."""
+    """Return a measurement as an answer; a CPU's figure means little without its threads."""
     assert measurement.samples_per_s is not None  # usable rows have a figure
     threads = measurement.cpu_threads or run.environment.cpu_threads
     on = f" with {count(threads, 'thread')}" if key == CPU_KEY and threads else ""
-    rate = measurement.interval  # of this device alone, unless others of its kind are for rent
+    rate = measurement.interval  # for this device only, unless others of its kind are for rent
     rate = rate.times(ANOTHER_CARD) if key in load_specs() else rate
     return Estimate(
         case=measurement.case,

@@ -1,4 +1,4 @@
-"""The factors that buyers compare GPUs by: one flat record of each GPU, and the filters on them."""
+"""The factors by which buyers compare GPUs: one flat record for each GPU, and the filters on them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ LINES = {
     "radeon": ("Radeon",),
     "instinct": ("Instinct",),
 }
-"""What buyers call a product line, and the lines of the table that it means."""
+"""The names that buyers use for product lines, and the lines of the table that each means."""
 
 _MODULES = ("SXM", "OAM", "superchip", "system on chip", "module")
 _PASSIVE_LINES = frozenset({"Tesla", "Data Center", "Instinct"})
 
 
 def lines_meant(word: str) -> tuple[str, ...]:
-    """Return the lines of the table that a word means, itself where it is one of them."""
+    """Return the lines of the table that a word means; a line's own name means itself."""
     return LINES.get(normalize(word), (word,))
 
 
@@ -59,7 +59,7 @@ def fp64_share(spec: GpuSpec) -> float | None:
 
 
 def has_fast_fp64(spec: GpuSpec) -> bool:
-    """Return whether FP64 counts as fast; where it is not known it does not."""
+    """Return whether FP64 counts as fast; if the rate is unknown it does not."""
     return (fp64_share(spec) or 0) >= FAST_FP64
 
 
@@ -69,7 +69,10 @@ def link_of(spec: GpuSpec) -> str | None:
 
 
 def cooling_of(spec: GpuSpec) -> str | None:
-    """Return active (a fan), passive (the server's air), liquid or module; else what the line usually has."""
+    """Return active (a fan), passive (the server's air), liquid or module.
+
+    Else the usual cooling of the line.
+    """
     if spec.cooling is not None:
         return spec.cooling
     if spec.form_factor is None:
@@ -96,12 +99,12 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
 
 
 def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return a GPU's factors as they stand beside its row; unknown is None."""
+    """Return a GPU's factors for its row; unknown is None."""
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
 class _Limit(NamedTuple):
-    """What a GPU must be: where its data sheet says it, which values do, and in words why others do not."""
+    """A condition on a GPU: its field of the data sheet, the values that pass, and the words for others."""
 
     option: str
     is_asked: bool
@@ -114,7 +117,7 @@ class _Limit(NamedTuple):
 def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     """Yield the option and the test of each factor that the request restricts.
 
-    What is not known of a GPU fails a filter on it, and the reason says so.
+    An unknown value fails a filter on it, and the reason says so.
 
     Raises:
         MisuseError: If a line, architecture or memory type is named that the table does not know.
@@ -184,7 +187,7 @@ def _reason_of(limit: _Limit) -> Reason:
 
 
 def _known(field: str, wanted: Sequence[str], more: Iterable[str]) -> frozenset[str]:
-    """Return the names that are wanted as they are compared; one that no GPU has is a mistake."""
+    """Return the wanted names in the form in which they are compared; a name that no GPU has is a mistake."""
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = frozenset(map(normalize, wanted))
     for name in sorted(chosen - set(map(normalize, known))):

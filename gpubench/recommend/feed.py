@@ -1,4 +1,4 @@
-"""Whether this host can feed a GPU with augmented images: what is prepared, against what is consumed."""
+"""Whether this host can feed a GPU with augmented images: prepared rate against consumed rate."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpubench.specs import require_spec
 from gpubench.units import format_number, format_percent
 
 CONSUMERS = ("vgg16", "resnet50")
-"""One bound by arithmetic, one that takes images several times as fast."""
+"""One workload bound by arithmetic, and one that consumes images several times as fast."""
 EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
-"""GPUs to answer for where there is none here and none is named."""
+"""GPUs to answer for if none is here and none is named."""
 
 
 class Consumption(ImageRate, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cpu_share: Prepared over consumed; below 1 the GPU waits.
         workers_needed: Worker processes that would keep up, each at the rate of one here.
-        certain: Whether both ends of every interval say the same of ``fed``.
+        certain: Whether both ends of every interval agree on ``fed``.
     """
 
     consumption: Consumption
@@ -50,7 +50,7 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What this host prepares, and one answer for each model on each GPU."""
+    """The rate that this host prepares, and one answer for each model on each GPU."""
 
     remark: str | None
     prepared: PreparationRate
@@ -75,9 +75,9 @@ def feed(request: FeedRequest) -> FeedReport:
 
 
 def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
-    """Compare one consumption with what was timed.
+    """Compare one consumption with the timed rate.
 
-    Decoding is not in what was timed, nor is the link to the GPU: "it can feed it" is the best case.
+    The timed rate includes neither decoding nor the link to the GPU: "it can feed it" is the best case.
     """
     taken, given = consumption.images_per_s, prepared.images_per_s
     share = given / taken

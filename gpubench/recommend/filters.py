@@ -1,6 +1,6 @@
-"""What a buyer rules out: each filter is an option, a test, and a reason in words.
+"""The buyer's filters: each is an option, a test, and a reason in words.
 
-What a filter drops is listed, never lost: an empty answer says which option removed how many.
+Dropped offers are listed, never lost: an empty answer says which option removed how many.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with -
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One restriction: ``reason`` returns why an offer falls to it, or None where the offer stays.
+    """One restriction: ``reason`` returns why an offer falls to it, or None if the offer stays.
 
-    One that is of ``owned`` hardware is not asked of anything else. One that looks at nothing but some
-    ``fields`` of an offer is asked once for each of their kinds: of 100,000 offers some hundred differ. One
-    with ``suspects`` is asked of those alone.
+    A filter for ``owned`` hardware applies to nothing else. A filter that looks only at some ``fields`` runs
+    once per distinct value: some hundred differ among 100,000 offers. A filter with ``suspects`` applies only
+    to those.
     """
 
     option: str
@@ -66,7 +66,7 @@ class Filter:
 
 
 class Exclusion(NamedTuple):
-    """An offer that fell, by its place ``at`` among others, to which option, and why."""
+    """A dropped offer: its place ``at`` among others, the option that dropped it, and why."""
 
     among: Offers
     at: int
@@ -80,7 +80,7 @@ class Exclusion(NamedTuple):
 
 
 class Doubted(NamedTuple):
-    """What prices that nobody bears out come to: ``accepted``, own or admitted, are kept all the same."""
+    """The result of the check for uncorroborated prices: ``accepted``, own or admitted, are kept anyway."""
 
     kept: Offers
     excluded: list[Exclusion]
@@ -88,7 +88,7 @@ class Doubted(NamedTuple):
 
 
 def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, list[Exclusion]]:
-    """Part offers into those that every filter keeps and those that fell, each to its first filter."""
+    """Split offers into those that every filter keeps and the dropped ones, each with its first filter."""
     every = Offers.of(offers)
     excluded: dict[int, Exclusion] = {}
     for each in filters:
@@ -101,7 +101,7 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
 
 
 def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
-    """Yield why offers fall to a filter; of many alike in its fields one is asked."""
+    """Yield why a filter drops offers; it runs once for offers alike in its fields."""
 
     def reason(at: int) -> str | None:
         return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
@@ -122,7 +122,7 @@ def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
 
 
 def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
-    """Return exclusions as they are recorded."""
+    """Return exclusions in their recorded form."""
     found: list[ExcludedOffer] = []
     for _, of_one_table in groupby(exclusions, key=lambda each: id(each.among)):
         of_one = list(of_one_table)
@@ -142,7 +142,7 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
 
 
 MOST_RULES = 4
-"""Options named that left nothing; the rest removed fewer."""
+"""Most options named that left nothing; the rest removed fewer."""
 
 
 class NothingLeftError(MisuseError):
@@ -153,8 +153,8 @@ def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
     """Return the error of an empty answer: which option removed how many, and what would fix it.
 
     Args:
-        total: Offers there were.
-        excluded: All of them, those that fell last at the end.
+        total: Number of offers.
+        excluded: All of them, the last dropped at the end.
     """
     if not total:
         return NothingLeftError(
@@ -184,7 +184,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
 
 
 def nearest_of(excluded: Sequence[Exclusion]) -> str:
-    """Say which offer comes nearest to a limit, the last of them, and by what it misses it."""
+    """Say which offer comes nearest to a limit, and by how much it misses."""
     return f"the nearest, {_with_reason(excluded[-1])}"
 
 
@@ -193,14 +193,14 @@ def _with_reason(exclusion: Exclusion) -> str:
 
 
 def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:
-    """Part offers into those whose prices count and those that are likely a mistake.
+    """Split offers into those whose prices count and those that are likely a mistake.
 
-    It comes after all others that a buyer chose.
+    This runs after all filters that a buyer chose.
 
     Args:
-        request: Whether such prices are wanted.
+        request: Whether such prices are allowed.
         asked: What every provider asks.
-        offers: What is left.
+        offers: The offers that are left.
     """
     doubted = asked.doubted(offers)
     if request.accept_outliers:
@@ -215,7 +215,7 @@ def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) 
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
-    """Return which of the GPUs that offers have are meant by names.
+    """Return which GPUs of the offers are meant by names.
 
     >>> sorted(match_gpus(["h100"], ["nvidia-h100-sxm-80gb", "nvidia-h100-nvl-94gb", "nvidia-l4-24gb"]))
     ['nvidia-h100-nvl-94gb', 'nvidia-h100-sxm-80gb']
@@ -250,7 +250,7 @@ def meant_by(name: str, keys: Collection[str]) -> set[str]:
 
     Args:
         name: As a person writes it.
-        keys: GPUs of offers, which may stand in no table of ours.
+        keys: GPUs of offers, possibly missing from our tables.
 
     Raises:
         MisuseError: If it means no GPU, with the nearest known.
@@ -273,7 +273,7 @@ _IN_LAPTOPS = {"laptop", "mobile", "notebook"}
 
 
 def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
-    """Name the GPU that ranks whose memory bandwidth comes nearest, which much of training goes by."""
+    """Name the ranked GPU with the nearest memory bandwidth, which determines much of training speed."""
     bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
     specs = (load_specs().get(key) for key in keys if _runs(key))
     of_those = ((each.key, each.memory_bandwidth_bytes_per_s) for each in specs if each and not each.variants)
@@ -295,13 +295,13 @@ def _named(specs: Sequence[GpuSpec | None]) -> str:
 
 
 def _runs(gpu_key: str) -> bool:
-    """Return whether today's torch may run on a GPU: where that is not known, it is not held against it."""
+    """Return whether today's torch may run on a GPU; unknown counts as yes."""
     spec = load_specs().get(gpu_key)
     return spec is None or runs_on_todays_torch(spec.compute_capability) is not False
 
 
 def _without_kernels(spec: GpuSpec) -> str:
-    """Return that today's torch has no kernels for a GPU, and which build still has."""
+    """Return that today's torch has no kernels for a GPU, and which build still has them."""
     build = newest_build_for(spec.compute_capability)
     target = spec.compute_capability or ""
     named_target = target if target.startswith("gfx") else f"compute capability {target}"
@@ -315,7 +315,7 @@ def _without_kernels(spec: GpuSpec) -> str:
 def within_the_sum(
     request: RankRequest, offers: Offers, machines: Mapping[Offer, Ownership]
 ) -> tuple[Offers, list[Exclusion]]:
-    """Part offers into those that the sum buys, and the others with what they cost, the cheapest last."""
+    """Split offers into those that the sum buys, and the others with their cost, the cheapest last."""
     most = math.inf if request.max_purchase_usd is None else request.max_purchase_usd
     owned = {at: machines.get(offers[at]) for at in np.flatnonzero(offers.is_owned).tolist()}
     dear = {at: each for at, each in owned.items() if each is not None and each.purchase_usd > most}
@@ -335,14 +335,14 @@ def within_the_sum(
 def filters_of(
     request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
 ) -> Iterator[Filter]:
-    """Yield the filters that a request asks for, but for how an offer is paid; cheapest test first.
+    """Yield the filters that a request asks for, except for pricing; cheapest test first.
 
-    Owned hardware has no provider and no region, so it passes those.
+    Owned hardware has no provider and no region, so it passes their filters.
 
     Args:
         request: What the buyer rules out.
         offers: Every offer known: a name that none of them bears is a mistake.
-        market: What is expected of their prices, and the day that ages count to.
+        market: Their expected prices, and the day that ages count to.
         machines: What owning means, for the owned ones among them.
 
     Raises:
@@ -364,7 +364,7 @@ def filters_of(
 
 
 def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Iterator[Filter]:
-    """Yield what restricts seller, place, GPU, number, price and its age."""
+    """Yield the filters on seller, place, GPU, number, price and its age."""
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
     there = offers.provider.present
@@ -454,7 +454,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
 
 
 def _gpu_filter(names: Iterable[str], offers: Offers) -> Filter:
-    """Return the filter on the GPUs that are named, one of which may come with a number: "4x L40S".
+    """Return the filter on the named GPUs; a name may come with a number: "4x L40S".
 
     Raises:
         MisuseError: If a name means none that ranks, or a number is named that nobody offers.
@@ -481,10 +481,10 @@ def _gpu_filter(names: Iterable[str], offers: Offers) -> Filter:
 def _of_the_card(
     request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
 ) -> Iterator[Filter]:
-    """Yield what leaves out GPUs without kernels, and hardware of another kind or that does not fit.
+    """Yield the filters on GPUs without kernels, and on hardware of another kind or that does not fit.
 
-    A GPU that today's torch has no kernels for stays where the buyer names it, with ``--gpu`` or by a quote
-    of it; a name that also means a GPU which torch runs asks for that one.
+    A GPU without kernels in today's torch stays if the buyer names it, with ``--gpu`` or in a quote; a name
+    that also means a GPU with kernels asks for that one.
     """
     known = sorted(offers.gpu_key.present)
     meant = [match_gpus([name], known) for name in request.gpus]
@@ -523,11 +523,11 @@ def _of_the_card(
 
 
 def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
-    """Return the filters on how an offer is paid: what they drop may still be what owning is held against.
+    """Return the filters on pricing: owning may still be compared with the offers that they drop.
 
     Args:
         request: What the buyer rules out.
-        pricings: Those that any offer has; a filter that no offer can fall to is left out.
+        pricings: Those that any offer has; a filter that drops nothing is left out.
     """
     rents, years = request.rent_or_buy == "rent", COMMITMENTS.get(request.commit or "")
     gates = (
@@ -566,7 +566,7 @@ def _paid_as(of: Collection[Pricing], words: str) -> Reason:
 
 
 def gates_of(need: HostNeed) -> list[Filter]:
-    """Return what a rented host must have for a job, each where a column tells it."""
+    """Return the needs of a job from a rented host, each with the column that tells it."""
     return [Filter(gate.option, _of_the_host(gate, need), fields=gate.fields) for gate in GATES]
 
 
@@ -579,11 +579,11 @@ HOST_LIMITS = (
     "a card without a fan",
     "a module that is sold with a server",
 )
-"""What a machine to own must keep within."""
+"""The limits of a machine to own."""
 
 
 def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
-    """Yield what a machine must keep within: power, slots, air, and the hours of a month."""
+    """Yield the limits of a machine: power, slots, air, and the hours of a month."""
 
     def of_ones_own(limit: str) -> Reason:
         return lambda offer, spec: (
@@ -594,7 +594,7 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
 
 
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
-    """Return the limits that a machine exceeds, each with the reason; a limit that nobody knows has none."""
+    """Return the limits that a machine exceeds, each with the reason; unknown limits do not count."""
     host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
     psu_w, room = (
         getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf
@@ -639,7 +639,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
 
 
 def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
-    """Return the GPUs that a name means, which is no provider's."""
+    """Return the GPUs that a name to exclude means, unless it is a provider's."""
     if found := known_keys(name):
         return found
     raise unknown_name("provider or GPU", name, nearest(name, [*providers, *load_specs()]))

@@ -1,6 +1,8 @@
-"""What a job takes of its host: memory, disk, lanes. What no source says is said, never assumed.
+"""What a job needs from its host: memory, disk, lanes.
 
-How many vCPUs a job takes is told by what they prepare, and slows a row in place of leaving it out.
+A value that no source states is reported as missing, never assumed.
+
+The number of vCPUs is judged by the images they prepare; it slows a row instead of leaving it out.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from gpubench.offers.table import LEAST_PCIE_BYTES_PER_S
 from gpubench.units import GIB, format_bytes
 
 RAM_OVER_WEIGHTS = 1.2
-"""Memory that loading a file of weights takes, over the file: it is read, checked and copied to the GPU."""
+"""Memory needed to load a file of weights, relative to the file: it is read, checked and copied to the
+GPU."""
 RAM_BYTES_PER_GPU = 4 * GIB
 """Of one process with its CUDA context and its loaders, assumed."""
 DISK_OVER_WEIGHTS = 2
@@ -23,13 +26,13 @@ DISK_OVER_WEIGHTS = 2
 SYSTEM_DISK_BYTES = 20 * GIB
 """Of the system, torch and its libraries, assumed."""
 SIXTEEN_BITS_FROM = 1e9
-"""Language models of so many parameters are published in bfloat16 or float16."""
+"""Language models of this many parameters are published in bfloat16 or float16."""
 PHOTOGRAPH_FILE_BYTES = 110_000
-"""Mean file of ILSVRC 2012: 138 GB of 1,281,167 training images."""
+"""Mean file size of ILSVRC 2012: 138 GB of 1,281,167 training images."""
 
 
 class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job takes of its host; 0 where nothing was asked about.
+    """What a job takes of its host; 0 if nothing was asked about.
 
     Attributes:
         weights_bytes: Of the largest file of weights, in the type that such files have.
@@ -40,7 +43,7 @@ class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: float = 0.0
 
     def ram_bytes(self, gpu_count: int) -> float:
-        """Memory that a host of so many GPUs needs [B]."""
+        """Memory that a host with this many GPUs needs [B]."""
         weights = self.weights_bytes
         return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0
 
@@ -49,12 +52,12 @@ NOTHING_ASKED = HostNeed()
 
 
 def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> HostNeed:
-    """Return what the most demanding of some workloads takes.
+    """Return the needs of the most demanding workload.
 
     Args:
         profiles: A file of a large language model is in 16 bits, any other in float32.
         task: train or infer; only training reads a data set.
-        images: Photographs in the data set, 0 where nobody knows.
+        images: Photographs in the data set, 0 if unknown.
     """
     every = list(profiles)
     weights = max(map(_file_bytes, every))
@@ -69,9 +72,9 @@ def _file_bytes(profile: WorkloadProfile) -> float:
 
 
 class Gate(NamedTuple):
-    """What a host must have: the column that tells it, the least of it, and the words where it has less.
+    """A requirement on a host: the column that tells it, its minimum, and the words for a host below it.
 
-    ``fields`` are what it looks at, that column first; ``unsaid`` is what is told where nobody says it.
+    ``fields`` are the columns it uses, that one first; ``unsaid`` is the text for an offer that does not say.
     """
 
     option: str
@@ -107,7 +110,7 @@ GATES = (
 
 
 def lacks(gate: Gate, offer: Offer, need: HostNeed) -> str | None:
-    """Return why a host falls to a gate; None where it does not, or where that is not known."""
+    """Return why a host fails a requirement; None if it meets it or that is unknown."""
     has, least = getattr(offer, gate.fields[0]), gate.least(need, offer.gpu_count)
     if has is None or has >= least:
         return None
@@ -115,6 +118,6 @@ def lacks(gate: Gate, offer: Offer, need: HostNeed) -> str | None:
 
 
 def unsaid(offer: Offer, need: HostNeed) -> Iterator[str]:
-    """Yield what an offer does not say of its host, with what the job takes of it."""
+    """Yield what an offer does not say about its host, with the need of the job."""
     silent = (gate for gate in GATES if need.weights_bytes and getattr(offer, gate.fields[0]) is None)
     yield from (gate.unsaid.format(least=format_bytes(gate.least(need, offer.gpu_count))) for gate in silent)

@@ -47,15 +47,15 @@ def judge_offers(
     notes: Iterable[Told] = (),
     only: Chosen | None = None,
 ) -> Ranking:
-    """Rank what is left of the offers as the request asks.
+    """Rank the remaining offers as the request asks.
 
     Args:
         request: A checked request.
         filtered: What the same request leaves.
-        evidence_for: GPU keys to what is known of them.
+        evidence_for: Maps GPU keys to their evidence.
         drawer: Joint draws of estimates; None is ``predict.answers.draw``.
-        notes: What the reader should know about the evidence and the prices.
-        only: Which of the rows that are asked for are made; None is all.
+        notes: Remarks on the evidence and the prices.
+        only: Which of the requested rows to make; None is all.
 
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
@@ -84,11 +84,11 @@ def judge_offers(
 
 
 FIRST = 1000
-"""Weight of the answers themselves, before all that is said of them."""
+"""Weight of the answers, above all other sentences."""
 
 
 def sentences_of(told: Iterable[Told]) -> tuple[Sentence, ...]:
-    """Return what was told, each once, of more weight first."""
+    """Return the sentences, each once, highest weight first."""
     in_order = sorted(dict.fromkeys(told), key=lambda each: -each.weight)
     return tuple(Sentence(kind=_KINDS[each.kind], text=each.text) for each in in_order)
 
@@ -97,11 +97,11 @@ _KINDS: dict[str, SentenceKind] = {kind: kind for kind in get_args(SentenceKind)
 
 
 TOSS_UP_ODDS = 2.0
-"""Below these odds against the likeliest other GPUs an answer is a toss-up."""
+"""An answer is a toss-up if its odds against the likeliest other GPUs are below this."""
 
 
 def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
-    """Return an answer with the chance of its GPUs, and in a toss-up with that of their likeliest rivals."""
+    """Return an answer with the chance of its GPUs, and in a toss-up that of their likeliest rivals."""
     p_best = getattr(found.chances, f"p_{name}")
     answer = Answer(choice=choice_of(found, made[place], found))
     machines = found.pool.machine[found.order]
@@ -109,7 +109,7 @@ def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -
         return answer
     chances = np.bincount(machines, weights=np.nan_to_num(p_best))
     named = int(machines[place])
-    chances = chances.round(9)  # sums: what is certain is 1
+    chances = chances.round(9)  # sums: certainty is 1
     answer = msgspec.structs.replace(answer, p_best=float(chances[named]))
     beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # guesses are named last
     rivals = np.where(np.isin(np.arange(len(chances)), [named, *beyond]), -1.0, chances)
@@ -122,7 +122,7 @@ def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -
 
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
-    """Return the ranking in figures; ``priced`` has all rent that owned hardware is held against."""
+    """Return the ranking in figures; ``priced`` has all rentals to compare owned hardware with."""
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     mine = [(place, found.offers[place]) for place in owned(found).tolist()]
     bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
@@ -164,7 +164,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
 
 
 def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
-    """Yield how many of these jobs renting does for a sum."""
+    """Yield how many of these jobs a sum of money pays for by renting."""
     if usd and rent is not None and rent.row.cost_usd.value:
         gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
         yield tell("buy_or_rent", gpu=gpu, jobs=f"{math.floor(usd / rent.row.cost_usd.value):,}")
@@ -173,16 +173,15 @@ def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
 _NOT_ASKED = frozenset(
     {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
 )
-"""Fields that say where things are, how much is shown, and the day, which the document has of its own."""
+"""Fields for paths, display and the day, which the document has elsewhere."""
 
 
 def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
-    """Return what was asked by the options' names in Python, defaults filled in; no path is among it.
+    """Return the question by the options' Python names, defaults filled in, without paths.
 
     Args:
         request: A checked request.
-        workloads: Its workloads by the names that their cases bear: a model of one's own is asked for by its
-            file.
+        workloads: Its workloads by the names in their cases; a user's model is requested by its file.
     """
     fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _NOT_ASKED}
     by_name = zip(workloads, request.workload_names, strict=True)

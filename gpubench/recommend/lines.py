@@ -1,4 +1,4 @@
-"""The lines of an answer: each of its rows in words, for every screen and document alike."""
+"""The lines of an answer: each of its rows in words, the same on every screen and in every document."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpubench.sentences import say
 from gpubench.units import count, format_chance, format_price, format_usd, plain
 
 COST = "You pay"
-"""What a job costs, the waiting not counted, as a column is called."""
+"""The cost of a job, waiting not included, as a column is called."""
 
 CHANCE = "Chance it's best"
 """The chance that no other GPUs are a better answer, as a column is called."""
 
 BOTH = " \N{MIDDLE DOT} "
-"""Between the names of two answers that are one row."""
+"""Stands before the likeliest other GPUs of a toss-up."""
 
 OR = "or"
 """Before the likeliest other GPUs of a toss-up."""
@@ -31,7 +31,7 @@ HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0
 
 
 class Line(NamedTuple):
-    """A row of the answer.
+    """The chance of each answer, with the likeliest rival of a toss-up.
 
     Attributes:
         names: What it is the answer to: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours" ...
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 def lines(ranking: Ranking) -> list[Line]:
-    """Return the three answers, two that are one row as one line; a cloud's and one's own beside them."""
+    """Return the chance that no other GPUs are a better answer; in a toss-up also the likeliest rival's."""
     buys = ranking.max_purchase_usd is not None and ranking.first.source == "own"
     titles = _FOR_A_SUM if buys else TITLES
     names: dict[int, list[str]] = {}
@@ -87,7 +87,7 @@ def headline(ranking: Ranking) -> str:
 
 
 def in_words(ranking: Ranking) -> list[str]:
-    """Return each line in a sentence."""
+    """Return what to get: "1x L4"; for hardware to buy also its condition and the total price."""
     return [_in_words(ranking, line) for line in lines(ranking)]
 
 
@@ -106,7 +106,7 @@ def _in_words(ranking: Ranking, line: Line) -> str:
 
 
 def what_of(choice: Choice) -> str:
-    """Return what to get: "1x L4"; of hardware to buy also its condition and the sum."""
+    """Return the seller and its kind, or that the machine is owned or to be bought."""
     if not choice.purchase_usd:
         return gpus_of(choice.offer)
     said = card_condition(choice.condition)
@@ -134,7 +134,7 @@ def hours_text(row: Row) -> str:
 
 
 def basis_text(row: Row) -> str:
-    """Return how its throughput is known: that of several GPUs is predicted where scaling is modeled."""
+    """Return the precisions of the rows, each once: ``amp`` is bf16 on one card and fp16 on another."""
     if row.estimate.is_extrapolated:
         return BASES["guess"]
     return BASES["predicted" if row.scaling_basis == MODELED else row.estimate.basis]

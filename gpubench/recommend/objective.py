@@ -1,6 +1,6 @@
-"""What a ranking is in order of, and the only place that knows it.
+"""What a ranking is sorted by, and the only place that knows it.
 
-Of a job it is the dollars and what its hours are worth, or either alone: spot losses, start-up, billing
+For a job it is its dollars plus the worth of its hours, or either one: spot losses, start-up, billing
 increments, storage, egress and tax included. Without a job (``relative``) it is what a dollar buys, or
 throughput. Rows, P(best), ties, deadlines, the Pareto set and the verdict all ask here, so that none of them
 can judge by another figure.
@@ -22,7 +22,7 @@ from gpubench.recommend.prices import DrawnPrices
 from gpubench.recommend.request import RankRequest
 
 _AT_ONCE = 16
-"""Rows whose draws are worked out together: what they take on the way stays in the processor's cache."""
+"""Rows whose draws are computed together: what they take on the way stays in the processor's cache."""
 
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "value": "value",
@@ -49,13 +49,13 @@ _WORDS: dict[SortedBy, str] = {
 
 
 def sorted_by(request: RankRequest) -> SortedBy:
-    """Return what the rows are in order of; value is, of a job, dollars and what its hours are worth."""
+    """Return the sort criterion; for a job, value is the dollars plus the worth of its hours."""
     by = (_OF_A_JOB if request.has_job else _WITHOUT_A_JOB)[request.sort]
     return "cost" if by == "total" and request.hour_worth_usd == 0 else by
 
 
 def in_words(request: RankRequest) -> str:
-    """Return the objective for people: "cost to train"; inference trains nothing."""
+    """Return the objective in words: "cost to train"; inference trains nothing."""
     words = _WORDS[sorted_by(request)]
     if request.task == "infer":
         words = words.replace("to train", "of the job")
@@ -72,7 +72,7 @@ def merit(
     *,
     startup: Floats | float = 1.0,
 ) -> Floats:
-    """Return what the request sorts by, at a rate of the instance: larger is better; shape of ``rate``.
+    """Return the sort criterion at a rate of the instance: larger is better; shape of ``rate``.
 
     Args:
         request: What was asked.
@@ -88,9 +88,9 @@ def merit(
 def _before_price(
     request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float
 ) -> Floats:
-    """Return what a merit rests on beside the price, alike for all offers of one machine.
+    """Return the inputs of a merit except for the price, the same for all offers of one machine.
 
-    Of a job that is two figures on a last axis: the hours on the bill, and the hours.
+    For a job these are two figures on a last axis: the billed hours, and the hours.
     """
     if sorted_by(request) in {"throughput", "value"}:
         return rate
@@ -116,10 +116,10 @@ def _at_price(
 
 
 class Drawn(NamedTuple):
-    """What the merits of N rows rest on beside their prices, in every joint draw.
+    """The inputs of the merits of N rows except for prices, in every joint draw.
 
     Attributes:
-        known: (M, D), of a job (M, D, 2), of each machine among the rows: see ``_before_price``.
+        known: (M, D), for a job (M, D, 2), for each machine among the rows: see ``_before_price``.
         which: (N,) the machine of each row.
     """
 
@@ -128,7 +128,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
-    """Draw what the merits of these rows rest on."""
+    """Draw the inputs of the merits of these rows."""
     columns = (
         pool.gpu,
         pool.count,
@@ -139,7 +139,9 @@ def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
         pool.vcpu_limit,
         pool.is_owned,
     )
-    kinds = np.stack([column[rows] for column in columns], axis=1)  # all that parts rows but their price
+    kinds = np.stack(
+        [column[rows] for column in columns], axis=1
+    )  # everything that distinguishes rows except for the price
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     machines = rows[first]
     rate = drawn_job_rates(request, pool, machines)
@@ -162,9 +164,9 @@ def drawn_merits(
         request: What was asked.
         pool: The offers.
         rows: Which of them.
-        of: What is drawn of the same rows beside their prices.
-        price: Of the same rows; None takes every price as it is expected, for certain.
-        out: Where to put them, of that shape: fresh memory for millions of figures costs more than they do.
+        of: The drawn inputs of the same rows.
+        price: For the same rows; None takes the expected prices as certain.
+        out: Array for the result: allocating millions of figures costs more than computing them.
     """
     merits = np.empty((len(rows), request.draws)) if out is None else out
     for start in range(0, len(rows), _AT_ONCE):
@@ -177,7 +179,7 @@ def drawn_merits(
 def drawn_job_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
     """Return the (N, D) rate of these rows at which the likely work takes its time in every joint draw.
 
-    Of a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
+    For a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
     """
     rate = drawn_rates(request, pool, rows)
     work = pool.work
@@ -189,14 +191,14 @@ def drawn_job_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Fl
 def order(request: RankRequest, pool: Candidates) -> Indices:
     """Return the rows, best first, by their point estimates; guesses beyond the fit after all others.
 
-    Where a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
+    If a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
     by price, then by name, so that the order of the input is nothing.
     """
     return np.lexsort(_sort_keys(request, pool))
 
 
 def first(request: RankRequest, pool: Candidates, among: Flags | slice = slice(None)) -> int:
-    """Return the first row of ``order`` among some or all, without the order of the others."""
+    """Return the first row of ``order`` among some or all, without sorting the others."""
     rows = np.arange(len(pool))[among]
     for key in reversed(_sort_keys(request, pool)):
         of_rows = key[rows]
@@ -205,7 +207,7 @@ def first(request: RankRequest, pool: Candidates, among: Flags | slice = slice(N
 
 
 def _sort_keys(request: RankRequest, pool: Candidates) -> tuple[NDArray[Any], ...]:
-    """Return what rows are ordered by, the last the most."""
+    """Return the sort keys of rows, the last one the most significant."""
     every = slice(None)
     return (
         pool.offers.by_name,
@@ -217,12 +219,12 @@ def _sort_keys(request: RankRequest, pool: Candidates) -> tuple[NDArray[Any], ..
 
 
 def is_a_guess(pool: Candidates) -> Flags:
-    """Return of which rows the GPU is beyond what the fit covers."""
+    """Return for which rows the GPU is outside of the fit."""
     return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
 
 
 def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return the two axes of the Pareto set beside memory: of the job, or of one sample without a job."""
+    """Return the two axes of the Pareto set beside memory: for the job, or for one sample without a job."""
     rate = pool.rate[rows]
     if pool.work is None:
         return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])
@@ -233,7 +235,7 @@ def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice)
 def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
     """Return the rates at which a job takes its likely time, its shortest and its longest.
 
-    Of work in hours of a reference GPU only the ratio to that GPU counts: there the job takes those hours.
+    For work in hours of a reference GPU only the ratio to that GPU counts.
     """
     if pool.work is not None and pool.work.reference is not None:
         return pool.rate, pool.ratio_high, pool.ratio_low
@@ -249,7 +251,7 @@ def hours_with_ends(
 
 
 def _hours_by_start(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return the hours where only the start is short, and where only it is long."""
+    """Return the hours if only the start is short, and if only it is long."""
     rate, factor = pool.rate[rows], request.startup_factor
     return hours(request, pool, rate, rows, 1 / factor), hours(request, pool, rate, rows, factor)
 
@@ -259,10 +261,9 @@ def hours(
 ) -> Floats:
     """Return the hours until the job is done, at a rate of the instance; shape of ``rate``.
 
-    One job over all GPUs has the whole rate, and so have the streams of inference; of independent jobs each
-    has one GPU. Owned hardware needs no start-up; what a spot instance loses is lost from its rate already.
-    ``startup`` is the factor by which a start takes more than is assumed, one for all or of the shape of
-    ``rate``.
+    One job over all GPUs has the whole rate, and so have the streams of inference; independent jobs have one
+    GPU each. Owned hardware needs no start-up; the losses of a spot instance are already in its rate.
+    ``startup`` is the factor of a start over the assumed one, one for all or of the shape of ``rate``.
     """
     assert pool.work is not None  # hours are of a job; without one offers are ordered by value
     if not request.shares_work:
@@ -273,7 +274,7 @@ def hours(
 
 
 def waiting_usd(request: RankRequest, job_hours: Floats) -> Floats:
-    """Return what so many hours of waiting count [USD]."""
+    """Return the worth of this many hours of waiting [USD]."""
     return request.hour_worth_usd * job_hours
 
 
@@ -286,13 +287,13 @@ def cost(
 ) -> Floats:
     """Return what one job costs [USD]; independent jobs share the instance's price.
 
-    ``price`` of the instance is of the shape of ``job_hours``; None takes the expected ones.
+    ``price`` of the instance has the shape of ``job_hours``; None takes the expected prices.
     """
     return cost_of_billed(request, pool, billed(request, pool, job_hours, rows), rows, price)
 
 
 def billed(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
-    """Return the hours on the bill, in whole billing increments of these rows; shape of ``job_hours``."""
+    """Return the billed hours, in whole billing increments of these rows; shape of ``job_hours``."""
     unit = request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
     return economics.billed_hours(job_hours, _beside(units, job_hours))
@@ -305,12 +306,12 @@ def cost_of_billed(
     rows: Indices | slice,
     price: Floats | None = None,
 ) -> Floats:
-    """Return what so many hours on the bill cost [USD]; as ``cost`` otherwise."""
+    """Return the cost of this many billed hours [USD]; otherwise as ``cost``."""
     if price is None:
         price = _beside(pool.price[rows], billed_hours)
     if not request.shares_work:
         price = price / _beside(pool.count[rows], billed_hours)
-    rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # a disk of one's own is paid for
+    rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # the user's own disk is paid for
     storage, egress = request.storage_usd_per_month * rented, request.egress_usd * rented
     return np.asarray(economics.job_cost(billed_hours, price, storage, egress, request.tax))
 
@@ -318,17 +319,17 @@ def cost_of_billed(
 def cost_with_ends(
     request: RankRequest, pool: Candidates, rows: Indices | slice
 ) -> tuple[Floats, Floats, Floats]:
-    """Return what one job likely costs, and the ends that hold nine tenths [USD]; unknown ends are NaN."""
+    """Return the likely cost of one job, and the ends that hold nine tenths [USD]; unknown ends are NaN."""
     return total_with_ends(msgspec.structs.replace(request, hour_worth_usd=0.0), pool, rows)
 
 
 def total_with_ends(
     request: RankRequest, pool: Candidates, rows: Indices | slice
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the same of the dollars and what the hours are worth together.
+    """Return the same for the dollars plus the worth of the hours.
 
-    Throughput, start and price err on their own, so that their widths add in quadrature, on a log scale. What
-    is due whatever the hours cost, as for sending results home, is certain and moves both ends alike.
+    Throughput, start and price have independent errors, so their widths add in quadrature, on a log scale.
+    Fixed costs, such as egress, are certain and shift both ends equally.
     """
     likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
 
@@ -357,8 +358,8 @@ def value_with_ends(
 
 
 def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """Return the ends of a figure of which each source of error alone gives these: low and high."""
-    free = likely == 0  # what costs nothing costs nothing whatever its price does
+    """Return the combined ends of a figure from the ends that each source of error gives: low and high."""
+    free = likely == 0  # a cost of zero stays zero at any price
     base = np.where(free, 1.0, likely)
     down, up = (
         np.sqrt(sum(np.log(np.where(free, 1.0, each[side]) / base) ** 2 for each in ends)) for side in (0, 1)
@@ -369,7 +370,7 @@ def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Float
 def _tie_break(
     request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, price: Floats
 ) -> Floats:
-    """Return what parts rows of equal merit, less is better: the other figure of a job, else the price."""
+    """Return the tie-breaker for rows of equal merit, less is better: the job's other figure, else price."""
     by = sorted_by(request)
     if by in {"value", "throughput", "joules"}:
         return price
@@ -383,10 +384,10 @@ def _beside(column: Floats, like: Floats) -> Floats:
 
 
 def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
-    """Return the share of lost work at which spot stops being the cheaper; 0 where it never is.
+    """Return the share of lost work at which spot stops being the cheaper; 0 if it never is.
 
-    What is paid once (egress) or before the first step is not paid again for what is lost, so that the ratio
-    of the two prices alone tells it only where there is no job. A bill is a straight line of its hours.
+    One-time costs (egress, start-up) are not paid again for lost work, so the ratio of the two prices
+    suffices only without a job. A bill is linear in its hours.
 
     Args:
         request: What was asked.
@@ -403,10 +404,12 @@ def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_de
     none, unit = np.zeros(len(rows)), request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     once = cost_of_billed(request, pool, none, rows, price)
     of_an_hour = cost_of_billed(request, pool, none + 1, rows, price) - once
-    most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit  # as dear is not cheaper
+    most_hours = (
+        np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1
+    ) * unit  # equally expensive is not cheaper
     start = hours(request, pool, none + np.inf, rows)
     return np.maximum((most_hours - start) / (hours(request, pool, rate, rows) - start) - 1, 0.0)
 
 
 _ROUNDING = 1e-6
-"""Units of a bill by which its figures may be off."""
+"""Tolerance of a bill's figures, in its units."""

@@ -1,6 +1,6 @@
 """Owning: what a machine costs to buy and to run, and after how many hours at work it is cheaper than rent.
 
-Terminal, page and verdict all word it here.
+Terminal, page and verdict all get their words here.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_percent, format_price
 
 MOST_CARDS = 8
-"""Cards of a set to buy at most: so many the largest host takes."""
+"""Most cards of a set to buy: the number that the largest host takes."""
 
 PSU_SHARE = 0.8
 """Share of its rating that a power supply is loaded to: cards exceed their board power for milliseconds."""
 
 UNKNOWN_SLOTS = 3.0
-"""Slots that a card takes whose width is not in the table: most large ones take as many."""
+"""Slots assumed for a card of unknown width: most large ones take this many."""
 
 SESSION_HOURS = 1.0
-"""Shorter jobs are held against rent by an hour of them, for which a rented machine is started once."""
+"""Shorter jobs are compared with rent in sessions of an hour, with one start of the rented machine."""
 
 _LEAST_USD = Decimal("0.000001")
 _INTERVAL = (0.05, 0.95)
@@ -69,24 +69,24 @@ _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "host_w": ("{power_w:.0f} W for the host", None),
     "slots": (f"{{slots:g}} slots for cards ({UNKNOWN_SLOTS:g} for a card of unknown width)", "slots"),
 }
-"""What is assumed where it is not given: in words, and the field of the request that gives it."""
+"""The assumed values: their words, and the request's field that overrides each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """One machine that is owned or could be bought; a range is low, likely, high.
+    """One machine owned or for sale; a range is low, likely, high.
 
     Attributes:
         purchase_usd: GPUs and the counted share of the host.
         host_usd: That share.
         condition: Of the price of the cards.
-        resale_usd: What they bring at the end.
+        resale_usd: Their price at the end.
         power_w, idle_w: All GPUs at work, and idle.
-        host_w: The machine around them at work; none where what is owned is the whole machine.
+        host_w: The machine around them at work; none if the whole machine is owned.
         host: The machine around cards, whose limits they keep to; None of a whole computer.
-        is_planned: Whether the price is one to plan with, that nobody was seen to ask.
-        price_note: What the price is, of a card or of the computer, and who states it.
-        assumed: What was not given and holds a default.
+        is_planned: Whether the price is a planning figure that nobody was seen asking.
+        price_note: The kind of price, for a card or the computer, and its source.
+        assumed: The values that were not given and have defaults.
     """
 
     gpu_key: str
@@ -115,25 +115,21 @@ class Ownership:
 
 
 def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
-    """Return what a useful hour costs [USD], capital and running cost, at one resale, utilization and tariff.
-
-    30,000 USD, resale 9,000, 4 years at 0.5, 650 W, PUE 1.3, 0.15 USD/kWh: 17,520 useful hours, capital
-    21,000 / 17,520 = 1.199, energy 0.65 x 1.3 x 0.15 = 0.127, together 1.325 USD.
-    """
+    """Return the cost of a useful hour [USD], capital and running, at one resale, use and tariff."""
     capital = (owned.purchase_usd - resale) / (owned.years * HOURS_PER_YEAR * utilization)
-    idle_w = owned.idle_w * (1 - utilization) / utilization  # a useful hour pays for the idle ones beside it
+    idle_w = owned.idle_w * (1 - utilization) / utilization  # a useful hour pays for the idle hours too
     energy = (owned.power_w + owned.host_w + idle_w) / 1000 * owned.pue * tariff
     return capital, energy + owned.upkeep_usd_per_hour
 
 
 def hourly_range(owned: Ownership) -> Range:
-    """Return what a useful hour costs [USD] at the best, likely and worst of resale, use and tariff."""
+    """Return the cost of a useful hour [USD] at the best, likely and worst of resale, use and tariff."""
     corners = zip(owned.resale_usd[::-1], owned.utilization[::-1], owned.tariff, strict=True)
     return Range(*(sum(hourly(owned, *corner)) for corner in corners))
 
 
 def card_share(owned: Ownership) -> float:
-    """Return the share of a useful hour's cost that goes with the price of the cards, at the likely values.
+    """Return the share of a useful hour's cost that scales with the price of the cards, at likely values.
 
     Two cards of 600 USD and a host of 800: 0.6 of the capital, and none of the energy. A quote is certain: 0.
     """
@@ -171,13 +167,13 @@ def offer_of(owned: Ownership) -> Offer:
 def ownerships(
     request: RankRequest, power_w: Mapping[str, float], today: date, own_keys: Collection[str] = ()
 ) -> list[Ownership]:
-    """Return the hardware to weigh: the buyer's quotes, and with ``--buy`` every card with a dated price.
+    """Return the hardware to compare: the buyer's quotes, and with ``--buy`` every card with a dated price.
 
-    A quote for a GPU stands in place of those prices. Under a limit of the purchase, or for so many jobs a
+    A quote for a GPU stands instead of those prices. Under a limit of the purchase, or for so many jobs a
     month, sets of 1 to 8 of each card are weighed, otherwise as many as asked for. A computer is sold whole.
 
     Args:
-        request: Holds the quotes and the ranges of what they leave open.
+        request: Holds the quotes, and the ranges for everything they leave open.
         power_w: Measured mean power of one GPU at work, by GPU key.
         today: The date of a quote.
         own_keys: Devices that the user measured and the table does not know: ``cpu``, a Mac.
@@ -214,19 +210,19 @@ def ownerships(
     for each in (price for price in for_sale if load_specs()[price.gpu_key].board_power_w is not None):
         if each.is_computer and (several or each.gpu_count == 1):
             found.append(_machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}))
-        elif not each.is_computer:  # a single card that is too dear is told with its price
+        elif not each.is_computer:  # a single card that is too expensive is reported with its price
             some = (n for n in counts if n == counts[0] or n * float(each.price_usd) <= most_usd)
             found += [_machine(request, power_w, each, count, {}) for count in some]
     return found
 
 
 def is_a_host(spec: str) -> bool:
-    """Return whether what somebody has is a computer that cards can be put into, and no GPU."""
+    """Return whether a description is a computer for cards, without a GPU."""
     return spec.strip().casefold() == "pc"
 
 
 def is_a_computer(spec: GpuSpec | None) -> bool:
-    """Return whether what is sold is a computer, and no card for one: the developer kit of a Jetson."""
+    """Return whether the item for sale is a whole computer: the developer kit of a Jetson."""
     return spec is not None and spec.line == "Jetson"
 
 
@@ -237,15 +233,15 @@ def _machine(
     gpu_count: int,
     given: Mapping[str, float],
 ) -> Ownership:
-    """Fill what a description leaves open: from the request's ranges, a measurement, the data sheet."""
+    """Fill in what a description leaves open, from the request, a measurement, or the data sheet."""
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
-    is_quoted = price.condition is PriceCondition.QUOTED  # what is owned has a host, cards to buy need one
+    is_quoted = price.condition is PriceCondition.QUOTED  # owned cards have a host, cards to buy need one
     board_w = None if spec is None else spec.board_power_w
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
         raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
     is_whole = price.is_computer or spec is None or is_a_computer(spec)  # a kit, this CPU, a Mac
-    is_any = is_quoted or request.host_usd is not None  # one that somebody has, or knows the price of
+    is_any = is_quoted or request.host_usd is not None  # one that the user has, or knows the price of
     host = None if is_whole else hosts()[0] if is_any else host_for(request, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
     host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
@@ -254,9 +250,7 @@ def _machine(
     around_w = hosts()[-1].power_w if is_whole and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
-    if (
-        is_quoted
-    ):  # it stands and runs; a PC of one's own has the room of a desktop unless the settings say more
+    if is_quoted:  # it runs already; a PC of the user has the room of a desktop unless the settings say more
         told |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,
@@ -287,7 +281,7 @@ def _machine(
 
 
 def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float) -> Host:
-    """Return the cheapest host that holds so many cards; where none does, the largest."""
+    """Return the cheapest host that holds this many cards; if none does, the largest."""
     has_fan = spec is None or cooling_of(spec) == "active"
 
     def holds(host: Host) -> bool:
@@ -302,13 +296,13 @@ def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu
 
 
 def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
-    """Return the slots that so many cards take."""
+    """Return the slots that this many cards take."""
     width = UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
     return width * gpu_count
 
 
 def _price_note(price: CardPrice) -> str:
-    """Return what a price is: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)"."""
+    """Return the kind of a price: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)"."""
     low, high = price.price_low_usd, price.price_high_usd
     ends = "" if low is None or high is None or low == high else f"{format_price(float(low))} to {high:,.0f} "
     each = "" if price.is_computer else "each "
@@ -318,7 +312,7 @@ def _price_note(price: CardPrice) -> str:
 
 
 def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest) -> list[Ownership]:
-    """Return the machines, each used for as much of its life as the jobs of a month take on it.
+    """Return the machines, each with the utilization that the jobs of a month cause.
 
     4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Of independent jobs each has one card, so that on two
     cards they are 20 %. 14 jobs are 140 %, more than one machine does.
@@ -329,7 +323,7 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
         request: The jobs of a month.
     """
     jobs_per_month = request.jobs_per_month
-    assert jobs_per_month is not None  # what is bought is compared at so many jobs
+    assert jobs_per_month is not None  # purchases are compared at this number of jobs
     job_hours = {row.offer: row.hours.value for row in rows}
 
     def used(machine: Ownership) -> Ownership:
@@ -350,7 +344,7 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
 def break_even(
     owned: Ownership, rent_usd_per_hour: float, resale: float, utilization: float, tariff: float
 ) -> float | None:
-    """Return the useful hours after which owning is the cheaper, at one rent and corner; None is never.
+    """Return the useful hours after which owning is cheaper, at one rent and corner; None is never.
 
     30,000 USD, resale 9,000, 4 years, 650 W, PUE 1.3, 0.15 USD/kWh against 2.99 USD/h: the running cost is
     0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h.
@@ -363,12 +357,12 @@ def break_even(
 def against_rent(
     request: RankRequest, pool: Candidates, owned: Mapping[Offer, Ownership]
 ) -> tuple[BuyOrRent, ...]:
-    """Weigh each owned row of the pool against the cheapest work on demand and of each commitment.
+    """Compare each owned row of the pool with the cheapest work on demand and under each commitment.
 
     Args:
         request: What was asked, the job among it.
         pool: Owned and rented offers; the rivals are its rented rows.
-        owned: What owning each owned offer means, in the order of the answer.
+        owned: The ownership of each owned offer, in the order of the answer.
     """
     row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
     paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
@@ -384,7 +378,7 @@ def against_rent(
 
 
 def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[RankRequest, Candidates]:
-    """Return the question of so many jobs, one after the other, as take an owned machine an hour at least."""
+    """Return the question for as many consecutive jobs as take an owned machine at least an hour."""
     one, work = np.array([machine]), pool.work
     many = 1.0 if work is None else SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
@@ -397,7 +391,7 @@ def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[Rank
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
     offer = pool.offers[rival]
     is_committed = offer.pricing is Pricing.RESERVED
-    # From the corner that favors owning to that which favors renting. A commitment is paid day and night, so
+    # From the corner that favors owning to what favors renting. A commitment is paid day and night, so
     # that little use makes its useful hour dear: there, little use favors owning, else much use does.
     uses = owned.utilization if is_committed else owned.utilization[::-1]
     rents = [
@@ -440,11 +434,11 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
 
 
 def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, rival: int) -> Range:
-    """Return what the work of an hour of an owned machine costs rented [USD], before tax.
+    """Return the rental cost of an hour's work of an owned machine [USD], before tax.
 
-    Of a job, or a session of short ones, all is counted that its cost has: start-up, billing increments,
-    storage and egress. Tax is on both, so that it leaves the break-even alone. The ends are those of the
-    ratio of the two throughputs.
+    For a job, or a session of short ones, the whole cost counts: start-up, billing increments, storage and
+    egress. Tax is on both sides, so it does not affect the break-even. The ends are those of the ratio of the
+    two throughputs.
     """
     pair = np.array([machine, rival])
 
@@ -466,13 +460,13 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
 
 
 def pays(each: BuyOrRent) -> bool:
-    """Return whether a machine pays within its life at its likely use, and its ranges do not all deny it."""
+    """Return whether a machine pays off within its life at its likely use, and not all ranges deny it."""
     share = each.break_even_utilization
     return each.verdict != "rent" and share is not None and share <= each.utilization
 
 
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
-    """Say what was assumed of any of the machines, with its value; what was given is not among it."""
+    """Say which values were assumed for any of the machines; given ones are left out."""
     found = {
         "no host to pay for" if name == "host_usd" and not each.host_usd else _assumption(name, each.host_usd)
         for each in machines
@@ -488,10 +482,10 @@ def _assumption(name: str, host_usd: float | None) -> str:
 
 
 def must_work(each: BuyOrRent) -> str:
-    """Return how much of all hours of its life a machine must work to pay, with the interval.
+    """Return the share of its hours that a machine must work to pay off, with the interval.
 
-    "41 % of all hours (24 % to more than all)". A commitment is paid day and night, so that against one the
-    hours at work decide nothing: unknown.
+    "41 % of all hours (24 % to more than all)". A commitment is paid around the clock, so the hours at work
+    decide nothing against it: unknown.
     """
     if each.against_pricing is Pricing.RESERVED:
         return UNKNOWN
@@ -502,7 +496,7 @@ def must_work(each: BuyOrRent) -> str:
 
 
 def payback(each: BuyOrRent) -> str:
-    """Return whether a machine pays within its life, as the rest of a sentence about it.
+    """Return whether a machine pays off within its life, as the predicate of a sentence.
 
     "pays after 30 of 36 months at 50 %", "does not pay within 36 months at 50 %", "never pays".
     """

@@ -1,4 +1,4 @@
-"""What other ways of paying come to: a commitment by its use, spot by its interruptions."""
+"""The results of other pricing: a commitment by its use, spot by its interruptions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gpubench.sentences import Told, tell
 from gpubench.units import count, format_number, format_percent, format_usd, listing, plain
 
 MOST_SELLERS = 3
-"""Sellers named that state no price for a term."""
+"""Most sellers named that state no price for a term."""
 
 
 def on_commitments(found: Eligible) -> Iterator[Told]:
-    """Yield what the best commitment costs and from which use on it pays, for the term asked and the others.
+    """Yield the cost of the best commitment and the use from which it pays, for the term asked and others.
 
     A commitment is paid day and night, so that it pays from the use on that is its share of the price on
-    demand: 2.00 USD against 3.20 pays from 62.5 % use on. It is held against the seller's own price on
+    demand: 2.00 USD against 3.20 pays from 62.5 % use on. It is compared with the seller's own price on
     demand, and against the cheapest of anybody.
     """
     if found.request.commit is None:
@@ -55,7 +55,7 @@ def _of_term(offers: Offers, years: int) -> np.ndarray:
 
 
 def _cheapest(found: Eligible, possible: Offers, years: int, gpu_key: str | None = None) -> Offer | None:
-    """Return the commitment that does the work for least, of one GPU where it is named."""
+    """Return the commitment that does the work for the least, for one GPU if it is named."""
     same = _of_term(possible, years) & (True if gpu_key is None else possible.gpu_key.equals(gpu_key))
     committed = found.finder.runnable(possible.where(same))[0]
     if not len(committed):
@@ -90,10 +90,10 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
 
 
 class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one GPU at one provider.
+    """Known interruption rates of one GPU at one provider.
 
     Attributes:
-        month_class: Share of the machines that were taken away in a month, the worst of six regions.
+        month_class: Share of the machines taken away in a month, in the worst of six regions.
         traced_per_hour: Interruptions in an hour of one machine in a published trace, the worst of the zones.
     """
 
@@ -112,7 +112,7 @@ def _seen() -> dict[tuple[str, str], Interruptions]:
 
 
 def on_interruptions(request: RankRequest, answers: Iterable[Offer]) -> Iterator[Told]:
-    """Yield what is assumed of interruptions where an answer is a spot machine, and what was seen there."""
+    """Yield the assumed interruptions if an answer is a spot machine, and those seen there."""
     spot = [offer for offer in answers if offer.pricing is Pricing.SPOT]
     if not spot or request.spot_lost is not None:
         return

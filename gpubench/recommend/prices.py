@@ -1,6 +1,6 @@
-"""The price that a buyer should expect to pay, and how far it may be off: one model for every figure.
+"""The price that a buyer should expect to pay, and its uncertainty: one model for every figure.
 
-What is expected orders the rows, is printed, makes cost and budget, and is the median of the draws; the ends
+The expected price orders the rows, is printed, sets cost and budget, and is the median of the draws; the ends
 of its interval hold nine tenths of them.
 """
 
@@ -34,11 +34,11 @@ from gpubench.stats import Z90
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """What is known of how prices move.
+    """How prices move.
 
     Attributes:
         today: The day that ages count to.
-        asks: What hosts ask for each GPU.
+        asks: The asks of hosts for each GPU.
         drift: Standard deviation of the logarithm of a list price after a year, and of a card's.
         card_share: Of hardware to buy at a dated price, the share of a useful hour's cost that goes with the
             price of the cards; what the buyer quoted is none of it.
@@ -57,9 +57,9 @@ class Prices:
     Attributes:
         expected: What a buyer should expect to pay: as likely too little as too much.
         sigma: Standard deviation of its logarithm.
-        group: Prices of one group move together: one hand sets a provider's prices of a GPU. An ask is a
-            group of its own.
-        names: Of each group, by which its moves are drawn, whatever is drawn beside it.
+        group: Prices of one group move together: one hand sets a provider's prices of a GPU. An ask is its
+            own group.
+        names: Name of each group, which seeds its draws regardless of the other groups.
     """
 
     expected: Floats
@@ -69,14 +69,14 @@ class Prices:
 
     @property
     def half_width(self) -> Floats:
-        """How far nine tenths reach to either side, in the logarithm."""
+        """How far nine tenths extend to either side, in the logarithm."""
         return Z90 * self.sigma
 
 
 def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
-    """Lay out what is expected of each offer's price; hardware that the buyer quotes costs what it costs.
+    """Return the expected price of each offer; the price of quoted hardware is certain.
 
-    Cards move together in all their sets, each by as much as its cost is that of cards.
+    Card prices move together in all sets, each by the cards' share of its cost.
     """
     every = Offers.of(offers)
     expected = every.price.copy()
@@ -102,7 +102,7 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
 
     def name(group: int) -> tuple[str, ...]:
         *named, ask = groups.values[group]
-        if ask:  # what tells the ask of a host from others of this provider for the GPU
+        if ask:  # distinguishes the ask of a host from others of this provider for the GPU
             o = every[ask - 1]
             named += (o.instance, o.region, o.gpu_count, o.price_usd_per_hour, o.price_date)
         return tuple(map(str, named))
@@ -111,11 +111,11 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
 
 
 class DrawnPrices(NamedTuple):
-    """The price of N rows in every joint draw, taken some rows at a time: of 1,500 rows all are 24 MB.
+    """The price of N rows in every joint draw, a few rows at a time: 1,500 rows take 24 MB.
 
     Attributes:
         expected: (N,) of the instance [USD/h].
-        moves: (M, D) factors; rows of one group that are as unsure as each other have one of them.
+        moves: (M, D) factors; rows of one group with the same uncertainty share one.
         which: (N,) the row of each among the moves.
     """
 
@@ -131,10 +131,10 @@ class DrawnPrices(NamedTuple):
 def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnPrices:
     """Draw the prices of these rows.
 
-    How a group moves does not depend on which others are among the rows.
+    The moves of a group do not depend on the other rows.
     """
     sigma, groups = prices.sigma[rows], prices.group[rows]
-    kinds = np.stack([np.where(sigma == 0, -1.0, groups), sigma], axis=1)  # what is sure moves in no group
+    kinds = np.stack([np.where(sigma == 0, -1.0, groups), sigma], axis=1)  # a certain price moves in no group
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     moves = np.ones((len(first), draws))
     group = None
@@ -149,11 +149,11 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
 
 
 def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
-    """Return what to expect of an ask that is so old, and its sigma by age: old it is as any other.
+    """Return the price to expect from an ask of this age, and its sigma: an old ask is like any other.
 
-    Its logarithm returns to the middle of all asks, by one half in a half-life, and meanwhile spreads as far
-    as asks do: 0.20 where the middle is 0.40 is after one half-life expected at sqrt(0.20 x 0.40) = 0.283.
-    One of few asks returns from the first day on, by as much as clouds weigh beside them.
+    Its logarithm returns to the middle of all asks by one half per half-life, while its spread grows to that
+    of all asks: after one half-life 0.20 is expected at sqrt(0.20 x 0.40) = 0.283 if the middle is 0.40. If
+    asks are few, it returns from the first day on, by the weight of the clouds' prices.
     """
     kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
     middle = math.log(asks.median_usd_per_hour * gpu_count)

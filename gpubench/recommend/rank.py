@@ -1,4 +1,4 @@
-"""Rank offers by what a dollar buys: gather the evidence, judge it in one pure function, write JSON."""
+"""Rank offers by the cost of a job: gather the evidence, judge it in one pure function, write JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from gpubench.units import count, format_duration, format_price, plain
 
 @takes_options_of(RankRequest)
 def rank(request: RankRequest) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours, from the tables here; no network, no GPU.
+    """Rank GPUs and instances for a job by dollars and hours, from the installed tables; no network, no GPU.
 
     Returns:
         The ranked offers, those left out with their reasons, and the verdict in a sentence.
@@ -63,7 +63,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
     Args:
         request: What is asked.
-        only: Which of the rows that are asked for are made, of which 100,000 take seconds; None is all.
+        only: Which of the requested rows to make (100,000 take seconds); None is all.
 
     Raises:
         MisuseError: As ``rank`` does.
@@ -84,7 +84,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         return sift(asked, offers, today=today, owned=owned, for_sale=for_sale, drift=drift)
 
     if request.jobs_per_month is not None:
-        # How long a job takes says how much a machine works, and that what an hour of it costs.
+        # The length of a job determines the utilization of a machine, and that the cost of its hour.
         asked = msgspec.structs.replace(
             request,
             limit=None,
@@ -113,7 +113,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
 
 def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
-    """Answer what to rent where a sum buys nothing: what it would buy for a host at hand, and how many jobs.
+    """Answer what to rent if a sum buys nothing, what it would buy for an owned host, and for how many jobs.
 
     Raises:
         NothingLeftError: If no sum was given, or nothing to rent is left either.
@@ -150,7 +150,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
 def _machines(
     request: RankRequest, runs: Runs, today: date
 ) -> tuple[list[Ownership], Mapping[Offer, Ownership]]:
-    """Return the hardware to rank, and where none was asked about that to buy which stands beside."""
+    """Return the hardware to rank, or else the hardware to buy shown beside the ranking."""
     power_w, own_keys = mean_power_w(runs), {key for run in runs.own if (key := device_key(run))}
     machines = ownerships(request, power_w, today, own_keys)
     if machines or request.buys or request.rent_or_buy is not None:
@@ -160,7 +160,7 @@ def _machines(
 
 
 def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
-    """Yield what is set aside, of the user's own table and of others, each with the command that shows it."""
+    """Yield the rows set aside, from the user's table and others, each with the command that shows them."""
     theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
     if theirs:
         first = f"{count(len(theirs), 'row')} ({plain(theirs[0].row)}: {plain(theirs[0].reason)})"
@@ -170,7 +170,7 @@ def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
 
 
 def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
-    """Return what was measured, here and on shipped cards, and what is to be said of the results folder."""
+    """Return the measurements, the user's and the shipped ones, and remarks on the results folder."""
     from gpubench.folders import results_root
     from gpubench.record.store import newest_runs, reference_runs
 
@@ -181,18 +181,18 @@ def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
     return Runs(stored.runs, reference_runs()), tuple(notes)
 
 
-__test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped
+__test__ = {"rank": rank}  # doctest finds a function by its module, and this one is wrapped
 
 
 def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return the document of ``gpubench rank --json``.
 
-    Its rows are those of the ranking and, behind them, those of the answers that are not among them.
+    Its rows are those of the ranking, followed by any other rows of the answers.
 
     Args:
         ranking: The answer.
         asked: What was given, with its paths and settings: ``gpubench try`` asks it again. A report, which is
-            handed on, goes without.
+            shared, goes without.
     """
     job, answered = ranking.job, [each.row for each in ranking.answers.values()]
     rows = list({id(row): row for row in (*ranking.rows, *answered)}.values())
@@ -217,15 +217,15 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
 
 
 BRIEF_BYTES = 8000
-"""Most that the short document takes, as one line of JSON."""
+"""Largest size of the short document, as one line of JSON."""
 BRIEF_DIGITS = 6
 
 
 def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
-    """Return what a script acts on of the document: question, answers with their rows, all but the notes.
+    """Return the parts of the document that a script acts on: question, answers with their rows, no notes.
 
-    Figures of rows have six digits. What finds no room in 8 kB is left out, the sentences of least weight
-    first, and counted as ``more``; what was asked and every caution stand.
+    Figures of rows have six digits. Whatever exceeds 8 kB is left out, the sentences of least weight first,
+    and counted as ``more``; the question and every caution stay.
 
     Args as ``document``.
     """
@@ -246,7 +246,7 @@ def _in_few_digits(value: Any) -> Any:
 
 
 def _excluded(offers: Iterable[ExcludedOffer]) -> list[dict[str, Any]]:
-    """Return what leaves offers out, that of most offers first: how many, and one of them with its reason."""
+    """Return why offers are left out, most frequent reason first: the count, and one example."""
     by_rule: dict[str, list[ExcludedOffer]] = {}
     for offer in offers:
         by_rule.setdefault(offer.rule, []).append(offer)

@@ -48,23 +48,23 @@ STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
 
 UPLOAD_MBIT_PER_S = 100.0
-"""What sends a data set to a rented machine, assumed: an office line, or one stream of a bucket."""
+"""Assumed rate for sending a data set to a rented machine: an office line, or one stream from a bucket."""
 
 STARTUP_FACTOR = 2.0
-"""By how much a start takes more or less than that, either way, in nine of ten cases: assumed too."""
+"""Factor by which a start may take longer or shorter, in nine of ten cases; assumed too."""
 
 HOUR_WORTH_USD = 2.0
-"""What an hour of waiting counts unless somebody says otherwise [USD]."""
+"""The default worth of an hour of waiting [USD]."""
 
 COMMITMENTS = {"1y": 1, "3y": 3}
-"""Terms of commitments as they are asked for [years]."""
+"""Terms of commitments, as an option takes them [years]."""
 
 SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput", "joules")
-"""Spelled out, since the models would be loaded with every help; a test holds them to ``SortedBy``."""
+"""Spelled out here so that help does not load the models; a test compares them with ``SortedBy``."""
 
 
 class Range(NamedTuple):
-    """What an assumption may be: its likely value between two ends."""
+    """An assumption: its likely value between two ends."""
 
     low: float
     likely: float
@@ -72,19 +72,21 @@ class Range(NamedTuple):
 
     @classmethod
     def of(cls, value: float) -> Range:
-        """Return a value that is known."""
+        """Return a known value."""
         return cls(value, value, value)
 
 
 def read_range(value: Any, name: str) -> Range:
-    """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or as many numbers; of two the likely value is the middle.
+    """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or as many numbers.
+
+    With two the likely value is the middle.
 
     >>> read_range("0.3-0.7", "the setting utilization")
     Range(low=0.3, likely=0.5, high=0.7)
 
     Raises:
-        MisuseError: If a text is neither.
-        TypeError: If it is something else.
+        MisuseError: If a text is none of these.
+        TypeError: If it is neither number nor text.
     """
     parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, str):
@@ -108,7 +110,7 @@ def read_mix(value: Any, name: str) -> dict[str, float]:
     """Read ``vgg16=0.5,lstm=0.5``, or take such a dict.
 
     Raises:
-        MisuseError: If a part has no number, or a workload stands there twice.
+        MisuseError: If a part has no number, or a workload is there twice.
         TypeError: If it is something else.
     """
     if isinstance(value, Mapping):
@@ -139,16 +141,16 @@ SHARE = Option(
 
 
 _Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
-"""Share of the work that is done again; ten times the job is no answer."""
+"""Share of the work that is repeated; ten times the job is not a valid answer."""
 
 
 class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     """What to rank and how; a field that is None or empty does not restrict.
 
-    Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance
-    where a job is trained (``samples``, ``epochs`` times ``dataset_size``, or the default), else one job per
-    GPU. ``asked`` are the names of the options that were given, ``settings`` what a file set, in words; both
-    are empty where the request was made in code.
+    Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance if
+    a job is trained (``samples``, ``epochs`` times ``dataset_size``, or the default), else one job per GPU.
+    ``asked`` are the names of the options that were given, ``settings`` what a file set, in words; both are
+    empty if the request was made in code.
     """
 
     workloads: Annotated[
@@ -428,17 +430,17 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def buys(self) -> bool:
-        """Whether hardware that is owned or for sale is all that is ranked."""
+        """Whether only hardware that is owned or for sale is ranked."""
         return self.rent_or_buy == "buy" or self.max_purchase_usd is not None
 
     def was_given(self, field: str) -> bool:
-        """Whether a field holds what somebody gave, be it the default, and not what was assumed."""
+        """Whether the user gave a field, even with the default value, rather than gpubench assuming it."""
         names = {each.name for each in options_of(RankRequest) if each.field == field}
         return not names.isdisjoint(self.asked) or getattr(self, field) != getattr(RankRequest(), field)
 
     @property
     def question(self) -> dict[str, Any]:
-        """What was given, by option; ``options.request_from`` makes the same request of it."""
+        """The options given; ``options.request_from`` makes the same request from them."""
         found: dict[str, Any] = {}
         for each in options_of(RankRequest):
             value = getattr(self, each.field)
@@ -448,14 +450,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def job_samples(self) -> float | None:
-        """Samples of the whole job; None where no job is given."""
+        """Samples of the whole job; None if no job is given."""
         if self.epochs is not None and self.dataset_size is not None:
             return self.epochs * self.dataset_size
         return self.samples
 
     @property
     def has_job(self) -> bool:
-        """Whether hours and dollars are of a job: the one asked for, else the default."""
+        """Whether hours and dollars are for a job: the one asked for, else the default."""
         return not self.relative
 
     @property
@@ -466,25 +468,25 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def startup_factor(self) -> float:
-        """By how much a start may take more or less, in nine of ten cases; what was given is certain: 1."""
+        """Factor by which a start may take longer or shorter, in nine of ten cases; 1 for a given start."""
         is_certain = self.startup_minutes is not None and self.dataset_gb is None
         return 1.0 if is_certain else STARTUP_FACTOR
 
     @property
     def billing_unit_minutes(self) -> float:
-        """What a rented machine is billed in whole units of [min]: a second unless given."""
+        """The billing increment of a rented machine [min]: a second unless given."""
         return 1 / 60 if self.billing_minutes is None else self.billing_minutes
 
     @property
     def spot_lost_share(self) -> float:
-        """Share of the work that is done again on spot: what was given, else of one interruption in 24 h."""
+        """Share of the work repeated on spot: as given, else for one interruption in 24 h."""
         from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 
         return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost
 
     @property
     def host_lost_share(self) -> float:
-        """Share of the work that failures of a private host cost: done again, and all data sent anew.
+        """Share of the work that failures of a private host cost: done again, and all data sent again.
 
         What was given, else of one failure in a week; answering questions loses none.
         """
@@ -501,7 +503,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def shares_work(self) -> bool:
-        """Whether all GPUs of an instance share the job: one model over all, or a stream of requests each."""
+        """Whether all GPUs of an instance share the job: one model over all, or one stream each."""
         return self.one_job_over_all_gpus or (self.task == "infer" and self.jobs is None)
 
     @property
@@ -512,7 +514,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
 
 class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs to feed, and with what."""
+    """The GPUs to feed, and their consumers."""
 
     gpus: Annotated[
         tuple[str, ...],

@@ -1,4 +1,4 @@
-"""The places of a ranking as rows: the figures of offers that are looked at, and which places those are."""
+"""The places of a ranking as rows: the figures of the offers shown, and which places those are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def best_places(found: Eligible) -> list[int]:
 
 
 def one_a_gpu(found: Eligible) -> Sequence[int]:
-    """Return the best place of each GPU to rent, and each of what is owned; of one GPU every place."""
+    """Return the best place of each GPU to rent, and each owned machine; for one GPU every place."""
     if len(found.by_gpu) == 1:
         return range(len(found))
     return sorted({*best_places(found), *owned(found).tolist()})
@@ -60,9 +60,9 @@ def owned(found: Eligible) -> Indices:
 
 
 def head(found: Eligible, most: int) -> Indices:
-    """Return so many places, and those that stay in every cut: the best of each GPU, and what is owned.
+    """Return this many places, and those in every cut: the best of each GPU, and owned hardware.
 
-    Of the places that nothing dominates twice as many stay, so that enough are left below the first.
+    Twice as many places of the Pareto set stay, so that enough are left below the first.
     """
     undominated = np.flatnonzero(_dominators(found, np.arange(len(found))) < 0)[: 2 * most]
     first = np.arange(min(most, len(found)))
@@ -86,7 +86,7 @@ def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]
 
 
 def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    """Return what is known of rows before any arithmetic: the offer, its GPU, the age of its price."""
+    """Return the fields of rows known before any arithmetic: the offer, its GPU, the age of its price."""
     pool, today = found.pool, found.filtered.market.today
     offers = [_noted(found, found.offers[place]) for place in chosen.tolist()]
     rows = found.order[chosen].tolist()
@@ -118,7 +118,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
 
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
-    """Return an offer with why its price is doubted first in its note."""
+    """Return an offer with the doubt about its price first in its note."""
     doubt = found.filtered.doubts.get(offer_key(offer)) if found.filtered.doubts else None
     if doubt is None:
         return offer
@@ -127,7 +127,7 @@ def _noted(found: Eligible, offer: Offer) -> Offer:
 
 
 def _estimates(pool: Candidates, gpu: int, machine: int) -> tuple[Estimate, tuple[Estimate, ...]]:
-    """Return the estimate of a machine and its parts, with the memory of each GPU that shares the job."""
+    """Return the estimate of a machine and its parts, with the memory of each GPU in the job."""
     speeds, scaling = pool.speeds, pool.scalings[machine]
     parts = with_fits(speeds.parts[gpu], scaling.fits, sharded=scaling.mode is ParallelMode.FSDP)
     estimate = speeds.estimates[gpu]
@@ -163,7 +163,7 @@ def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
 
 
 def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
-    """Return the share of work that may be lost before on demand is as cheap; None where it is not spot."""
+    """Return the share of work that may be lost before on demand is as cheap; None if it is not spot."""
     shares: list[float | None] = [None] * len(rows)
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
@@ -183,7 +183,7 @@ def _machine(offer: Offer) -> tuple[str, str, str | None]:
 
 
 def _on_demand(offers: Offers, market: Market) -> dict[tuple[str, str, str | None], float]:
-    """Return what each machine is expected to cost on demand [USD/h]."""
+    """Return the expected cost of each machine on demand [USD/h]."""
     offers = offers.where(offers.pricing.equals(Pricing.ON_DEMAND))
     machines = zip(
         offers.provider.cells(), [offer.instance for offer in offers], offers.region.cells(), strict=True
@@ -275,7 +275,7 @@ def _dominators(found: Eligible, places: Indices) -> Indices:
 
 
 def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows: Indices) -> Indices:
-    """Return for each of these rows one that dominates it, or -1 where it is on the Pareto set.
+    """Return for each of these rows one that dominates it, or -1 if it is on the Pareto set.
 
     A row dominates another when it is no worse in time, cost and memory and better in at least one. Among
     the rows that dominate, the cheapest is named, of several the fastest. Rows alike in all three do not

@@ -1,4 +1,4 @@
-"""How n GPUs share one job: whether each has room for it, and how much of n GPUs the job gets.
+"""How n GPUs share one job: whether each has room for it, and the efficiency of n GPUs.
 
 Measured where it was, else modeled.
 """
@@ -38,7 +38,7 @@ from gpubench.recommend.speeds import mean_of
 
 _UNFIT = UNFOUNDED | {FindingKind.THROTTLED, FindingKind.SHARED_GPU, FindingKind.UNEQUAL_GPUS}
 MOST_EFFICIENT = 1.05
-"""A measured efficiency above this is an error of the data, not a wonder."""
+"""A measured efficiency above this is an error in the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Efficiency:
     """Throughput of n GPUs over n times that of one by the same recipe, with its interval.
 
     Attributes:
-        by_recipe: What one GPU does by the recipe of the job, over what it does by that of one GPU alone.
+        by_recipe: Rate of one GPU with the recipe of the job, over that with the recipe of a single GPU.
         mode: How they share the job.
         fit: Memory of one of them, where it is known and fits.
     """
@@ -61,7 +61,7 @@ class Efficiency:
 
 
 Scaler = Callable[[str, GpuSpec, int, Estimate], Efficiency]
-"""(workload, GPU, number of GPUs, estimate of one) to how well they train together."""
+"""Maps (workload, GPU, number of GPUs, estimate of one) to how well they train together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,9 @@ class Scaling:
     """How an instance scales; ``half_width`` is of the log efficiency, at 90 %.
 
     Attributes:
-        by_recipe: As ``Efficiency.by_recipe``; times the efficiency it is what each GPU does over one alone.
-        mode: How its GPUs share the job: by FSDP where any workload fits so alone.
+        by_recipe: As ``Efficiency.by_recipe``; times the efficiency it is the rate of each GPU over that of
+            one alone.
+        mode: How its GPUs share the job: by FSDP if any workload fits only that way.
         fits: Memory by workload, as ``Efficiency.fit``.
     """
 
@@ -100,8 +101,8 @@ def scaling_of(
         spec: Its GPU.
         gpu_count: How many.
         parts: The estimate of one GPU, by workload.
-        scaler: Of one job over all GPUs, or of a job on each; None where those do not hinder each other.
-        shares: Of the samples by workload; empty where the workloads count by geometric mean.
+        scaler: Of one job over all GPUs, or of a job on each; None if those do not hinder each other.
+        shares: Of the samples by workload; empty if the workloads count by geometric mean.
     """
     if gpu_count == 1:
         return SINGLE
@@ -129,21 +130,21 @@ def scaling_of(
 
 
 class Seen(NamedTuple):
-    """What was measured, and the peaks of memory of a workload among it."""
+    """Measurements, and those of a workload that tell its peak memory."""
 
     measured: Sequence[Run]
     peaks: Sequence[Reading]
 
 
 class OneOf(NamedTuple):
-    """The question by the recipe of a job of several GPUs, and what one of them does by it."""
+    """The question with the recipe of a job of several GPUs, and the estimate of one of them with it."""
 
     question: Question
     answer: Estimate | Refusal
 
 
 class Sharing(NamedTuple):
-    """How several GPUs share one job: memory of each where it is known, or why they have no room."""
+    """How several GPUs share one job: memory of each if known, or why they have no room."""
 
     mode: ParallelMode
     fit: MemoryFit | None = None
@@ -151,7 +152,7 @@ class Sharing(NamedTuple):
 
 
 def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing:
-    """Say how so many GPUs share one job: each with all weights where that fits, else each with a share."""
+    """Say how this many GPUs share one job: all weights on each if that fits, else a share on each."""
     alone = one.answer
     if isinstance(alone, Refusal):
         return Sharing(ParallelMode.FSDP, reason=alone.reason)
@@ -181,7 +182,7 @@ def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Est
         return Sharing(mode)
     need = memory.need_of(question, case, spec, seen.peaks)
     if card.verdict_of(need.device) is Verdict.FITS:
-        # as nearly every one does: how large a batch could be is asked of the rest
+        # as nearly all do: only the rest needs the largest batch
         there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
         return Sharing(mode, there)
     fit = memory.fit_of(question, case, spec, seen.peaks)
@@ -196,7 +197,7 @@ def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Est
 
 
 def _short_of(case: Case, fit: MemoryFit) -> str:
-    """Why a job has no room on each of its GPUs."""
+    """Why a job does not fit on each of its GPUs."""
     again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
     return (
         f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: {fit.text()}"
@@ -206,7 +207,7 @@ def _short_of(case: Case, fit: MemoryFit) -> str:
 def efficiency_of(
     one: OneOf, spec: GpuSpec, gpu_count: int, mode: ParallelMode, measured: Sequence[Run]
 ) -> Efficiency:
-    """Return how well so many GPUs share one job at the batch of one alone: measured, else modeled."""
+    """Return how well this many GPUs share one job at the batch of a single one: measured, else modeled."""
     alone = one.answer
     assert isinstance(alone, Estimate)  # else there is no room, and nothing to scale
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
@@ -225,7 +226,7 @@ def measured_efficiency(
     gpu_count: int,
     mode: ParallelMode = ParallelMode.DDP,
 ) -> Efficiency | None:
-    """Return the efficiency of n GPUs where runs hold the case on one GPU and on n; None where not.
+    """Return the efficiency of n GPUs if runs have the case on one GPU and on n, else None.
 
     Three GPUs at 2,700/s where one does 1,000/s: 2,700 / (3 x 1,000) = 0.9. Several GPUs are measured
     eagerly; the efficiency of a host-bound row is the host's, and says nothing of a graph.
@@ -241,7 +242,7 @@ def measured_efficiency(
 def measured_together(
     runs: Sequence[Run], alone: Estimate, gpu_count: int, mode: ParallelMode
 ) -> Efficiency | None:
-    """Return the same of a job that is shared out, against what one GPU would do; None where no run tells.
+    """Return the same for a sharded job, relative to the estimate of one GPU; None if no run has it.
 
     Several GPUs are measured eagerly.
     """
@@ -276,7 +277,7 @@ def _efficiency(
 
 
 def _measured(likely: float, *by: Measurement) -> Efficiency:
-    """Return an efficiency with the interval that the errors of what was measured give it."""
+    """Return an efficiency with the interval from the errors of its measurements."""
     width = math.hypot(*(each.relative_half_width or 0.0 for each in by))
     return Efficiency(likely, likely / (1 + width), likely * (1 + width), "measured")
 

@@ -18,7 +18,7 @@ Answers = Mapping[str, Estimate | Refusal]
 
 
 class Drawer(Protocol):
-    """``predict.answers.draw`` or alike: (estimates, n, seed) to (len(estimates), n) samples/s."""
+    """``predict.answers.draw`` or similar: (estimates, n, seed) to (len(estimates), n) samples/s."""
 
     def __call__(self, estimates: Sequence[Estimate], n: int, seed: int) -> Floats:
         """Draw."""
@@ -29,17 +29,17 @@ _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """What is known of each GPU, row by row.
+    """The speeds of GPUs, row by row.
 
     Attributes:
-        keys: GPU keys; row g of everything else is ``keys[g]``.
-        estimates: One for each GPU; of several workloads it holds their combination.
-        parts: The estimates behind it, one for each workload.
+        keys: GPU keys; row g of all else belongs to ``keys[g]``.
+        estimates: One for each GPU; for several workloads their combination.
+        parts: The estimates it combines, one for each workload.
         samples_per_s, low, high: (G,) throughput of one GPU; NaN bounds are unknown.
         draws: (G, D) joint draws of it.
         refusals: GPU key to the reason why there is no figure.
 
-    Where a job fits on several of a GPU alone, throughput is of one of them as if it held everything.
+    If a job fits only on several of a GPU, the throughput is that of one of them as if it held everything.
     """
 
     keys: tuple[str, ...]
@@ -52,7 +52,7 @@ class Speeds:
     refusals: dict[str, str]
 
     def row_of_one(self, key: str) -> int | None:
-        """The row of a GPU that does the work by itself; None where it has no figure, or not by itself."""
+        """The row of a GPU that can do the work by itself; None without a figure, or if it needs others."""
         row = self.keys.index(key) if key in self.keys else None
         return None if row is None or self.estimates[row].fewest_gpus > 1 else row
 
@@ -62,12 +62,12 @@ def combine(
 ) -> Speeds:
     """Combine the answers for each workload into one speed for each GPU.
 
-    One workload stands for itself. Several without shares are the geometric mean of their samples/s,
-    which orders GPUs as the geometric mean of ratios to any one GPU does. With shares it is the rate at
-    which that mixture of samples is worked off: 1 / sum(share_i / s_i).
+    One workload keeps its speed. Several without shares take the geometric mean of their samples/s, which
+    orders GPUs as the geometric mean of ratios to any one GPU does. With shares it is the rate of that
+    mixture of samples: 1 / sum(share_i / s_i).
 
     A GPU's own error is taken as the same for all workloads (its draws use the same random numbers), so
-    that averaging over workloads does not make a GPU look surer than one workload does.
+    averaging over workloads does not make a GPU look more certain than one workload does.
 
     Args:
         answers: By workload, by GPU key.
@@ -121,7 +121,7 @@ def gpus_needed(fewest: int) -> str:
 
 
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
-    """The batch of each workload that a figure is made of, in their order."""
+    """The batch of each workload behind a figure, in their order."""
     return tuple(estimate.case.batch_size for estimate in estimates)
 
 
@@ -163,13 +163,13 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
 
 
 def largest_of(figures: Sequence[float | None]) -> float | None:
-    """Return the largest of figures of single workloads; None where one is not known."""
+    """Return the largest of the workloads' figures; None if one is unknown."""
     known = [figure for figure in figures if figure is not None]
     return max(known) if len(known) == len(figures) else None
 
 
 def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
-    """Return an estimate with the memory of that of several workloads which needs most."""
+    """Return an estimate with the memory of the workload that needs the most."""
     largest = max(parts, key=lambda part: part.device_bytes.high or 0)
     return msgspec.structs.replace(
         estimate,
@@ -182,12 +182,12 @@ def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
 def with_fits(
     parts: tuple[Estimate, ...], fits: Sequence[MemoryFit | None], *, sharded: bool
 ) -> tuple[Estimate, ...]:
-    """Return the estimates of single workloads, each with the memory of its fit where there is one.
+    """Return the estimates of single workloads, each with the memory of its fit if there is one.
 
     Args:
         parts: Of one GPU.
         fits: On each of several, by workload.
-        sharded: Whether these share the job out by FSDP.
+        sharded: Whether these shard the job by FSDP.
     """
     if not any(fits):
         return parts

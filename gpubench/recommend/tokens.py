@@ -1,4 +1,4 @@
-"""What a million tokens costs, and what a token takes: of training, of prompts, of generated tokens."""
+"""The cost of a million tokens, and the time of a token: training, prompts, generated tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GenerationTimes(NamedTuple):
 
 
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
-    """Return the times of a generation, None of another estimate; measured ones err as their whole does."""
+    """Return the times of a generation, else None; measured ones have the relative error of the whole."""
     case, per_token_s = estimate.case, estimate.per_token_s
     if case.new_tokens == 0 or per_token_s.value is None:
         return None
@@ -52,7 +52,7 @@ def generation_times(estimate: Estimate) -> GenerationTimes | None:
 
 
 def _measured(estimate: Estimate, seconds: float) -> Interval:
-    """A time of a measured generation; its ends lie as far from it as those of the whole."""
+    """A time of a measured generation, with the relative ends of the whole."""
     ends = (estimate.high, estimate.low)
     return Interval(
         seconds, *(None if end is None else seconds * estimate.samples_per_s / end for end in ends)
@@ -60,12 +60,12 @@ def _measured(estimate: Estimate, seconds: float) -> Interval:
 
 
 def token_cost(row: Row) -> Interval | None:
-    """Return the cost of a million tokens, of a generation of those that it makes; None without tokens."""
+    """Return the cost of a million tokens, for a generation of those generated; None without tokens."""
     return next(reversed(token_costs(row).values()), None)
 
 
 def token_costs(row: Row) -> dict[str, Interval]:
-    """Return the cost of a million tokens of an offer [USD], by what they are of; empty where none are known.
+    """Return the cost of a million tokens of an offer [USD], by what they are of; empty if none are known.
 
     Of training it follows from the throughput of the whole instance, of a generation from one static batch on
     each GPU: a server that joins sequences as they come has another cost.

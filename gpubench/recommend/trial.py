@@ -1,9 +1,9 @@
-"""Tasks of SkyPilot and of dstack that rent a recommended machine, measure there, and bring the run back.
+"""Tasks for SkyPilot and dstack that rent a recommended machine, measure there, and return the run.
 
-SkyPilot (0.14) or dstack (0.22) rents; nothing here does. Brakes hold what it costs: a ceiling on the price
-of a machine, a time limit of the measurement, one of the whole task, and an idle machine goes down where its
-cloud can do so. gpubench builds no published language model: the machine trains it by a script of the very
-stack that its forecast assumed.
+SkyPilot (0.14) or dstack (0.22) does the renting; nothing here does. Limits bound the cost: a maximum price
+of the machine, a time limit for the measurement, one for the whole task, and shutdown of an idle machine if
+its cloud supports it. gpubench builds no published language model: the machine trains it with a script for
+the stack that its prediction assumed.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ TOOLS: Mapping[str, Mapping[str, str]] = {
         "down": "dstack stop --yes {name}",
     },
 }
-"""What each tool is called, the file of its task, and its commands."""
+"""The name of each tool, the file of its task, and its commands."""
 
 _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
 _SOURCE = ("gpubench", "workloads", "results/shared", "pyproject.toml", "README.md", "LICENSE")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What a task must know of a row of ``gpubench rank --json``."""
+    """The fields of a row of ``gpubench rank --json`` that a task needs."""
 
     provider: str
     instance: str
@@ -89,7 +89,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """GPUs and place, for people: "2x L4 at aws g6.12xlarge"."""
+        """GPUs and place in words: "2x L4 at aws g6.12xlarge"."""
         words = [self.provider, "" if self.instance == labels.gpu_name(self.gpu_key) else self.instance]
         words += ["(spot)"] if self.pricing is Pricing.SPOT else []
         return f"{labels.gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
@@ -101,13 +101,13 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What was given, by option."""
+    """The options given."""
 
     asked: dict[str, Any]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a task must know of that document."""
+    """The fields of that document that a task needs."""
 
     question: Question
     rows: tuple[Row, ...]
@@ -117,7 +117,7 @@ def read_answer(path: Path) -> Answer:
     """Read a document of ``gpubench rank --json``.
 
     Raises:
-        MisuseError: If the file is none, or one of another version than this gpubench writes.
+        MisuseError: If the file is not such a document, or of another version than this gpubench writes.
     """
     what, hint = "an answer", "gpubench rank --json writes one"
     data = read_bytes(path, TABLE_BYTES, follow_links=True)
@@ -142,8 +142,8 @@ class Trial(msgspec.Struct, frozen=True):
     """What was written.
 
     Attributes:
-        script: What rents the machine, measures there and takes it down.
-        machine: Which, with what it likely costs, and at most.
+        script: Script that rents the machine, measures there and shuts it down.
+        machine: Its name, with the likely and the maximum cost.
         passed_over: Better rows that neither tool launches, with the reasons.
         without_task: By tool, why there is no task of its own.
     """
@@ -159,13 +159,13 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
 
     Args:
         answer: A document of ``gpubench rank --json``.
-        folder: Where the tasks, ``try.sh`` and ``work`` go; made where it is missing.
-        gpu: The GPU to measure; None takes the best row of any.
+        folder: If the tasks, ``try.sh`` and ``work`` go; made where it is missing.
+        gpu: The GPU to measure; None takes the best row.
         minutes: Time limit of the measurement.
 
     Raises:
         MisuseError: If the file is no such document, no row can be launched, a model cannot be carried, or
-            the folder holds something: that would travel too.
+            the folder is not empty: its files would travel too.
         StorageError: If the folder cannot be written.
     """
     known = read_answer(answer)
@@ -228,7 +228,7 @@ _PRINT = "cat results/runs/*/*.json"
 
 
 def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
-    """Return what so many minutes of a machine cost [USD], in whole billing increments and with tax."""
+    """Return the cost of this many minutes of a machine [USD], in whole billing increments and with tax."""
     billed = economics.billed_hours(np.array(minutes / 60), np.array(request.billing_unit_minutes / 60))
     return float(billed) * usd_per_hour * (1 + request.tax)
 
@@ -238,20 +238,20 @@ def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
 
 @cache
 def clouds() -> Mapping[str, Mapping[str, str]]:
-    """Return what the tools can do at each of our providers that one of them rents from."""
+    """Return what the tools can do at each provider that one of them supports."""
     return {row["provider"]: row for row in folders.data_rows("rented_clouds.csv")}
 
 
 @cache
 def accelerator(provider: str, gpu_key: str, tool: str = "sky") -> str:
-    """Return a tool's name of a GPU at a provider, else what most call it; empty where it has none."""
+    """Return a tool's name of a GPU at a provider, else its usual name; empty if it has none."""
     names = {(row["provider"], row["gpu_key"]): row[tool] for row in folders.data_rows("rented_gpus.csv")}
-    seller = "" if tool == "dstack" else provider  # dstack has names of its own, whoever sells the GPU
+    seller = "" if tool == "dstack" else provider  # dstack has its own names, independent of the seller
     return names.get((seller, gpu_key), names.get(("", gpu_key), ""))
 
 
 def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
-    """Return the best row that a tool can launch, and why better ones were passed over.
+    """Return the best row that a tool can launch, and why better ones were skipped.
 
     Raises:
         MisuseError: If there is none, or a GPU is named that nobody knows.
@@ -269,7 +269,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
 
 
 def why_not(row: Row, tool: str) -> str | None:
-    """Return why a tool does not try a row; None to try it."""
+    """Return why a tool cannot try a row; None if it can."""
     cloud = clouds().get(row.provider, {})
     is_sky_spot, called = tool == "sky" and row.pricing is Pricing.SPOT, TOOLS[tool]["name"]
     reasons = (
@@ -286,7 +286,7 @@ def why_not(row: Row, tool: str) -> str | None:
 
 
 def name_of(row: Row) -> str:
-    """Return what the machine is called, by a tool that takes small letters, digits and dashes."""
+    """Return a name for the machine in small letters, digits and dashes."""
     words = f"gpubench {row.provider} {labels.gpus(row.gpu_key, row.gpu_count)}".lower()
     return re.sub(r"[^a-z0-9]+", "-", words)[:35].rstrip("-")
 
@@ -294,7 +294,7 @@ def name_of(row: Row) -> str:
 def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     """Return the task of each tool that can launch the row, as data.
 
-    Resources, working folder, set-up and the measurement, with all that holds what it costs.
+    Resources, working folder, set-up and measurement, with all cost limits.
     """
     cloud, memory_bytes = clouds()[row.provider], specs.load_specs()[row.gpu_key].memory_bytes
     machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
@@ -303,7 +303,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     # a region that the cloud knows, and not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
     stops = {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
-    # of cards of one name the larger one
+    # of cards with one name the larger one
     memory = {} if memory_bytes is None else {"memory": f"{round(0.9 * memory_bytes / GIB)}GB.."}
     dstack_gpu = accelerator(row.provider, row.gpu_key, "dstack")
     made: dict[str, dict[str, Any]] = {
@@ -385,7 +385,7 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
 
 
 def training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
-    """Return a script that trains a published model by the stack that its forecast assumed: PEFT with TRL."""
+    """Return a script that trains a published model with its predicted stack: PEFT with TRL."""
     (name,) = request.workload_names
     profile = profile_of(name, options.asked_recipe(request), gpu_count=row.gpu_count)
     told = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
@@ -405,7 +405,7 @@ def training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
 
 
 def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minutes: float) -> RunRequest:
-    """Return what to measure, so that the question of the ranking is answered exactly there.
+    """Return what to measure to answer exactly the question of the ranking.
 
     Raises:
         MisuseError: If a limit of latency chose a batch for each of several workloads: a run holds one.
@@ -432,7 +432,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
 
 
 def mode_of(row: Row, request: RankRequest) -> ParallelMode:
-    """Return how the GPUs of a machine share the job: its row does not say, so such GPUs are ranked again.
+    """Return how the GPUs of a machine share the job, by ranking them again, since the row does not say.
 
     Raises:
         MisuseError: If no price of such a machine is left.
@@ -449,7 +449,7 @@ def mode_of(row: Row, request: RankRequest) -> ParallelMode:
 def package_to_install() -> tuple[str, dict[str, bytes]]:
     """Return what the machine installs gpubench from, and the files that travel for it.
 
-    It is the source that runs, or that was installed: the package index may have something else of its name.
+    It is the running or installed source: the package index may have another package of that name.
 
     Raises:
         MisuseError: If that source is not there any more.
@@ -484,7 +484,7 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
 
 
 def carried(reference: str, files: dict[str, bytes]) -> str:
-    """Return what a workload is called on the machine; the files of a user's own model join the others.
+    """Return the name of a workload on the machine; the files of a user's model join the others.
 
     Raises:
         MisuseError: If its files cannot be told, or cannot travel.

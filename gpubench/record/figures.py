@@ -44,7 +44,7 @@ COLD_COSTS = (
 
 
 def spread(measurement: Measurement) -> dict[str, float | int | None]:
-    """Return seconds per step over the accepted rounds and over the launches; None where there are none.
+    """Return seconds per step over the accepted rounds and over the launches; None if there are none.
 
     Outliers are counted within each launch, since launches may differ as wholes; they are never removed.
     """

@@ -123,8 +123,8 @@ def _status(measurement: Measurement, run: Run) -> Issue:
 def guards_not_run(measurement: Measurement, device: DeviceProfile) -> tuple[str, ...]:
     """Name the guards that this row was due and of which one of its launches holds no trace.
 
-    At fp32 on a CPU the row is its own reference; memory errors are only counted where ECC is on. What has a
-    finding of its own (an unknown peak, an unproven strict precision) is not named again.
+    At fp32 on a CPU the row is its own reference; memory errors are only counted where ECC is on. What has
+    its own finding (an unknown peak, an unproven strict precision) is not named again.
     """
     if measurement.status is not Status.OK:
         return ()

@@ -72,7 +72,7 @@ IDENTITY_TOLERANCE = 1e-3
 
 
 def broken_rule(run: Run) -> str | None:
-    """Return the first rule that a run breaks, as a phrase with the value seen; None where all hold."""
+    """Return the first rule that a run breaks, as a phrase with the value seen; None if all hold."""
     try:  # a run in memory has been held to no limit yet
         msgspec.convert(msgspec.to_builtins(run), Run)
     except msgspec.ValidationError as error:
@@ -103,7 +103,7 @@ def _of_case(case: Case) -> Iterator[str]:
 
 
 def beyond_belief(run: Run) -> str | None:
-    """Return what no machine can do, in a row that is given as sound; None where there is nothing.
+    """Return what no machine can do, in a row that is given as sound; None if there is nothing.
 
     Own runs keep such a row, as invalid; of others' runs it is not taken in.
     """
@@ -127,7 +127,7 @@ def _of_quality(row: TimeToQuality) -> Iterator[str]:
 
 
 def _of_micro(result: MicroResult) -> Iterator[str]:
-    """Hold a stored figure against its interval, and against its own repetitions where all are kept."""
+    """Compare a stored figure with its interval, and against its own repetitions where all are kept."""
     low, high = result.low, result.high
     if (low is not None and low > result.value) or (high is not None and high < result.value):
         yield f"its interval, {low} to {high}, leaves out its value {result.value}"

@@ -50,7 +50,7 @@ def shared_runs() -> tuple[Shared, ...]:
 
 
 def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None) -> str | None:
-    """Say how many readings by how many people there are of a case on a GPU; None where there is none.
+    """Say how many readings by how many people there are of a case on a GPU; None if there is none.
 
     The batch does not matter, nor how the step is executed: a figure is told of another one as well.
     """
@@ -146,7 +146,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
 
     Args:
         run: As it is to be shared.
-        others: Runs that are there already; those of the same GPU are what its figures are held against.
+        others: Runs that are there already; those of the same GPU are what its figures are compared with.
     """
     yield from (
         f"it holds {field} of the device"

@@ -1,7 +1,7 @@
 """The results folder: one JSON file a run, replaced whole; whatever is read is hostile until checked.
 
 A run has one writer: it holds the kernel's lock on a file beside the device folders, which ends with its
-process. Where a file system or a platform has no such lock, whoever made the file holds the run; one that a
+process. If a file system or a platform has no such lock, whoever made the file holds the run; one that a
 killed process left behind is deleted by hand, as the message says.
 """
 
@@ -67,7 +67,7 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
     """Hold the lock of a run.
 
     Args:
-        folder: Where the device folders lie; it must exist.
+        folder: If the device folders lie; it must exist.
         run_id: A plain file name.
         patience_s: How long to wait for another holder [s].
 
@@ -100,7 +100,7 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
 
 
 def _take(path: Path) -> int | None:
-    """Make the lock file, or open the one that is there, and lock it; None where another holds the run.
+    """Make the lock file, or open the one that is there, and lock it; None if another holds the run.
 
     Raises:
         StorageError: If it is not a regular file.
@@ -156,7 +156,7 @@ _UNKNOWN_KEY = "unknown"
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Every readable run of a results folder, oldest first, and a line for each file that is not.
 
-    ``passed_over`` says so where older runs of a device were not read; None where all were.
+    ``passed_over`` says so where older runs of a device were not read; None if all were.
     """
 
     runs: tuple[Run, ...]
@@ -364,7 +364,7 @@ def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredR
 
 
 def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
-    """Read a file; None where that cannot be, with a line that says why, and bad content set aside."""
+    """Read a file; None if that cannot be, with a line that says why, and bad content set aside."""
     try:
         return read_run(path)
     except BadContentError as error:
@@ -382,7 +382,7 @@ def _set_aside(folder: Path, path: Path) -> str:
     Under the run's lock, and after another look: what is renamed is what was found bad.
 
     Args:
-        folder: Where the locks lie.
+        folder: If the locks lie.
         path: Named as runs are.
 
     Returns:
@@ -548,7 +548,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
 
 
 def stored_alike(root: Path, run: Run) -> Path | None:
-    """Return where a run is stored already with the same content; None where nothing is under its id.
+    """Return where a run is stored already with the same content; None if nothing is under its id.
 
     Raises:
         ConflictError: If what is stored under its id differs, or cannot be read to tell.

@@ -1,7 +1,7 @@
-"""What the page's script answers with as ``rank`` does, whatever it is asked: figures, names and words.
+"""The data from which the page's script gives the answers of ``rank``: figures, names and words.
 
-The script draws the same numbers (``gpubench.draws``) over the same factors. What it may not judge by itself
-(which machines run a job, whose prices count, who sells where) is worked out here and handed to it as data.
+The script draws the same numbers (``gpubench.draws``) over the same factors. Judgments that it must not make
+itself (which machines run a job, which prices count, who sells where) are computed here and passed as data.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 """Of a GPU that the page asks about as one's own: without a sum it costs its energy alone."""
 
 HAVE_COUNTS = (1, 2, 4, 8)
-"""So many of a GPU may be asked about as one's own."""
+"""Numbers of owned GPUs that the page offers."""
 
 MOST_OFFERS = 1000
-"""Offers that the script chooses from; of more, those that could be the best of their kind."""
+"""Offers that the script chooses from; if there are more, those that could be the best of their kind."""
 
 MOST_ALIKE = 3
-"""Offers of one kind behind which none is hardly ever the best: as many as the library draws."""
+"""Offers of one kind that can be the best: as many as the library draws."""
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
 KEPT_DIGITS = 9
-"""Of the share of its throughput that an offer keeps, as it trains and as it answers."""
+"""Digits of the share of throughput that an offer keeps, in training and inference."""
 DIGITS = 6
 """Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand."""
 
 FIRST = "resnet50"
-"""The model that the page begins with where none is asked about: the one that most buyers know."""
+"""The default model of the page: the one that most buyers know."""
 
 SENTENCES = (
     *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
@@ -89,7 +89,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "copied": "Copied.",
     },
 }
-"""Names of what is chosen, of the columns and of the axes."""
+"""Names of the choices, the columns and the axes."""
 
 OPTIONS = {
     "precision": "--precision",
@@ -102,7 +102,7 @@ OPTIONS = {
     "region": "--region",
     "spot": "--spot",
 }
-"""What the page asks, as the options of its command."""
+"""The inputs of the page, as options of its command."""
 
 TICKS = {
     "hours": [
@@ -121,16 +121,16 @@ TICKS = {
         for figure in (digit * 10.0**power for digit in (1, 2, 5))
     ],
 }
-"""Where an axis may have a line, and what stands there."""
+"""Positions of lines on an axis, and their labels."""
 
 
 @traced_once()
 def calculator(asked: RankRequest) -> dict[str, Any]:
-    """Return what the script answers with, as plain JSON values.
+    """Return the data of the script, as plain JSON values.
 
     Args:
-        asked: The question of the page: its filters hold whatever else is asked; its model, job and limits
-            are where the page begins.
+        asked: The question of the page: its filters always apply; its model, job and limits are the start of
+            the page.
 
     Raises:
         MisuseError: If the question is wrong, or no machine runs any of its workloads.
@@ -184,7 +184,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
 
 
 def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[Ownership]:
-    """Return what the buyer has or may buy, and every GPU of the offers as if one had it."""
+    """Return the buyer's machines, those for sale, and every GPU of the offers as if owned."""
     known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # not where its form is not stated
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
     mine = tuple(f"{count}x {key}" for key in keys for count in HAVE_COUNTS)
@@ -194,7 +194,7 @@ def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[O
 
 
 def _questions(market: RankRequest) -> Iterator[RankRequest]:
-    """Yield what is asked, then every shipped model at each precision that it is offered at."""
+    """Yield the question, then every shipped model at each of its precisions."""
     plain_recipe = {each.field: getattr(RankRequest(), each.field) for each in options_of(RecipeRequest)}
     if not _is_shipped(market):
         yield market
@@ -213,7 +213,7 @@ def _offered_at(profile: WorkloadProfile) -> tuple[str, ...]:
 
 
 def _is_shipped(market: RankRequest) -> bool:
-    """Whether the page has the case anyway: a shipped model by itself, at a precision that it is for."""
+    """Whether the page has the case anyway: one shipped model at one of its precisions."""
     names = market.workload_names
     given = {each.field for each in options_of(RecipeRequest) if market.was_given(each.field)}
     profile = load_profiles().get(names[0]) if len(names) == 1 else None
@@ -226,7 +226,7 @@ def _is_shipped(market: RankRequest) -> bool:
 def _case(
     asked: RankRequest, filtered: FilterResult, runs: Runs, starts: dict[str, int]
 ) -> tuple[dict[str, Any], Offers] | None:
-    """Return the figures of one model at one precision, and what runs it; None where no machine does."""
+    """Return the figures of one model at one precision, and what runs it; None if no machine does."""
     try:
         asked = check(asked)
         finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs))
@@ -291,7 +291,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
 
 
 def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
-    """Return rate, deviation of its logarithm, what no draw exceeds, and the place of its start."""
+    """Return rate, deviation of its logarithm, upper limit of the draws, and index of its anchor."""
     start = start_of(estimate)
     place = None if start is None else starts.setdefault("\0".join(start), len(starts))
     most = most_of(estimate)
@@ -306,11 +306,9 @@ def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
 def _offers(
     market: RankRequest, filtered: FilterResult, found: list[tuple[dict[str, Any], Offers]]
 ) -> list[dict[str, Any]]:
-    """Return what the script knows of each offer, whatever it runs."""
+    """Return the workload-independent facts of each offer for the script."""
     names = [(o.provider, o.instance, o.region or "", str(o.pricing), o.gpu_key) for o in filtered.kept]
-    kept = filtered.kept.take(
-        sorted(range(len(names)), key=names.__getitem__)
-    )  # what is equal stands by name
+    kept = filtered.kept.take(sorted(range(len(names)), key=names.__getitem__))  # ties are sorted by name
     today = filtered.market.today
     prices = prices_of(kept, filtered.market)
     train, infer = (msgspec.structs.replace(market, task=task) for task in ("train", "infer"))
@@ -322,7 +320,9 @@ def _offers(
         delivered.round(KEPT_DIGITS).tolist(),
         strict=True,
     )
-    barred: list[list[int]] = [[] for _ in range(len(kept))]  # by its host, though its GPUs would do
+    barred: list[list[int]] = [
+        [] for _ in range(len(kept))
+    ]  # limited by its host, though its GPUs would suffice
     for at, (case, runs_it) in enumerate(found):
         machines = {(gpu, count) for gpu, count, *_ in case["machines"]}
         for place in np.flatnonzero(~kept.places(runs_it)).tolist():
@@ -385,7 +385,7 @@ def _card(key: str) -> dict[str, str]:
 
 
 def _filters(asked: RankRequest) -> list[str]:
-    """Return the options of a command that the page does not ask about, as they were given."""
+    """Return the options of a command that the page does not ask about, as given."""
     asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
     asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
     kept = {name: value for name, value in asked.question.items() if name not in asked_here}

@@ -20,7 +20,7 @@ from gpubench.units import plain
 REPORT_VERSION = 2
 """Version of the report's own keys; the runs and the ranking within it have versions of their own."""
 MOST_SAMPLES = 1_000
-"""Telemetry samples that a page carries, about 0.1 MB when packed; the result files hold every one."""
+"""Most telemetry samples in a page, about 0.1 MB when packed; the result files have all."""
 
 CSV_COLUMNS = (
     "kind",
@@ -85,10 +85,8 @@ CSV_COLUMNS = (
 """Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
 
 MOST_DIGITS = 12
-"""Digits of a figure inside a page: a nanosecond in a quarter of an hour, which no clock here resolves.
-
-Of the 17 that a float prints, the last five are how it is stored, and take as much room as the figure itself.
-"""
+"""Digits of a figure inside a page: a nanosecond in a quarter of an hour, finer than any clock. The last five
+of a float's 17 digits only take room. """
 
 _FIGURES = (
     "samples_per_s",
@@ -118,7 +116,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def document(data: ReportData) -> dict[str, Any]:
-    """Everything the report rests on as plain JSON values.
+    """All data of the report as plain JSON values.
 
     Runs are as ``run --json`` gives them, raw rounds included; the ranking is as ``rank --json`` gives it.
     """
@@ -126,12 +124,12 @@ def document(data: ReportData) -> dict[str, Any]:
 
 
 def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[str, Any], int]:
-    """``document`` for a page that is to be mailed: of the runs it uses, with no more than it needs.
+    """``document`` for a page: only of the runs it uses, and only what it needs.
 
-    Telemetry is thinned where it is long, and figures keep ``MOST_DIGITS``.
+    Long telemetry is thinned, and figures keep ``MOST_DIGITS``.
 
     Returns:
-        The document, and the step of the thinning: each n-th sample stands, 1 is all of them.
+        The document, and the step of the thinning: each n-th sample is kept, 1 is all of them.
     """
     on_threads = (pair.of for pair in data.thread_pairs)
     results = (*data.everything, *on_threads, *data.failures)
@@ -171,7 +169,7 @@ def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _storable(value: Any) -> Any:
-    """Replace what JSON in UTF-8 cannot hold: NaN and infinity by null, lone surrogates by a mark."""
+    """Replace values that JSON in UTF-8 cannot hold: NaN and infinity by null, lone surrogates by a mark."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", errors="replace").decode("utf-8")
     if isinstance(value, float):
@@ -187,7 +185,7 @@ def as_json(data: ReportData) -> str:
 
 
 def as_csv(data: ReportData) -> str:
-    """Return one line for each measured case and each ranked offer; ``kind`` tells them apart."""
+    """Return one line for each measured case and each ranked offer; ``kind`` distinguishes them."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\r\n")
     writer.writeheader()

@@ -71,8 +71,8 @@ def report(request: ReportRequest) -> str:
             raise MisuseError("--public names its files itself: leave out -o and --format")
         path = request.public / "index.html"
     kind = request.format or format_of(path)
-    whole = kind in {"json", "csv"}  # they are of all that is stored, and all that is ranked
-    # What the ranking is asked beyond its defaults; the place and the day are asked of both.
+    whole = kind in {"json", "csv"}  # they cover everything stored, and everything ranked
+    # The ranking's options beyond its defaults; folder and day go to both.
     asked = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     given = {field: value for field, value in asked.items() if value != getattr(RankRequest(), field)}
     data = request.data or gather(
@@ -80,7 +80,7 @@ def report(request: ReportRequest) -> str:
         request.as_of,
         run=request.run,
         every_run=whole,
-        most_rows=None if whole else MOST_OFFERS + 1,  # one more, or nobody would see that it is cut
+        most_rows=None if whole else MOST_OFFERS + 1,  # one more, to show that it is cut
         first=FIRST if kind == "html" else None,
         **{field: value for field, value in given.items() if field not in {"results", "as_of"}},
     )
@@ -102,13 +102,13 @@ def report(request: ReportRequest) -> str:
 
 
 def _without_a_machine(data: ReportData) -> ReportData:
-    """Return what may be published of it: no path, no serial, no doubted row, no model of the user's own."""
+    """Return the publishable part: no path, no serial number, no doubtful row, no model of the user."""
     runs = tuple(shareable(run)[0] for run in data.runs)
     return replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
 
 
 def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
-    """Return what is reported with what the page answers by itself."""
+    """Return the report's data with those of the page's calculator."""
     fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     asked = RankRequest(**fields, asked=request.asked)
     found, ranking = calculator(asked), data.ranking
@@ -135,7 +135,7 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
 
 @dataclass(frozen=True, kw_only=True)
 class _Heading:
-    """What stands under one title of the page, its charts by their ids."""
+    """The content under one heading of the page, its charts by their ids."""
 
     key: str
     title: str
@@ -184,7 +184,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
 
 
 def _few_offers(calculator: Mapping[str, Any] | None) -> str:
-    """Return what is said of a page that chooses from some of the offers alone."""
+    """Return the remark of a page that has only some of the offers."""
     if calculator is None or len(calculator["offers"]) == calculator["offer_count"]:
         return ""
     shown, count = (format_whole(each) for each in (len(calculator["offers"]), calculator["offer_count"]))
@@ -192,7 +192,7 @@ def _few_offers(calculator: Mapping[str, Any] | None) -> str:
 
 
 def _best_of_each_machine(data: ReportData) -> ReportData:
-    """Return what a page carries of a ranking: of each GPU and number the best offer, and few exclusions."""
+    """Return a page's part of a ranking: the best offer of each GPU and number, and few exclusions."""
     if data.ranking is None:
         return data
     best: dict[tuple[str, int, str], Row] = {}
@@ -278,7 +278,7 @@ def _asset(name: str) -> Any:
 
 
 def packed(content: bytes) -> str:
-    """Return content in gzip, in base64, as the page's script reads it: a third of the size as it is."""
+    """Return content in gzip and base64, as the page's script reads it: a third of its size."""
     return b64encode(gzip.compress(content, compresslevel=9, mtime=0)).decode()
 
 

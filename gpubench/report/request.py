@@ -1,4 +1,4 @@
-"""What a report is asked: where to write it, and what its ranking is asked."""
+"""The request of a report: where to write it, and the options of its ranking."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}
 
 
 class ReportRequest(RankRequest, frozen=True, kw_only=True):
-    """Where to write the report and of which run, and every option of a ranking."""
+    """Where to write the report, its run, and every option of a ranking."""
 
     output: Annotated[
         Path | None,
@@ -55,10 +55,10 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
 
 
 def format_of(output: Path | None) -> str:
-    """Return the format that a file's ending means; html where there is no ending.
+    """Return the format of a file's extension; html if there is none.
 
     Raises:
-        MisuseError: If the ending means another format: a page in a file called PDF helps nobody.
+        MisuseError: If the extension belongs to another format.
     """
     ending = "" if output is None else output.name.rpartition(".")[2].lower() if "." in output.name else ""
     by_ending = {"htm": "html", "markdown": "md", "": "html"}.get(ending, ending)

@@ -39,7 +39,7 @@ def ranking_html(ranking: Ranking) -> str:
 
 
 def ranking_figure(ranking: Ranking) -> Plot:
-    """Return hours against dollars of the job, one dot a machine, as on the page; the three answers named.
+    """Return hours against dollars of the job, one dot per machine, as on the page; the answers are named.
 
     Without a job the axes are throughput and price of an hour.
 
@@ -106,7 +106,7 @@ def _dots(
 
 
 def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the line below which no machine lies: it runs in steps, since between two there is none."""
+    """Return the line below which there is no machine, in steps, since there is none between two."""
     least, steps = math.inf, []
     for row in sorted(rows, key=lambda row: (row.hours.value or 0.0, row.cost_usd.value or 0.0)):
         usd = row.cost_usd.value or 0.0
@@ -170,7 +170,7 @@ def predictions_figure(answers: Predictions) -> Plot:
 
 
 def memory_figure(answers: Sequence[MemoryAnswer]) -> Plot:
-    """Return what each case has in use on the device, with its bounds [GiB]."""
+    """Return the memory in use of each case, with its bounds [GiB]."""
     marks = [
         Mark(row=label(each.label), interval=each.need.device.over(GIB), hover=label(each.fits_on()))
         for each in answers

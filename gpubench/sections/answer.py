@@ -1,4 +1,4 @@
-"""The answer: the three rows of a ranking, what stands beside them, and the sentences on them."""
+"""The answer: the three rows of a ranking, further rows beside them, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from gpubench.units import (
 )
 
 MOST_WORDS = 120
-"""Of a first screen: as many as are read at a glance."""
+"""Most words of a first screen: as many as are read at a glance."""
 
 
 def title(ranking: Ranking) -> str:
@@ -62,7 +62,7 @@ def title(ranking: Ranking) -> str:
 
 
 def answer_table(ranking: Ranking) -> Table:
-    """Return the answers, one a row: what, from whom, how long, for how much, how that is known."""
+    """Return the answers, one per row: GPUs, seller, time, cost, basis."""
     rows = lines(ranking)
     figures = [
         number(capitalized(per_s_unit(ranking)), _of(lambda row: ranking.throughput_of(row).words())),
@@ -99,19 +99,19 @@ def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
 
 
 def word_count(words: str) -> int:
-    """Return how many words a text has: what stands between spaces, signs and figures too."""
+    """Return the number of words in a text, separated by spaces; signs and figures count."""
     return len(words.split())
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    """Return what is said beside the answers themselves, which stand in the table, first what was asked."""
+    """Return the sentences besides the answers in the table, those about the question first."""
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
     return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    """Return the sentences that there is room for beside the table, all that was asked and every caution."""
+    """Return the sentences that fit beside the table, with all about the question and every caution."""
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     left = MOST_WORDS - WORDS_OF_THE_REST - sum(map(word_count, [title(ranking), *cells]))
     asked, cautions = ranking.said("asked"), ranking.said("caution")
@@ -127,14 +127,14 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
 
 
 WORDS_OF_THE_RATE = 15
-"""Of what an hour of waiting counts and costs, which has room beside what was asked."""
+"""Words reserved for the worth and cost of an hour of waiting."""
 
 WORDS_OF_THE_REST = 7
-"""Of the rule of the table, and what says how to see more."""
+"""Words reserved for the rule of the table and the hint at more."""
 
 
 def screen(ranking: Ranking) -> list[Part]:
-    """Return the first screen: title, answers, and the sentences that there is room for."""
+    """Return the first screen: title, answers, and the sentences that fit."""
     shown = answer_table(ranking)
     kept, left = _kept(ranking, shown)
     rest = f"{count(left, 'more remark')}, {count(len(ranking.by_gpu), 'GPU')}: --table"
@@ -172,14 +172,14 @@ SECTIONS = {"answer": _render}
 # --- each answer in full -----------------------------------------------------------------------------------
 
 MOST_REGIONS = 4
-"""Regions of an offer that are named."""
+"""Most regions of an offer to name."""
 
 MOST_MEMORY_CHARACTERS = 300
-"""Of what is said of memory: why a step was not traced is another's text."""
+"""Limit of the text on memory: why a step was not traced is foreign text."""
 
 
 def in_full(ranking: Ranking) -> Facts:
-    """Return each answer with all that must be known before it is paid, and the best to own."""
+    """Return each answer with everything to know before paying, and the best hardware to own."""
     found = {line.names: line.choice for line in lines(ranking)}
     if ranking.best_to_own is not None and ranking.best_to_own.offer not in {c.offer for c in found.values()}:
         found["Best to own"] = ranking.best_to_own
@@ -214,7 +214,7 @@ def _label(choice: Choice) -> str:
 def fits_words(choice: Choice) -> str:
     """Return whether the job fits in memory, with the need: "fits (needs 6.1 to 7.8 of 24 GiB)".
 
-    A device without figures of its memory ran the job, and needs none.
+    A device without memory figures ran the job, and needs none.
     """
     row = choice.row
     if row.fits_memory is None:
@@ -226,7 +226,7 @@ def fits_words(choice: Choice) -> str:
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
-    """Yield what feeding takes, where it is to be had, what others ask, and what a new account lacks."""
+    """Yield remarks on feeding, availability, other prices, and the limits of a new account."""
     offer = choice.offer
     if choice.feed_vcpus is not None:
         needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
@@ -248,7 +248,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
 
 
 def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
-    """Return another provider of the same GPU, and what the job costs there: "aws 8x $12.00"."""
+    """Return another provider of the same GPU, with the cost of the job there: "aws 8x $12.00"."""
     there = each.offer
     so_many = "" if there.gpu_count == gpu_count else f" {there.gpu_count}x"
     hourly = f"{format_usd(each.usd_per_hour)}/h"

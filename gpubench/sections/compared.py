@@ -47,20 +47,20 @@ def _against(one: Result, other: Result) -> str:
 
 
 JOB_SAMPLES = 1_000_000
-"""A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
+"""A job to compare both on: about 17 passes over the 60,000 images of the classic digit set."""
 
 FAR_OFF = 10.0
 """A CPU whose likely time is longer than the limit by this factor is too slow, whatever its interval."""
 
 SMALL_JOB_S = 900.0
-"""A CPU that does the job within this time makes a GPU unnecessary for it [s]."""
+"""If a CPU does the job within this time, no GPU is needed [s]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpuGpuPair:
     """The fastest of the CPU and the fastest of the GPU on one workload and task; ``equal`` is the batch.
 
-    ``cpus`` is everything founded that the CPU did: whether a GPU is needed asks for the fastest of all.
+    ``cpus`` are all well-founded rows of the CPU: the fastest decides whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]
@@ -71,9 +71,9 @@ class CpuGpuPair:
 
 
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
-    """Set CPU and GPU side by side, workload by workload; at equal batch where both measured one."""
+    """Pair CPU and GPU, workload by workload, at equal batch if both measured one."""
     of_kind = [[r for r in data.everything if r.run.device.is_cpu is is_cpu] for is_cpu in (True, False)]
-    # of each the page's own device, else the one with the newest run
+    # the page's device of each kind, else the one with the newest run
     cpus, gpus = ([r for r in kind if same(r.run.device, kind[0].run.device)] for kind in of_kind)
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
@@ -96,7 +96,7 @@ def _key(case: Case) -> tuple[str, int, str]:
 
 
 def processor(data: ReportData) -> list[Part]:
-    """The GPU against the CPU on the same work, and, for a small network, that no GPU is needed."""
+    """The GPU compared with the CPU on the same work, and whether a small network needs a GPU at all."""
     found = cpu_gpu_pairs(data)
     if not found:
         return []
@@ -118,7 +118,7 @@ def processor(data: ReportData) -> list[Part]:
 def _need(cpus: Sequence[Result]) -> str:
     """Whether a GPU is needed, by the interval of the fastest way of this CPU.
 
-    Not needed, or too slow, is said only where both ends of the interval say it. Where the likely time is
+    "Not needed" and "too slow" require both ends of the interval. If the likely time is
     over ``FAR_OFF`` times the limit a GPU is needed, whatever the interval, known or not.
     """
     surely_s, likely_s, least_s = _surely_within_s(cpus), min(map(_job_s, cpus)), _at_least_s(cpus)
@@ -141,7 +141,7 @@ def _need(cpus: Sequence[Result]) -> str:
 
 
 def _surely_within_s(results: Sequence[Result]) -> float:
-    """Time for the job at the low end of the surest case [s]; infinite where no low end is known."""
+    """Time for the job at the low end of the surest case [s]; infinite if no low end is known."""
     lows = [r.measurement.samples_per_s_low for r in results]
     return min((JOB_SAMPLES / low for low in lows if low), default=float("inf"))
 
@@ -151,7 +151,7 @@ def _job_s(result: Result) -> float:
 
 
 def _at_least_s(results: Sequence[Result]) -> float:
-    """Time for the job at the high end of the fastest case [s]; 0 where a high end is not known."""
+    """Time for the job at the high end of the fastest case [s]; 0 if a high end is not known."""
     highs = [r.measurement.samples_per_s_high for r in results]
     return min((JOB_SAMPLES / high if high else 0.0) for high in highs)
 

@@ -30,20 +30,20 @@ from gpubench.today import day_of
 
 @dataclass(frozen=True)
 class ReportData:
-    """What the sections read. Frozen, and complete without a GPU, a network or torch.
+    """The input of the sections: frozen, and complete without a GPU, a network or torch.
 
     Attributes:
         today: The day of the report; ages of prices count from it.
         runs: This user's stored runs, newest first.
-        ranking: None where no ranking could be made; ``ranking_problem`` then says why.
+        ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
         about: Id of the run whose device the page is about; None is the newest with a usable row.
-        buy_or_rent: Owning against renting, of the user's own cards or what was asked to buy.
+        buy_or_rent: Owning compared with renting, for the user's cards or those to buy.
         specs: The specification table by GPU key.
-        most_offers: So many rows of the ranking a terminal shows; None is all.
+        most_offers: Most rows of the ranking on a terminal; None is all.
         every_offer: Whether they are offers; else each is the best one of a GPU.
-        more_by: What shows the notes that a terminal leaves out; None where it shows all.
-        calculator: What the page's script answers with; None where there is nothing to ask.
+        more_by: The option that shows the notes left out on a terminal; None if it shows all.
+        calculator: The data of the page's script; None if there is nothing to ask.
     """
 
     today: date
@@ -62,7 +62,7 @@ class ReportData:
 
     @cached_property
     def run(self) -> Run | None:
-        """The run that the page speaks of as "here": the one asked for, else the newest that is usable."""
+        """The run that the page calls "here": the one asked for, else the newest usable one."""
         if self.about is not None:
             return next((run for run in self.runs if run.run_id == self.about), None)
         usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
@@ -70,7 +70,7 @@ class ReportData:
 
     @cached_property
     def device(self) -> DeviceProfile | None:
-        """The device of ``run``, which stands for its kind."""
+        """The device of ``run``, which represents its kind."""
         return None if self.run is None else self.run.device
 
     @cached_property
@@ -85,7 +85,7 @@ class ReportData:
 
     @cached_property
     def thread_pairs(self) -> tuple[Effect, ...]:
-        """Each case of the CPU beside the same on one of its threads, both of the newest run with both."""
+        """Each case of the CPU and the same on one thread, from the newest run with both."""
         found: dict[Case, Effect] = {}
         cpu = next((device for device in self.devices if device.is_cpu), None)
         for run in (run for run in self.runs if cpu is not None and same(run.device, cpu)):
@@ -121,7 +121,7 @@ class ReportData:
 
     @cached_property
     def used_runs(self) -> tuple[Run, ...]:
-        """The runs that ``results`` come from, newest first."""
+        """The runs behind ``results``, newest first."""
         used = {result.run.run_id for result in self.results}
         return tuple(run for run in self.device_runs if run.run_id in used)
 
@@ -144,7 +144,7 @@ def of_ranking(
     every_offer: bool = False,
     more_by: str | None = None,
 ) -> ReportData:
-    """What a ranking alone says; of so many rows on a terminal, each a GPU or each an offer."""
+    """Data of only a ranking, with this many rows on a terminal, one per GPU or per offer."""
     return ReportData(
         today=date.min,
         ranking=ranking,
@@ -156,12 +156,12 @@ def of_ranking(
 
 
 def of_run(run: Run) -> ReportData:
-    """What a run alone says."""
+    """Data of only a run."""
     return ReportData(today=date.min, runs=(run,))
 
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
-    """Whether two records speak of the same kind of device: what two cards of it measured stands together."""
+    """Whether two records are about the same kind of device."""
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
@@ -178,7 +178,7 @@ def gather(
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
-    A default ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
+    If a default ranking cannot be made, the reason replaces it and the rest of the page stays.
 
     Args:
         results: Results folder; None takes the user's (see ``folders.results_root``).
@@ -186,13 +186,12 @@ def gather(
         run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
             usable one.
         every_run: Whether to read runs that later ones shadow in every case; no section needs them.
-        most_rows: So many offers of the ranking are enough, beside those that every cut of it keeps; None
-            is all.
-        first: The workload that is ranked where none is named; None is what ``rank`` takes.
+        most_rows: Offers of the ranking to keep, besides those always kept; None is all.
+        first: The default workload of the ranking; None is that of ``rank``.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
-        MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
+        MisuseError: If the question is wrong; a requested ranking is never silently left out.
     """
     from gpubench.folders import results_root
     from gpubench.recommend.rank import ranked
@@ -233,18 +232,18 @@ def gather(
 
 
 def at_named_batches(results: Iterable[Result]) -> list[Result]:
-    """Leave out the rows at the largest batch that fits, where others are left: those are of another size."""
+    """Leave out the rows at the largest batch that fits, if there are others: their batch differs."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
 
 def pace(result: Result) -> float:
-    """Samples a second; 0 where there is no figure."""
+    """Samples a second; 0 if there is no figure."""
     return result.measurement.samples_per_s or 0.0
 
 
 def place(result: Result) -> tuple[bool, float]:
-    """What results are put in order by: the fastest comes last, and what is unfounded before all others."""
+    """The sort key of results: the fastest comes last, unfounded ones before all others."""
     return result.leads, pace(result)
 
 

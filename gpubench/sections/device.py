@@ -1,4 +1,4 @@
-"""What a device is: the driver's answers beside the data sheet, and what else is in this machine."""
+"""A device: the driver's answers beside the data sheet, and the rest of this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gpubench.units import (
 )
 
 DIFFERS = 0.05
-"""Share by which a reading may differ from the data sheet before the page speaks of it."""
+"""Share by which a reading may differ from the data sheet before the page mentions it."""
 
 _Row = tuple[str, str, str]
 
@@ -49,7 +49,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
-    """A GPU as its driver reports it, line by line beside its data sheet, and what was not reported."""
+    """A GPU as its driver reports it, line by line beside its data sheet, and the values not reported."""
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
     reasons: dict[str, list[str]] = {}
     for name, reason in sorted(device.unavailable.items()):
@@ -84,7 +84,7 @@ def device_line(device: DeviceProfile, software: Environment) -> str:
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
-    """Where the driver's answer is off the data sheet by more than a marketing figure's rounding."""
+    """Differences between driver and data sheet beyond the rounding of marketing figures."""
     pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
     if spec is not None:
         pairs += [
@@ -140,7 +140,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
 
 
 def _state(device: DeviceProfile) -> list[Part]:
-    """Driver and switches in a sentence; what is unknown is left to the list of what was not reported."""
+    """Driver and switches in a sentence; unknown values are in the list of those not reported."""
     known = [
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
         f"CUDA {plain(device.cuda_driver_version, 20)} at most" if device.cuda_driver_version else "",
@@ -169,7 +169,7 @@ NO_LINK = "No link between host and device is measured: this CPU works in the ho
 
 
 def micro(data: ReportData) -> list[Part]:
-    """Single operations beside what the data sheet says of them."""
+    """Single operations beside their data-sheet values."""
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return []

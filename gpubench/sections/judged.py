@@ -1,4 +1,4 @@
-"""What a verb judges and saw: a run, a card, this machine, two runs, a host's workers."""
+"""The results of judging verbs: a run, a card, this machine, two runs, a host's workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run_judged(checked: RunCheck) -> list[Part]:
-    """Return each kind of issue once, with the cases it concerns and what was seen, problems first."""
+    """Return each kind of issue once, with its cases and values, problems first."""
     places: dict[tuple[str, str], list[str]] = {}
     for issue in sorted(checked.issues, key=lambda issue: issue.weight != "problem"):
         places.setdefault((issue.weight, issue.text), []).append(_place(issue))
@@ -46,7 +46,7 @@ LONGEST_REASON = 600
 
 
 def card_judged(verdicts: Sequence[Verdict]) -> list[Part]:
-    """Return what was judged, row by row, and why each that did not agree did not."""
+    """Return the judgments, row by row, with the reason of each that failed."""
     return [
         table(
             "",
@@ -66,7 +66,7 @@ def card_judged(verdicts: Sequence[Verdict]) -> list[Part]:
 
 
 def checked_up(checks: Sequence[Check]) -> list[Part]:
-    """Return one line a check, then whether this machine is ready."""
+    """Return one line per check, then whether this machine is ready."""
     failures, warnings = (sum(c.status == status for c in checks) for status in ("fail", "warn"))
     verdict = "Ready to measure" + (f", with {count(warnings, 'warning')}" if warnings else "")
     if failures:
@@ -90,7 +90,7 @@ def _checked(check: Check) -> str:
 
 
 def compared(found: Comparison) -> list[Part]:
-    """Return one line a case; nothing where the runs have no case in common."""
+    """Return one line per case; nothing if the runs have no case in common."""
     if not found.rows:
         return []
     return [
@@ -112,7 +112,7 @@ def _of_both(row: Row) -> str:
 
 
 def prepared(report: FeedReport) -> list[Part]:
-    """Return what this host's workers prepare, and what each GPU makes of that."""
+    """Return the rate that this host's workers prepare, and each GPU's consumption."""
     rate = report.prepared
     clips = rate.frames > 1
     what = f"clips of {rate.frames} frames of 340 x 256" if clips else "500 x 375 photographs"

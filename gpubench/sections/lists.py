@@ -1,4 +1,4 @@
-"""What a verb lists, one line a thing: workloads, GPUs, offers, published runs, stored runs."""
+"""The lists of verbs, one line per item: workloads, GPUs, offers, published runs, stored runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLUG_IN = "an installed plug-in, profiled when it is used"
 
 
 def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
-    """Return one line a workload; dashes where a plug-in of others has not been profiled."""
+    """Return one line per workload; dashes if a plug-in's workload has no profile."""
 
     def known(tell: Callable[[WorkloadProfile], str]) -> Callable[[str], str]:
         return lambda name: UNKNOWN if (profile := found[name]) is None else tell(profile)
@@ -42,7 +42,7 @@ def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
 
 
 def has_counted_work(profile: WorkloadProfile) -> bool:
-    """Whether its FLOPs are its work: an input pipeline interpolates and compares, which nobody counts."""
+    """Whether its FLOPs measure its work: those of an input pipeline are not counted."""
     return profile.parameters > 0
 
 
@@ -65,7 +65,7 @@ def _flops(profile: WorkloadProfile, flops: float) -> str:
 
 
 def specifications(specs: Sequence[GpuSpec]) -> Table:
-    """Return one line a GPU of the specification table."""
+    """Return one line per GPU of the specification table."""
     return table(
         "",
         specs,
@@ -80,7 +80,7 @@ def specifications(specs: Sequence[GpuSpec]) -> Table:
 
 
 def unmeasured(processors: Sequence[Unmeasured]) -> Table:
-    """Return one line a processor that nothing is timed on."""
+    """Return one line per processor without timings."""
     return table(
         "",
         processors,
@@ -92,7 +92,7 @@ def unmeasured(processors: Sequence[Unmeasured]) -> Table:
 
 
 def listed(rows: Sequence[ListedOffer]) -> list[Part]:
-    """Return one line an offer, and below them why some never rank."""
+    """Return one line per offer, and below them why some never rank."""
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
 
     def provider(row: ListedOffer) -> str:
@@ -140,7 +140,7 @@ def _dollars(price: float) -> str:
 
 
 def stored(runs: Sequence[Run]) -> list[Part]:
-    """Return one line a run, in the order given; nothing where there are none."""
+    """Return one line per run, in the order given; nothing if there are none."""
     if not runs:
         return []
     return [

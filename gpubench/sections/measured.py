@@ -1,4 +1,4 @@
-"""What was measured here: throughput by case, what each choice gains, what a pass takes, CPU against GPU."""
+"""Measurements: throughput by case, gains of each choice, latency, CPU against GPU."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ LOOKS = {
     execution: Look(name=execution.value, color=color, symbol=symbol)
     for execution, color, symbol in zip(Execution, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
 }
-"""How each execution is drawn, in the order of their table; one beyond the colors begins them again."""
+"""The style of each execution, in the order of their table; colors repeat after the last."""
 
 
 def throughput(data: ReportData) -> list[Part]:
-    """Every measured case on this device: a chart a workload, and the table."""
+    """Every measured case on this device: a chart per workload, and the table."""
     if not data.results:
         return []
     results = sorted(data.results, key=_order)
@@ -154,7 +154,7 @@ def _shared(result: Result) -> str | None:
 
 
 def _of_peak(result: Result) -> str:
-    """MFU, and HFU below where the step computes anything again."""
+    """MFU, and HFU below if the step recomputes anything."""
     m = result.measurement
     again = m.hfu is not None and m.hfu != m.mfu
     return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if again else "")
@@ -163,7 +163,7 @@ def _of_peak(result: Result) -> str:
 # --- what mixed precision gains ----------------------------------------------------------------------------
 
 SURE_FACTOR = 1.5
-"""A gain is put into words where the ends of its interval lie within this factor."""
+"""A gain is stated in words if the ends of its interval are within this factor."""
 
 _BASELINES = {p: f"against {p.words}" for p in Precision if p.is_usual and not p.is_amp}
 _AMP_LOOKS = {
@@ -181,7 +181,7 @@ _AMP_LOOKS = {
 
 
 def amp(data: ReportData) -> list[Part]:
-    """What AMP gains here, against a baseline that is named: strict fp32, or tf32 where a device has it."""
+    """The gains of AMP over a named baseline: strict fp32, or tf32 if a device has it."""
     pairs = amp_effects(data.results)
     if not pairs:
         return []
@@ -285,7 +285,7 @@ def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
 
 
 def closing_sentence(run: Run) -> str | None:
-    """What mixed precision gained on the heaviest workload; nothing where the page calls no gain known."""
+    """The gain of mixed precision on the heaviest workload; nothing if no gain is certain."""
     heaviest = _heaviest(amp_effects(on_all_threads(results_of(run))))
     if heaviest is None:
         return None
@@ -303,7 +303,7 @@ _RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(p
 
 
 def host(data: ReportData) -> list[Part]:
-    """Eager against graph, and so whether a faster GPU would help at all."""
+    """Eager compared with graph, and thus whether a faster GPU would help at all."""
     pairs = execution_effects(data.results)
     if not pairs:
         return []
@@ -349,7 +349,7 @@ def _pace(pair: Effect) -> str:
 
 
 def frameworks(data: ReportData) -> list[Part]:
-    """What a framework costs on this device: the same work in Keras on its backends, against torch."""
+    """The cost of a framework on this device: the same work in Keras on its backends, against torch."""
     what = (
         "The work is the same: layers, batch, optimizer, precision; weights are drawn by each framework's "
         "own rules. Batches lie on the device: what feeding or a first step costs is not in it."
@@ -367,7 +367,7 @@ def frameworks(data: ReportData) -> list[Part]:
 
 
 def together(data: ReportData) -> list[Part]:
-    """Several GPUs as one data-parallel job, beside one of them alone."""
+    """Several GPUs as one data-parallel job, compared with one of them."""
     pairs = scaling_effects(data.results)
     modes = {pair.of.case.parallel_mode for pair in pairs}
     words = {
@@ -405,7 +405,7 @@ def _batch_each(pair: Effect) -> str:
 
 
 def threads(data: ReportData) -> list[Part]:
-    """How a CPU scales over its threads."""
+    """How a CPU scales with threads."""
     return explained(
         "Each number of threads has processes of its own. Efficiency is throughput over that of one "
         "thread, per thread. No thread is pinned to a core.",
@@ -421,7 +421,7 @@ def threads(data: ReportData) -> list[Part]:
 
 
 def outputs(data: ReportData) -> list[Part]:
-    """What a lower precision gains in inference, and how far its outputs are from float32."""
+    """The gain of a lower precision in inference, and its error relative to float32."""
     pairs = {pair.of.case: pair for pair in inference_effects(data.results)}
     inferred = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
@@ -444,7 +444,7 @@ def outputs(data: ReportData) -> list[Part]:
 
 
 def latency(data: ReportData) -> list[Part]:
-    """How long one answer takes."""
+    """The latency of one answer."""
     timed = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
         "Single forward passes at batch 1, each from an idle device to an idle device: what a user of a "
@@ -460,7 +460,7 @@ def latency(data: ReportData) -> list[Part]:
 
 
 def _p99(result: Result) -> str:
-    """The slowest pass of a hundred; where fewer came in, how many did."""
+    """The 99th percentile of passes; with too few, their number."""
     m = result.measurement
     if m.latency_p99_s is not None:
         return format_duration(m.latency_p99_s)
@@ -517,7 +517,7 @@ def _generated(result: Result) -> str:
 
 
 def _gap(measurement: Measurement, share: float) -> str:
-    """A quantile of the time between two tokens; where too few came in, how many did."""
+    """A quantile of the time between two tokens; with too few, their number."""
     gap_s = measurement.token_latency_s(share)
     if gap_s is not None:
         return format_duration(gap_s)
@@ -526,7 +526,7 @@ def _gap(measurement: Measurement, share: float) -> str:
 
 
 def quality(data: ReportData) -> list[Part]:
-    """What each precision takes to a stated quality, with the spread over seeds."""
+    """The steps of each precision to a stated quality, with the spread over seeds."""
     rows = next((run.quality for run in data.device_runs if run.quality), ())
     signs = {"accuracy": "at least", "loss": "at most"}
     return explained(
@@ -569,7 +569,7 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """What a terminal shows of a run: its cases, and what each choice gained that is known."""
+    """A run on a terminal: its cases, and the certain gains of each choice."""
     is_known = bool(_sure(amp_effects(data.results)))
     parts = unexplained(part for told in (*FIGURES, *GAINS[1:]) for part in told(data))
     return [*parts, *amp(data)[: None if is_known else 1]]

@@ -28,13 +28,12 @@ _SHARED = {
 
 
 def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool, whole: bool = True) -> Iterator[Part]:
-    """What a terminal shows: what each step needs, of what, and by card whether it fits.
+    """The terminal's answer: the need of each step, its parts, and whether it fits on each card.
 
     Args:
         answers: One a workload.
-        in_short: Whether the need alone is shown, a line a workload.
-        by_name: Whether cards were asked for: all are named then, with what would help, or why there is no
-            answer.
+        in_short: Whether to show only the need, a line per workload.
+        by_name: Whether cards were asked for: then all are named, with fixes, or why there is no answer.
         whole: Whether every size of card is listed.
     """
     if in_short:
@@ -109,7 +108,7 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
-    """What a card has room for: the longest sequence of each model, way by way."""
+    """The room on a card: the longest sequence of each model, by way of use."""
     from gpubench.predict.capacity import MOST_CONTEXT, WORDS
 
     ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
@@ -160,7 +159,7 @@ _AS_PUBLISHED = (
 
 
 def _rests_on(need: MemoryNeed) -> str:
-    """What the figures rest on and what they hold, in a sentence without its end."""
+    """The basis and contents of the figures, in a sentence without its end."""
     words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
         MemoryBasis.TRACED: "a trace of the whole step, with what readings say the rest takes",

@@ -54,7 +54,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _unread(data: ReportData) -> list[Part]:
-    """The result files that could not be read, each with its reason; nothing where all were."""
+    """The result files that could not be read, each with its reason; nothing if all were."""
     if not data.problems:
         return []
     return [
@@ -64,7 +64,7 @@ def _unread(data: ReportData) -> list[Part]:
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:
-    """One column of facts a run; several runs stand side by side, so that what differs is seen."""
+    """One column of facts per run, side by side to show differences."""
     facts = [_run_facts(run) for run in runs]
     terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
     return Table(
@@ -133,7 +133,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def _brief(data: ReportData) -> tuple[Part, ...]:
-    """What failed, each kind of finding with the worst of its values, and what was paid once."""
+    """Failures, each kind of finding with its worst value, and one-time costs."""
     said = []
     for found in _seen(data).values():
         (worst,) = unique(finding for finding, _ in found)

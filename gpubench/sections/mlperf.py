@@ -1,4 +1,4 @@
-"""Published MLPerf Training runs, and what each would cost to run today."""
+"""Published MLPerf Training runs, and the cost of each today."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A published run and the cheapest cloud machines that it would fit on.
 
     Attributes:
-        offer: What one machine is; None where no cloud lists such a machine on demand.
-        machines: How many of them.
+        offer: One machine; None if no cloud lists such a machine on demand.
+        machines: The number of machines.
         usd: Hours of the run times the price of all machines, without start-up; None without an offer.
     """
 
@@ -32,12 +32,12 @@ class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[PricedRun, ...]:
-    """Put the cheapest on-demand cloud machines of the same GPUs beside each run.
+    """Pair each run with the cheapest on-demand cloud machines of the same GPUs.
 
     Args:
-        runs: What was published.
-        offers: Prices; marketplace hosts, spot and reserved ones are passed over: a published system is a
-            whole machine that stays.
+        runs: Published runs.
+        offers: Prices; marketplace hosts, spot and reserved ones are skipped: a published system is a whole
+            machine.
     """
     clouds = [
         offer
@@ -60,7 +60,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
 
 
 def what() -> str:
-    """Say what the table of published runs holds, up to which round, and what it is not."""
+    """Describe the table of published runs: its scope, newest round, and limits."""
     known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
     span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
     return (

@@ -66,11 +66,11 @@ def _predicted(data: ReportData) -> Block | None:
 
 
 def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
-    """Each GPU with its figure and what that rests on, the fastest first, and those without one.
+    """Each GPU with its figure and basis, the fastest first, then those without one.
 
     Args:
         answers: By GPU.
-        whole: Whether all that is known is shown of more GPUs than a screen holds.
+        whole: Whether to show all columns even for more GPUs than fit on a screen.
     """
     if not whole and len(answers) > MOST_ROWS:
         return _fastest(answers)
@@ -103,7 +103,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
 
 
 def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
-    """The columns of what was asked about energy: of an order by it, of a power limit."""
+    """The columns on energy: when sorted by it, and under a power limit."""
     joules: Cell[Estimate] = number("Joules a sample", lambda e: stacked(e.joules_per_sample.text(" J")))
     capped: tuple[Cell[Estimate], ...] = (
         number("Time", lambda e: stacked(e.capped_time.text("×"))),
@@ -141,7 +141,7 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
 
 
 def _published(answers: Predictions) -> Iterator[str]:
-    """What others read of the cards; of many, how many have such a reading."""
+    """Published readings of the cards; for many cards, the number that have one."""
     read = [each for each in answers.estimates if each.published]
     for each in read if len(answers) <= MOST_ROWS else ():
         yield f"{gpu_name(each.gpu_key)}: {each.published}"

@@ -111,7 +111,7 @@ def _hours_to_pay(each: BuyOrRent) -> str:
 
 
 _MOST_LETTERS_OF_SOURCE = 300
-"""A source is told whole, with its license, since some ask to be named; yet no stranger fills a page."""
+"""A source is shown in full, with its license, since some require it; but it must not fill a page."""
 
 
 def _prices(data: ReportData) -> Block | None:

@@ -1,4 +1,4 @@
-"""The roofline of the card: what each step reaches against what arithmetic and memory allow."""
+"""The roofline of the card: the rate of each step compared with the limits of arithmetic and memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOOKS = {
     precision: Look(name=precision.value, color=color, symbol=symbol)
     for precision, color, symbol in zip(Precision, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
 }
-"""How each precision is drawn, in the order of their table; one beyond the colors begins them again."""
+"""The style of each precision, in the order of their table; colors repeat after the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Point:
 
     Attributes:
         intensity: FLOP of the step for each byte that it must move [FLOP/B].
-        rate: What it reached [FLOP/s].
+        rate: Its measured rate [FLOP/s].
         roof: The lower of peak and bandwidth times intensity [FLOP/s].
     """
 
@@ -59,7 +59,7 @@ class Point:
 
     @property
     def share(self) -> float:
-        """What it reached of its roof."""
+        """Its measured share of the roof."""
         return self.rate / self.roof
 
 

@@ -38,7 +38,7 @@ PLACES: Mapping[str, tuple[str, str | None]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """What stands under a heading of the page.
+    """Content under a heading of the page.
 
     Attributes:
         key: Letters, digits and hyphens; the section's address on the page.
@@ -66,7 +66,7 @@ def brief(data: ReportData, *keys: str) -> list[Part]:
 
 
 def unexplained(parts: Iterable[Part]) -> list[Part]:
-    """Leave out the notes, which say what the tables beside them mean: a terminal shows the tables."""
+    """Leave out the notes that explain the tables: a terminal shows only the tables."""
     return [part for part in parts if not (isinstance(part, Paragraph) and part.tone == "note")]
 
 

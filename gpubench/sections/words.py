@@ -218,5 +218,5 @@ def moment_words(stamp: str) -> str:
 
 
 def explained(what: str, caption: str, rows: Sequence[Listed], *columns: Cell[Listed]) -> list[Part]:
-    """A table and what it means; nothing where it has no row."""
+    """A table and what it means; nothing if it has no row."""
     return [Paragraph(text=what, tone="note"), table(caption, rows, *columns)] if rows else []

@@ -181,7 +181,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
 
 
 def finished_part(row: Measurement) -> Measurement | None:
-    """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
+    """Return a row with the launches that came to their end, to be judged again; None if there is none."""
     if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)
@@ -253,7 +253,7 @@ _runs = itertools.count()
 
 
 def run_id_under_torchrun() -> str:
-    """Return the id of this process's next run: the same again after torchrun has started it anew."""
+    """Return the id of this process's next run: the same again after torchrun has started it again."""
     agent = psutil.Process(os.getppid())
     began = datetime.fromtimestamp(agent.create_time(), UTC)
     return f"{began:%Y%m%dt%H%M%Sz}-{next(_runs) << 24 | agent.pid:08x}"
@@ -341,7 +341,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         profiles: Of its workloads, by the reference of each.
         run_id: Of a new run, where torchrun may start it more than once.
-        place: Of this process among those that a user's torchrun has started; None where it has not.
+        place: Of this process among those that a user's torchrun has started; None if it has not.
     """
 
     device: DeviceProfile
@@ -400,7 +400,7 @@ def prepare(
 ) -> Prepared:
     """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
 
-    Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried. A run to
+    If the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried. A run to
     go on with that another process is writing is refused here already.
 
     Raises:
@@ -634,7 +634,7 @@ def new_run(prepared: Prepared) -> Run:
 
 
 def with_measurement(state: Run, measurement: Measurement) -> Run:
-    """Return the run with this measurement in place of an earlier one of the same case."""
+    """Return the run with this measurement instead of an earlier one of the same case."""
     kept: dict[Case, Measurement] = {m.case: m for m in state.measurements}
     kept[measurement.case] = measurement
     return msgspec.structs.replace(state, measurements=tuple(kept.values()))

@@ -1,4 +1,4 @@
-"""The help of every verb is printed as it is written."""
+"""The help of every verb is printed as written."""
 
 from __future__ import annotations
 

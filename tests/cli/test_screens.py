@@ -23,7 +23,7 @@ SCREENS = {
     ("probe",): 30,
     ("offers", "list", "--provider", "aws"): None,
 }
-"""Each command with the most lines of its first screen; None where a person asked for all."""
+"""Each command with the most lines of its first screen; None if a person asked for all."""
 PLACELESS = {"list", "probe"}
 
 

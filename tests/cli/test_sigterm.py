@@ -89,7 +89,7 @@ def slow_server() -> Iterator[tuple[str, threading.Event]]:
 
 
 class Command:
-    """One command, in a folder of its own, with what its children have reported."""
+    """One command, in its own folder, with what its children have reported."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.reports = folder, folder / "reports"
@@ -141,7 +141,7 @@ def command(tmp_path: Path) -> Command:
 
 
 def heeds(process: psutil.Process) -> bool:
-    """Whether a process has a handler of its own for SIGTERM."""
+    """Whether a process has its own handler for SIGTERM."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

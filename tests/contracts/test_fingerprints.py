@@ -81,7 +81,7 @@ def test_an_edit_of_words_does_not(module: str) -> None:
 
 
 def _edited(reference: str, before: str, after: str) -> Workload:
-    """The workload of a file in which one text stands in place of another, wherever it occurs.
+    """The workload of a file in which one text stands instead of another, wherever it occurs.
 
     ``vgg16 of vgg16_transfer`` edits a file that the workload's own imports.
     """

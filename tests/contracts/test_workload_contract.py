@@ -1,4 +1,5 @@
-"""What every workload must keep: each is held to it by its name alone, some to facts that are worked out by hand."""
+"""What every workload must keep: each is held to it by its name alone, some to facts that are computed by
+hand."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ class WorkloadContract:
     def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
         """Of its memory the peaks of the recipes that every trace has; others take long.
 
-        Where two moments of a step need alike, which of them is noted differs by process.
+        If two moments of a step need alike, which of them is noted differs by process.
         """
         if not self.is_traced:
             pytest.skip("its trace takes long: the slow tests hold it")
@@ -721,7 +722,7 @@ class TestLlama8b(LlamaContract):
             )
 
     def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
-        """What a cache gives is held against the whole sequence in tests/measure/test_generation.py."""
+        """What a cache gives is compared with the whole sequence in tests/measure/test_generation.py."""
         assert "checkpointing" not in self.workload.settings
 
     def test_a_token_reads_every_weight_and_the_cache(self) -> None:

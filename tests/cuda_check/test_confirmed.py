@@ -111,8 +111,8 @@ class Clock:
 def test_a_confirmed_card_would_be_confirmed_in_the_time_of_today(path, late_start_s, tmp_path, monkeypatch):
     """Its own times, also on a machine whose processes start later: no core part is cut off.
 
-    Parts that leave out what does not fit end in time; any other takes as long as it took. What had a
-    process of its own, strict fp32, is now among the cases.
+    Parts that leave out what does not fit end in time; any other takes as long as it took. What had its
+    own process, strict fp32, is now among the cases.
     """
     stored, now = read_check(path), Clock()
     took_s = {log.name: log.took_s or 0.0 for log in stored.parts}

@@ -163,7 +163,7 @@ WORDS = sorted({word for _, text in FIXED for word in (text, *re.findall(r"\w+",
 
 @given(user=st.sampled_from(WORDS), host=st.sampled_from(WORDS))
 def test_words_of_gpubench_stay_whoever_the_user_is(user, host):
-    """A user called ``nvidia`` on a host called ``h200`` gets a file that can be read and judged all the same."""
+    """A user called ``nvidia`` on a host called ``h200`` gets a file that can be read and judged anyway."""
     with (
         mock.patch.object(platform, "node", return_value=host),
         mock.patch.object(getpass, "getuser", return_value=user),

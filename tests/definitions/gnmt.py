@@ -20,9 +20,10 @@ SMOOTHING = 0.1
 
 
 class AdditiveAttention(nn.Module):
-    """Normalized additive attention (Bahdanau, Cho and Bengio 2014, arXiv:1409.0473; Salimans and Kingma 2016).
+    """Normalized additive attention (Bahdanau, Cho and Bengio 2014, arXiv:1409.0473; Salimans and Kingma
+    2016).
 
-    Every query meets every key in a tensor of its own, which no kernel fuses.
+    Every query meets every key in its own tensor, which no kernel fuses.
 
     Shapes:
         query: (N, Q, width); keys, and the values that are averaged: (N, K, width); out: (N, Q, width).

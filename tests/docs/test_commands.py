@@ -1,8 +1,7 @@
-"""Every command of the pages is executed as it is written, page by page and line by line, in one folder a page.
+"""Every command of the pages is executed as written, page by page and line by line, in one folder a page.
 
-One run is measured here, in a fraction of a second; a line that measures stores and tells that one, so that all
-but the minutes of it is executed.
-"""
+One run is measured here, in a fraction of a second; a line that measures stores and tells that one, so that
+all but the minutes of it is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Figures that a page states of what was held against readings: those of the shipped tables, wherever they stand."""
+"""Figures that a page states of what was compared with readings: those of the shipped tables, wherever they
+stand."""
 
 from __future__ import annotations
 
@@ -170,7 +171,7 @@ def likely_in_use() -> str:
     sound = sound_readings()
     graphs = [r for r in sound if r.case.execution is Execution.GRAPH]
     return (
-        f"off by {error(sound)} in the mean over the {len(sound)}, and by {error(graphs)} over the {len(graphs)} "
+        f"off by {error(sound)} on average over the {len(sound)}, and by {error(graphs)} over the {len(graphs)} "
         f"graphs, {error(graphs, twice=False)} without"
     )
 
@@ -230,7 +231,7 @@ def scores() -> dict[str, Score]:
 
 
 FIGURES = {
-    "a generated token": lambda: ("workloads.md prediction-evidence.md", f"{100 * fmean(decode_fit().errors):.1f} % in the mean"),
+    "a generated token": lambda: ("workloads.md prediction-evidence.md", f"{100 * fmean(decode_fit().errors):.1f} % on average"),
     "LoRA of Qwen 7B": lambda: ("workloads.md memory-evidence.md", f"at most {100 * off_by('qwen_7b_lora'):.1f} % off"),
     "LoRA of Qwen 1.8B": lambda: ("workloads.md", f"1.8B at most {100 * off_by('qwen_1.8b_lora'):.0f} %"),
     "fitted, HBM": lambda: ("memory-evidence.md", class_row("NVIDIA, HBM", CardClass.HBM)),
@@ -245,13 +246,13 @@ FIGURES = {
     "LoRA, by source": lambda: ("memory-evidence.md", published_row("Qwen's authors, LoRA", "not stated", "unstated")),
     "torchtitan, by source": lambda: ("memory-evidence.md", published_row("torchtitan, December 2024", "reserved", "reserved")),
     "tensors": lambda: ("memory-evidence.md", own_row("gpubench on an H100", 0)),
-    "tensors, nothing set by them": lambda: ("memory-evidence.md", rows_that_set_nothing("of which set no figure")),
+    "tensors, nothing set by them": lambda: ("memory-evidence.md", rows_that_set_nothing("of which not used for any figure")),
     "tensors of large steps": lambda: ("memory-evidence.md", own_row("of which above 1 GiB", GIB)),
     "reserved": lambda: ("memory-evidence.md", reserved_row("gpubench on an H100, each model left out", score_reserved())),
     "reserved, large steps": lambda: ("memory-evidence.md", reserved_row("of which above 1 GiB", score_reserved(), GIB)),
     "reserved, small steps": lambda: ("memory-evidence.md", reserved_row("of which below", score_reserved(), 0, GIB)),
     "reserved, alone": lambda: ("memory-evidence.md", reserved_row("graphs, each alone in its process, its model left out", score_reserved_alone(Execution.GRAPH))),
-    "reserved, compiled": lambda: ("memory-evidence.md", reserved_row("compiled models, so too", score_reserved_alone(Execution.COMPILE))),
+    "reserved, compiled": lambda: ("memory-evidence.md", reserved_row("compiled models, likewise", score_reserved_alone(Execution.COMPILE))),
     "reserved, as the published ones": lambda: ("memory-evidence.md", f"they would be {reserved_without_it(0, twice=False)} % off"),
     "reserved, by cause": lambda: ("memory-evidence.md", by_cause()),
     "reserved, fixed part": lambda: ("memory-evidence.md", fixed_part_ends()),

@@ -1,4 +1,5 @@
-"""The pages keep their word: made pages are as made, and every command that a page names exists as it is written."""
+"""The pages keep their word: made pages are as made, and every command that a page names exists as
+written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Make what is made of the program itself: cookbook, settings, JSON Schemas, and the first screen of the README.
+"""Make the pages that come from the program itself: cookbook, settings, JSON Schemas, the first screen of the README.
 
-``python tests/golden/pages.py`` writes all; a test holds them to what the program says today. All but the README
-is asked of the frozen tables and runs of ``tests/golden``, so that a new price changes no other page.
+``python tests/golden/pages.py`` writes all; a test compares them with the output of today. All but the README
+come from the frozen tables and runs of ``tests/golden``, so that a new price changes no other page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),
     (
         "What does my job cost, within a day and 200 dollars?",
-        "Give the samples, and the limits that matter; offers outside of them are left out.",
+        "Give the samples and your limits; offers outside of them are left out.",
         (
             "rank",
             "vgg16",
@@ -49,17 +49,17 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "Which GPU answers within 20 ms?",
-        "Inference has a latency limit; what is too slow does not rank.",
+        "Inference has a latency limit; slower GPUs do not rank.",
         ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", "--limit", "3"),
     ),
     (
         "How fast would it be on a card that I do not have, and how sure is that?",
-        "One line a GPU, with the interval and what it rests on.",
+        "One line per GPU, with the interval and its basis.",
         ("predict", "show", "vgg16", "--gpu", "h100-sxm", "--gpu", "rtx-4090"),
     ),
     (
         "Does it fit, and what would make it fit?",
-        "Memory of a step with its parts, and what to change where it does not fit.",
+        "Memory of a step with its parts, and what to change if it does not fit.",
         ("memory", "vgg16", "--gpu", "RTX 4090", "--batch-size", "512"),
     ),
     (
@@ -67,15 +67,15 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Each with its provider and its date.",
         ("offers", "list", "--gpu", "rtx-4090"),
     ),
-    ("What have I measured?", "One line a run.", ("results", "list")),
+    ("What have I measured?", "One line per run.", ("results", "list")),
     (
         "Can this run be trusted?",
-        "What speaks against its figures; exit code 1 where something does.",
+        "The problems of its figures; exit code 1 if there is one.",
         ("check", DOUBTFUL),
     ),
     (
         "Did an update make it slower?",
-        "Two runs, case by case; exit code 1 beyond the share that is named, 6 where it is undecided.",
+        "Two runs, case by case; exit code 1 beyond the limit given, 6 if undecided.",
         ("compare", SOUND, DOUBTFUL, "--fail-over", "3%"),
     ),
 )
@@ -89,8 +89,8 @@ def cookbook() -> str:
     lines = [
         "# Cookbook: ten questions with their answers",
         "",
-        f"Every answer is real output, made of a frozen table of prices and three runs, as of {DAY}: yours",
-        "will have other figures. Long answers are cut, which `...` says.",
+        f"Every answer is real output from a frozen table of prices and three runs, as of {DAY}. Your figures",
+        "will differ. `...` marks a cut.",
         "",
     ]
     for number, (question, what, arguments) in enumerate(QUESTIONS, start=1):
@@ -122,24 +122,24 @@ def _plain(text: str) -> str:
 
 
 def settings_page() -> str:
-    """Return the page of settings: each with what it is for, and the verbs that heed it."""
-    heeded: dict[str, list[tuple[Option, str]]] = {}
+    """Return the page of settings: each with what it is for, and the verbs that use it."""
+    used_by: dict[str, list[tuple[Option, str]]] = {}
     for path, verb in sorted(VERBS.items()):
         for each in (each for request in verb.asked for each in options_of(request)):
             if each.way == "setting":
-                heeded.setdefault(typed(each.name), []).append((each, f"`{path.partition(' ')[0]}`"))
+                used_by.setdefault(typed(each.name), []).append((each, f"`{path.partition(' ')[0]}`"))
     groups: dict[str, list[str]] = {}
-    for name, found in sorted(heeded.items()):
+    for name, found in sorted(used_by.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
         groups.setdefault(", ".join(dict.fromkeys(by for _, by in found)), []).append(f"- `{name}`: {what}\n")
-    parts = (f"\n## Of {verbs}\n\n{''.join(lines)}" for verbs, lines in sorted(groups.items()))
+    parts = (f"\n## {verbs}\n\n{''.join(lines)}" for verbs, lines in sorted(groups.items()))
     return SETTINGS_HEAD + "".join(parts)
 
 
 SETTINGS_HEAD = """# Settings
 
-What rarely changes from one question to the next stands in a file of the folder that you are in: `gpubench.toml`, or
-the table `[tool.gpubench]` of `pyproject.toml` where there is no such file. The command line has no option for these.
+Options that rarely change are settings in a file of the current folder: `gpubench.toml`, or else the table
+`[tool.gpubench]` of `pyproject.toml`. They are not on the command line.
 
 ```toml
 # gpubench.toml
@@ -149,10 +149,9 @@ utilization = 0.6
 line = ["GeForce", "RTX"]
 ```
 
-The last line, on stderr, says what was set, and `settings` of the JSON lists it. A name that no verb heeds is refused with the
-nearest that one does. No file of a folder above counts, and `gpubench.rank()` reads none: there each setting is a keyword, with
-`_` in place of `-`. A range is text, as in `"0.2-0.5"`; a list is one of TOML or a text with commas. An option that went
-answers with what to do instead.
+The last line, on stderr, lists the settings in use, as does `settings` in the JSON. An unknown name is refused with the nearest
+known one. Files in parent folders do not count. `gpubench.rank()` reads no file: there each setting is a keyword, with `_`
+instead of `-`. A range is text, as in `"0.2-0.5"`; a list is a TOML list or text with commas. A removed option says what to use instead.
 """
 
 FIRST_SCREEN = ("rank", "resnet50", "--as-of", DAY)

@@ -1,16 +1,16 @@
-"""The harness against a Keras loop written by hand, in one process of each backend, paired: asked to be within 3 %.
+"""The harness against a Keras loop written by hand, in one process of each backend, paired: asked to be
+within 3 %.
 
-``PAIRS=24 python tests/measure/beside_keras.py keras-jax`` (or ``keras-torch``, ``keras-tensorflow``) on a quiet machine
-prints the ratio of the time of a step in the harness to that of the loop, with its 95 % interval, and that of the CPU
-time, which other programs disturb less. Exit code 0: the ratio of wall times is within 3 %; 1: it is not; 6: undecided.
-The loop is what the documentation of each backend shows; it shares no code with the harness
-and trains a model of its own. It keeps the mean of its loss, as Keras's own step does in the harness and in ``fit``;
-``MEAN=0`` leaves that out of it, and shows what it costs. ``BLOCK_S`` is the length of a block, ``WARM_S`` that of the
-warm-up of each side.
+``PAIRS=24 python tests/measure/beside_keras.py keras-jax`` (or ``keras-torch``, ``keras-tensorflow``) on a
+quiet machine prints the ratio of the time of a step in the harness to that of the loop, with its 95 %
+interval, and that of the CPU time, which other programs disturb less. Exit code 0: the ratio of wall times is
+within 3 %; 1: it is not; 6: undecided. The loop is what the documentation of each backend shows; it shares no
+code with the harness and trains its own model. It keeps the mean of its loss, as Keras's own step does in the
+harness and in ``fit``; ``MEAN=0`` leaves that out of it, and shows what it costs. ``BLOCK_S`` is the length
+of a block, ``WARM_S`` that of the warm-up of each side.
 
-``python tests/measure/beside_keras.py cost`` prints the CPU time of a step of ``cnn`` in torch and in each backend as gpubench
-takes it, on one core: what other programs take of the machine is not in it.
-"""
+``python tests/measure/beside_keras.py cost`` prints the CPU time of a step of ``cnn`` in torch and in each
+backend as gpubench takes it, on one core: what other programs take of the machine is not in it."""
 
 from __future__ import annotations
 

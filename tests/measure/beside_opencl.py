@@ -1,10 +1,11 @@
-"""The copy through OpenCL against one written by hand with pyopencl, in one process, paired: asked to be within 5 %.
+"""The copy through OpenCL against one written by hand with pyopencl, in one process, paired: asked to be
+within 5 %.
 
-``PAIRS=200 python tests/measure/beside_opencl.py`` on a quiet machine prints the ratio of the bandwidth of the probe to
-that of the loop by hand on the first CPU that OpenCL has (PoCL), with its 95 % interval; ``gpu`` behind it takes the
-first GPU instead. Exit code 0: within 5 %; 1: not; 6: undecided. The loop by hand has buffers and a queue of its own
-and shares no code with the probe. ``BLOCK_S`` is the length of a block of copies, ``WARM_S`` that of the warm-up.
-"""
+``PAIRS=200 python tests/measure/beside_opencl.py`` on a quiet machine prints the ratio of the bandwidth of
+the probe to that of the loop by hand on the first CPU that OpenCL has (PoCL), with its 95 % interval; ``gpu``
+behind it takes the first GPU instead. Exit code 0: within 5 %; 1: not; 6: undecided. The loop by hand has
+buffers and its own queue and shares no code with the probe. ``BLOCK_S`` is the length of a block of copies,
+``WARM_S`` that of the warm-up."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ def warm_count(
     The first call may compile, and others are held up by other programs: the count follows the median.
 
     Args:
-        run: Takes so many steps and returns their time.
+        run: Takes this many steps and returns their time.
         block_s: How long a block is to take.
-        several: The count is a multiple of this, and so many steps are taken at once.
+        several: The count is a multiple of this, and this many steps are taken at once.
         warm_s: How long to warm up, at least.
     """
     began_s = time.perf_counter()

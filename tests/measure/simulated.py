@@ -1,9 +1,8 @@
 """How often an interval holds the truth: whole runs on a scripted card, through the product's own rules.
 
-Every launch is warmed up and timed by the rules of a real run; what they leave is put into a run as a file holds
-it, and its intervals are asked. Only the card is made up. ``python tests/measure/simulated.py`` writes the table
-of docs/method-evidence.md anew.
-"""
+Every launch is warmed up and timed by the rules of a real run; what they leave is put into a run as a file
+holds it, and its intervals are asked. Only the card is made up. ``python tests/measure/simulated.py`` writes
+the table of docs/method-evidence.md again."""
 
 from __future__ import annotations
 
@@ -228,7 +227,7 @@ def measure(card: Card, wall: Wall, budget: Budget, index: int) -> Launch:
 
 
 def run_on(card: Card, budget: Budget, cases: int) -> Run:
-    """Measure so many cases of one pace in all launches of a budget."""
+    """Measure this many cases of one pace in all launches of a budget."""
     wall = Wall()
 
     def rest(seconds: float) -> None:
@@ -296,7 +295,7 @@ class Coverage:
 
 
 def coverage(kind: Kind, budget: Budget, *, runs: int, seed: int = 0) -> Coverage:
-    """Measure so many runs, each on a card of its own."""
+    """Measure this many runs, each on its own card."""
     found, cases = Coverage(), CASES[budget.name]
     for number in range(runs):
         for row in run_on(kind.make(np.random.default_rng((seed, number))), budget, cases).measurements:

@@ -118,7 +118,7 @@ def test_when_the_only_case_is_lost_every_case_has_failed(command, inside_nvml, 
 def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_with_what_was_finished(
     command, monkeypatch, tmp_path
 ):
-    """A launch has a process of its own: the next one meets the GPU that is gone."""
+    """A launch has its own process: the next one meets the GPU that is gone."""
     monkeypatch.setenv("REFUSES_AGAIN", str(tmp_path / "opened"))
     code, said, run = command(batches=(1,), launches=2)
     assert code == 3

@@ -71,7 +71,7 @@ def is_whole(launch, budget) -> bool:
 
 
 def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan, cpu, monkeypatch):
-    monkeypatch.setattr(children, "subprocess", subprocess)  # a process of its own
+    monkeypatch.setattr(children, "subprocess", subprocess)  # its own process
     seen = []
     plan = make_plan("print('chatter'); sys.stdout.flush()", task=TaskKind.TRAIN)
     (measurement,) = run(plan, cpu, on_event=seen.append)

@@ -16,7 +16,7 @@ BATCHES = 4
 def launch_of(
     loss: Callable[[int, int], float], *, single: int, rounds: int, steps: int, batches: int | None = BATCHES
 ) -> Launch:
-    """Return a launch as one is measured: single steps, a round of one, then rounds of so many steps.
+    """Return a launch as one is measured: single steps, a round of one, then rounds of this many steps.
 
     Args:
         loss: Of a step, by its number since the seed and its batch.

@@ -62,7 +62,8 @@ def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
     ],
 )
 def test_a_case_knows_the_tokens_of_its_sample(h100, name, asked, tokens):
-    """Of a generation they are told apart: those of its prompt are computed at once, the new ones one by one."""
+    """Of a generation they are distinguished: those of its prompt are computed at once, the new ones one by
+    one."""
     made = planned(h100, workloads=(name,), executions=("graph",), **asked)
     assert {each.tokens_per_sample for each in made.cases} == {tokens}
 

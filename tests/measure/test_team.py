@@ -1,4 +1,4 @@
-"""Several processes as one data-parallel job, for real: on the CPU, with gloo in the place of NCCL."""
+"""Several processes as one data-parallel job, for real: on the CPU, with gloo instead of NCCL."""
 
 from __future__ import annotations
 
@@ -223,10 +223,12 @@ DEATHS = {
 
 @pytest.mark.parametrize("fatal", [(5,), pytest.param((4, 6, 7), marks=pytest.mark.slow)])
 def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, cpu, fatal):
-    """The second process dies in each case but that of batch 8; every case after a loss has a job of its own."""
+    """The second process dies in each case but that of batch 8; every case after a loss has its own job."""
     fates = {batch: DEATHS[batch][0] for batch in fatal}
     act = f"rank() == 1 and self.calls == 3 and exec({fates}.get(BATCH[0], 'pass'))"
-    plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(*fatal, 8))
+    plan = make_plan(
+        act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(*fatal, 8), task=TaskKind.INFER
+    )
     measurements = {m.case.batch_size: m for m in run(plan, cpu)}
     for batch in fatal:
         _, status, words = DEATHS[batch]
@@ -383,7 +385,8 @@ def test_inference_on_several_is_the_same_forward_pass_on_each(one_job):
 def test_a_call_reaches_those_that_come_now_and_none_that_an_earlier_attempt_has_left(
     tmp_path, cpu, monkeypatch
 ):
-    """torchrun keeps its store when it starts the processes anew: in it stand names of processes long gone."""
+    """torchrun keeps its store when it starts the processes again: in it stand names of processes long
+    gone."""
     monkeypatch.setenv(STORE_VARIABLE, f"{tmp_path / 'store'}")
     team.open_store.cache_clear()
     store = team.open_store()

@@ -55,7 +55,7 @@ def batches(part: slice) -> tuple[tuple[Tensor, Tensor], ...]:
 
 
 def trained(rank: int, size: int, mode: ParallelMode, how: str) -> list[list[float]]:
-    """Every parameter after the steps; each process draws a model of its own, and the first one's counts."""
+    """Every parameter after the steps; each process draws its own model, and the first one's counts."""
     each = SAMPLES // size
     in_fp8 = how == EIGHT_BITS
     case = Case(

@@ -417,8 +417,9 @@ def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
     assert "\n" not in str(caught.value)
 
 
-def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_reads():
+def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_reads(monkeypatch):
     """Its prices are of one GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda are left to theirs."""
+    monkeypatch.setattr(gpurentalprices, "own_sources", lambda: ())
     replay = Replay("gpurentalprices.json")
     table = offers(gpurentalprices.SOURCE, replay)
     told = {
@@ -440,14 +441,19 @@ def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_r
 
 def test_a_cloud_that_gets_a_source_of_its_own_is_no_longer_read_in_the_ledger(monkeypatch):
     """Both would name its machines in their own ways, and each offer would stand there twice."""
-    clouds = {
-        offer.provider for offer in offers(gpurentalprices.SOURCE, Replay("gpurentalprices.json")).offers
-    }
+
+    def clouds_beside(*sources):
+        monkeypatch.setattr(gpurentalprices, "own_sources", lambda: sources)
+        table = offers(gpurentalprices.SOURCE, Replay("gpurentalprices.json"))
+        return {offer.provider for offer in table.offers}
+
+    clouds = clouds_beside()
     assert "hyperstack" in clouds
-    its_own = Source("hyperstack-book", "hyperstack", refuse)
-    monkeypatch.setattr(gpurentalprices, "own_sources", lambda: (its_own,))
-    left = {offer.provider for offer in offers(gpurentalprices.SOURCE, Replay("gpurentalprices.json")).offers}
-    assert left == clouds - {"hyperstack"}
+    assert clouds_beside(Source("hyperstack-book", "hyperstack", refuse)) == clouds - {"hyperstack"}
+    monkeypatch.undo()
+    read_here = {source.provider for source in own_sources()}
+    table = offers(gpurentalprices.SOURCE, Replay("gpurentalprices.json"))
+    assert {offer.provider for offer in table.offers} == clouds - read_here
 
 
 # --- gpuhunt ----------------------------------------------------------------------------------------------

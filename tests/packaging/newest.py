@@ -33,7 +33,7 @@ def environment_of(outer: Mapping[str, str]) -> dict[str, str]:
 
 
 def run(command: str, limit_s: float) -> int | None:
-    """Run a command of the shell with all its children; None where it did not end in time."""
+    """Run a command of the shell with all its children; None if it did not end in time."""
     with LOG.open("ab") as log:
         process = subprocess.Popen(
             ["bash", "-c", command],

@@ -1,8 +1,8 @@
 """Test what depends on torch under one version of it: ``python tests/packaging/torch_versions.py 2.4.1``.
 
-``newest`` in the place of a version is the newest that pip's index serves. The script makes an environment with
-``.[run]``, the tools of the tests and each extra that goes with this torch; it names the others with the reason,
-and their tests are skipped. The last line printed is the result. The environment stays in FOLDER
+``newest`` instead of a version is the newest that pip's index serves. The script makes an environment with
+``.[run]``, the tools of the tests and each extra that goes with this torch; it names the others with the
+reason, and their tests are skipped. The last line printed is the result. The environment stays in FOLDER
 (build/torch/VERSION by default) and is used again; a build of torch for CUDA takes several gigabytes.
 
     python tests/packaging/torch_versions.py VERSION [FOLDER]
@@ -55,7 +55,7 @@ def constraints(folder: Path) -> Path:
 def install(python: Path, held: Path, *requirements: str) -> str | None:
     """Install into the environment; return why pip would not, or None."""
     command = [python, "-m", "pip", "install", "--upgrade", *requirements]
-    environment = os.environ | {"PIP_CONSTRAINT": str(held)}  # in the place of those that pip is set to
+    environment = os.environ | {"PIP_CONSTRAINT": str(held)}  # instead of those that pip is set to
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     if ended.returncode == 0:
         return None

@@ -207,7 +207,7 @@ def compiled(batch_size: int) -> Question:
 
 
 def as_measured(row: pd.Series) -> Reading:
-    """A row of the table as a measurement of one's own."""
+    """A row of the table as a measurement of the user."""
     spec = load_specs()[row.gpu_key]
     case = case_for(compiled(row.batch_size), spec)
     assert isinstance(case, Case)

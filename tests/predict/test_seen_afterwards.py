@@ -65,7 +65,7 @@ def test_speeds_were_told_within_their_intervals(seen, told):
 def test_the_errors_are_those_that_the_document_prints(seen, told):
     errors = [abs(t.samples_per_s / m.samples_per_s - 1) for m, t in zip(seen, told, strict=True)]
     text = " ".join((ROOT / "docs" / "prediction-evidence.md").read_text(encoding="utf-8").split())
-    printed = re.search(r"\*\*([\d.]+) % in the mean, ([\d.]+) % in the median", text)
+    printed = re.search(r"\*\*([\d.]+) % on average, ([\d.]+) % in the median", text)
     assert printed is not None
     assert (100 * fmean(errors), 100 * median(errors)) == pytest.approx(
         (float(printed[1]), float(printed[2])), abs=0.15

@@ -77,7 +77,8 @@ int amdsmi_get_gpu_driver_info(handle h, char *version) {
 ASIC = 256 * 3 + 4 + 4 + 8 + 4 + 4 + 4 + 4 + 8 + 4 + 21 * 4
 """Of the struct of the package's interface [B]."""
 PID, VRAM = 256, 256 + 8 + 8 + (2 * 8 + 12 * 4) + 2 * 8
-"""Where they stand in a process: its name, its number, its total, its use of two engines, of two other memories."""
+"""Where they stand in a process: its name, its number, its total, its use of two engines, of two other
+memories."""
 PROCESSES = r"""
 int amdsmi_get_gpu_process_list(handle h, uint32_t *count, char *list) {
     ASKED("processes"); memset(list, 0, %(size)d); memcpy(list, "train", 6);

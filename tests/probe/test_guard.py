@@ -1,4 +1,4 @@
-"""Driver calls on a thread of their own: what is hung, what is only slow, and what becomes of the thread.
+"""Driver calls on their own thread: what is hung, what is only slow, and what becomes of the thread.
 
 A limit leaves a second and more to a thread that a loaded machine does not let run.
 """

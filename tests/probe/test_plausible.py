@@ -211,7 +211,7 @@ def test_a_driver_that_counts_four_billion_gpus_lists_none(inside_nvml) -> None:
 
 
 class Telling(Library):
-    """AMD's library, which answers each question with a number of its own."""
+    """AMD's library, which answers each question with its own number."""
 
     def __init__(self, numbers: list[int]) -> None:
         super().__init__((*MI300X[:3], numbers[8], *MI300X[4:]))

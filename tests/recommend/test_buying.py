@@ -56,7 +56,7 @@ def given(one, *names):
 
 
 def left_out(one, **options):
-    """Return the option that a machine falls to and why; None where it may be bought."""
+    """Return the option that a machine falls to and why; None if it may be bought."""
     owned = {offer_of(one): one}
     _, fallen = apply(list(host_filters(RankRequest(**options), owned)), owned)
     return (fallen[0].option, fallen[0].reason) if fallen else None

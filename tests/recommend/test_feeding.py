@@ -77,7 +77,7 @@ def test_no_row_of_a_ranking_is_of_width_zero(names, asked):
         for field in ("samples_per_s", "hours", "cost_usd"):
             value, low, high = msgspec.structs.astuple(getattr(row, field))
             if low is None or (field != "samples_per_s" and is_the_unit and len(found.cases) > 1):
-                continue  # unknown; or the job is so many hours of this very GPU
+                continue  # unknown; or the job is this many hours of this very GPU
             assert low < high, (row.offer, field, value)
             assert low <= value <= high
 

@@ -25,7 +25,7 @@ TABLE = {
 
 @pytest.fixture
 def asked(tmp_path):
-    """Rank hosts of one's own, each by its name and what it says."""
+    """Rank hosts of the user, each by its name and what it says."""
 
     def ask(workload, /, *, options=None, **hosts):
         path = tmp_path / "hosts.csv"

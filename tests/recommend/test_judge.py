@@ -321,7 +321,7 @@ def test_storage_egress_and_tax_are_on_the_bill():
 
 
 def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
-    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, and 20 % tax: the disk of a machine of one's own is paid for."""
+    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, and 20 % tax: the disk of a machine of the user is paid for."""
     of_a_cloud = {"storage_usd_per_month": 73, "egress_usd": 5, "tax": 0.2, "rent_or_buy": "buy"}
     mine = offer(H100, 2.0, provider="own", pricing=Pricing.OWNED, kind="owned")
     row = rank_of([mine], {H100: 3000.0}, samples=1e8, **of_a_cloud).rows[0]
@@ -508,7 +508,7 @@ def notes_on_a_price_of(provider, price_date):
 
 def test_an_old_price_is_to_be_read_again_before_it_is_paid():
     (note,) = notes_on_a_price_of("verda", "2024-11-20")
-    assert note == "1 of them are over 30 days old; `gpubench offers refresh` reads today's of verda."
+    assert note == "1 of the prices are over 30 days old; `gpubench offers refresh` reads today's of verda."
 
 
 def test_an_old_price_that_no_source_reads_names_no_command():

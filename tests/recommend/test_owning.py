@@ -237,7 +237,7 @@ def test_against_a_commitment_it_pays_after_months_whatever_it_works():
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.06, 5), st.floats(0.05, 1), st.floats(0.5, 6))
 def test_both_ways_to_say_a_break_even_agree(rent, use, years):
-    """It pays within its life at a use exactly where it must work no more than that use."""
+    """It pays within its life at a use exactly where it must work no more use."""
     owned = rtx_3090(utilization=Range.of(use), years=years)
     (decision,) = weigh([owned], [offer(H100, rent)], {H100: 3000}).buy_or_rent
     share = decision.break_even_utilization

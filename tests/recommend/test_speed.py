@@ -81,7 +81,7 @@ def test_it_takes_a_second_or_so(offers, rates):
 
 @pytest.fixture
 def own_table(tmp_path):
-    """A table of 100,000 offers of one's own."""
+    """A table of 100,000 offers of the user."""
     chance = random.Random(4)
     keys = [
         key for key, spec in load_specs().items() if spec.vendor == "NVIDIA" and not spec.not_ranked_because

@@ -119,7 +119,7 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_as_asked")
 def test_of_lengths_of_ones_own_too_it_is_a_limit_of_time_per_token():
-    """The model of those lengths is traced, not shipped: its tokens have a time and a cost all the same."""
+    """The model of those lengths is traced, not shipped: its tokens have a time and a cost anyway."""
     asked = {"gpu": ["h100-sxm"], "prompt_tokens": 300, "new_tokens": 40, "as_of": "2026-11-20", "draws": 50}
     row = rank("llama_8b", **asked).rows[0]
     first_s, token_s = (each.value for each in generation_times(row.estimate))

@@ -80,7 +80,7 @@ def test_another_content_under_a_stored_id_is_refused_with_exit_5_and_the_stored
     assert f"refused: {line}" in err
     assert "Traceback" not in err
     assert snapshot(mine) == before
-    code, out, err = command(mine, tmp_path / "theirs")  # the others of a folder are taken in all the same
+    code, out, err = command(mine, tmp_path / "theirs")  # the others of a folder are taken in anyway
     assert code == 5, err
     assert Path(out.strip()).name == new.name
     assert snapshot(mine).items() >= before.items()

@@ -243,7 +243,7 @@ def test_a_run_from_elsewhere_goes_on_in_a_folder_that_has_no_runs_yet(writers, 
 
 
 def test_a_file_from_elsewhere_does_not_take_the_place_of_the_stored_run(writers, tmp_path):
-    """Going on with an older copy would put its one case in place of the two."""
+    """Going on with an older copy would put its one case instead of the two."""
     writers.close(*CASES)
     first = writers.start(*NEW)
     last = writers.first_at_a_gate(first)

@@ -264,7 +264,7 @@ def ten_runs() -> tuple[Run, ...]:
 
 
 def own_offers(path: Path, count: int) -> Path:
-    """Write a price table of so many offers of the ten GPUs, each at a price and on a day of its own."""
+    """Write a price table of this many offers of the ten GPUs, each at a price and on its own day."""
     rng = random.Random(0)
     keys = [key for key, _ in TEN_GPUS.values()]
     rows = ["provider,instance,gpu_key,gpu_count,vcpus,ram_gib,region,on_demand_usd_per_h,price_date"]

@@ -432,7 +432,7 @@ def test_without_scripts_the_three_answers_and_the_table_stand_there(opened, bro
 
 
 def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without(browser, tmp_path):  # noqa: F811
-    """Its job of so many hours of one GPU is a round number of samples on the page, for every reader."""
+    """Its job of this many hours of one GPU is a round number of samples on the page, for every reader."""
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
     told = []
     for has_scripts in (False, True):

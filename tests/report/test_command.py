@@ -1,4 +1,4 @@
-"""`gpubench report` as a user runs it: real store, real ranking, a process of its own, torch out of reach."""
+"""`gpubench report` as a user runs it: real store, real ranking, its own process, torch out of reach."""
 
 from __future__ import annotations
 

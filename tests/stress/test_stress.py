@@ -109,7 +109,7 @@ class Place:
         return set(self.root.rglob("*.tmp"))
 
     def reached(self, count: int, process: subprocess.Popen[str]) -> bool:
-        """Whether so many launches are stored, or never will be."""
+        """Whether this many launches are stored, or never will be."""
         return process.poll() is not None or len(self.launches()) >= count
 
     def launches(self) -> set[tuple[str, int, str | None]]:
@@ -244,7 +244,7 @@ def test_of_two_that_resume_at_once_neither_takes_anything_away(tmp_path, count)
 
 
 def together(work: list) -> list[int]:
-    """Run each in a process of its own, all at the same moment; return how each ended."""
+    """Run each in its own process, all at the same moment; return how each ended."""
     read_fd, write_fd = os.pipe()
     pids = []
     for each in work:
@@ -322,7 +322,7 @@ PIECES = (
 
 
 def mutated(sample: bytes, chance: random.Random) -> bytes:
-    """Cut, flip, repeat, or put something else in the place of some bytes."""
+    """Cut, flip, repeat, or put something else instead of some bytes."""
     data = bytearray(sample)
     for _ in range(chance.choice((1, 1, 2, 5))):
         at = chance.randrange(len(data) + 1)

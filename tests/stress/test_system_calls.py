@@ -31,7 +31,7 @@ FILES = ("open", "read", "write", "fsync", "rename", "unlink", "mkdir", "opendir
 DESCRIPTORS = ("close", "flock", "fstat", "lseek", "readdir")
 CALLS = (*FILES, *DESCRIPTORS, "pipe", "fork")
 SHORT = {"add": FILES, "resume": ("pipe", "fork"), "mend": ("write", "fsync", "rename")}
-"""Of a short form: what files need, what children need, and what writes in place of a damaged file."""
+"""Of a short form: what files need, what children need, and what writes instead of a damaged file."""
 ERRORS = (errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ENOSPC)
 RUN = ("run", "cnn", "lstm", "--micro", "none", "--device", "cpu", "--precision", "fp32", "--json")
 COMMANDS = {
@@ -164,7 +164,7 @@ def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
 def check(result: dict, before: set[str]) -> None:
     """Nothing that was finished before is gone, nothing healthy is renamed, and what was told is stored.
 
-    Where the file that was damaged cannot be replaced, the run is printed.
+    If the file that was damaged cannot be replaced, the run is printed.
     """
     lost = before - set(result["launches"])
     if lost:

@@ -1,8 +1,8 @@
-"""torch.compile as far as control flow goes: when it compiles anew, what it counts, whose random numbers it draws.
+"""torch.compile as far as control flow goes: when it compiles again, what it counts, whose random numbers it
+draws.
 
-torch's real compiler is tested on the CPU elsewhere; under the modes that watch the fake device it would stand
-aside.
-"""
+torch's real compiler is tested on the CPU elsewhere; under the modes that watch the fake device it would
+stand aside."""
 
 from __future__ import annotations
 

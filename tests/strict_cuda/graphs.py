@@ -245,8 +245,8 @@ def graph_class(device: Device) -> type:
         def replay(self) -> None:
             """Source: aten/src/ATen/cuda/CUDAGraph.cpp, CUDAGraph::replay.
 
-            Where the current stream captures, aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, replay_prologue, refuses.
-            """
+            If the current stream captures, aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, replay_prologue,
+            refuses."""
             recorder = self._recorder
             if recorder is None or not self._ended:
                 raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")

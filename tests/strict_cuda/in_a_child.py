@@ -70,7 +70,7 @@ def change(module: ModuleType) -> None:
 
 
 def _torch(torch: ModuleType) -> None:
-    """Put the fake in the place of torch.cuda until this process ends."""
+    """Put the fake instead of torch.cuda until this process ends."""
     from strict_cuda.install import H200, installed
     from strict_cuda.machine import Fault, Machine
 
@@ -122,7 +122,7 @@ def _build(torch_build: ModuleType) -> None:
 
 
 def _checks(checks: ModuleType) -> None:
-    """Hold no round against the parent's clock: that of the fake device goes at a pace of its own."""
+    """Compare no round with the parent's clock: that of the fake device goes at its own pace."""
     checks.LEAST_OF_ARRIVALS = 0.0
     checks.CHILD_CLOCK_SLACK_S = float("inf")
 

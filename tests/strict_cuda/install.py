@@ -1,8 +1,7 @@
-"""Put the fake in the place of torch.cuda, in this process, and take it away again.
+"""Put the fake instead of torch.cuda, in this process, and take it away again.
 
-Only what talks to the driver is replaced. torch.cuda.graph, GradScaler, the optimizers, autograd and autocast's
-own class are torch's. Works on a CPU build of torch and on a CUDA build without a driver.
-"""
+Only what talks to the driver is replaced. torch.cuda.graph, GradScaler, the optimizers, autograd and
+autocast's own class are torch's. Works on a CPU build of torch and on a CUDA build without a driver."""
 
 from __future__ import annotations
 

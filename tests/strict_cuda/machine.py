@@ -54,7 +54,7 @@ class Fault:
 
     Attributes:
         operator: Part of the operator's name; "synchronize" and "empty_cache" are operators here too.
-        error: Made anew each time.
+        error: Made again each time.
         after: Calls of that operator that go well first.
         times: How often the error is given.
         sticky: Whether every later call fails alike.
@@ -287,10 +287,10 @@ class Machine:
     # --- captures -----------------------------------------------------------------------------------------
 
     def capture_of(self, stream: Stream) -> Capture | None:
-        """Return the capture that takes a stream's work; None where it runs.
+        """Return the capture that takes a stream's work; None if it runs.
 
-        Source: c10/cuda/CUDAGraphsC10Utils.h, captureIdMayInitCtx: whether it captures is asked of each stream.
-        """
+        Source: c10/cuda/CUDAGraphsC10Utils.h, captureIdMayInitCtx: whether it captures is asked of each
+            stream."""
         return self.capture if self.capture is not None and self.capture.holds(stream) else None
 
     def refused(self, words: str) -> RuntimeError:

@@ -169,7 +169,7 @@ class Memory:
         return self.total - self.reserved
 
     def begin_capture(self, capture: object) -> None:
-        """Serve a capture from a pool of its own.
+        """Serve a capture from its own pool.
 
         Source: c10/cuda/CUDACachingAllocator.cpp, beginAllocateToPool.
         """
@@ -199,11 +199,10 @@ class Memory:
         return block
 
     def _segment(self, pool: Pool, rounded: int) -> Block | None:
-        """Take a segment from the driver; None where there is no room for it.
+        """Take a segment from the driver; None if there is no room for it.
 
-        Source: c10/cuda/CUDACachingAllocator.cpp, alloc_block: the share that this process may take is looked at
-        first, then cudaMalloc is called.
-        """
+        Source: c10/cuda/CUDACachingAllocator.cpp, alloc_block: the share that this process may take is looked
+            at first, then cudaMalloc is called."""
         size = segment_size(rounded)
         if self.fraction is not None and self.reserved + size > int(self.total * self.fraction):
             return None

@@ -64,7 +64,7 @@ _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 """Products whose float32 operands TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
 _REDUCED = (torch.float16, torch.bfloat16)
 _CONVOLUTION, _RECURRENT_LAYER = "aten::convolution", "aten::mkldnn_rnn_layer"
-"""What of cuDNN it rounds, each by a switch of its own. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN(op)."""
+"""What of cuDNN it rounds, each by its own switch. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN(op)."""
 _TF32_BITS_LOST = 13
 """Of the 23 bits of a float32 mantissa. Source: CUDA C++ Programming Guide, "Alternate Floating Point"."""
 _HIDDEN_WRITES = {"aten::native_batch_norm": (3, 4)}
@@ -180,7 +180,7 @@ class Device:
         self._tried: set[tuple[Any, ...]] = set()
 
     def choose(self, index: int) -> None:
-        """Be the device of this place: a process has one device, and each has a fake of its own.
+        """Be the device of this place: a process has one device, and each has its own fake.
 
         Source: torch/cuda/__init__.py, set_device.
         """
@@ -476,11 +476,12 @@ class Device:
 
     @contextmanager
     def drawing_recurrently(self) -> Iterator[None]:
-        """Draw from the random numbers that cuDNN keeps for dropout inside recurrent layers, in memory of its own.
+        """Draw from the random numbers that cuDNN keeps for dropout inside recurrent layers, in memory of its
+        own.
 
-        Source: aten/src/ATen/native/cudnn/RNN.cpp, DropoutState: one for the device, made at its first use and
-        anew after each seed; a graph goes on using the memory of the state that it was captured with.
-        """
+        Source: aten/src/ATen/native/cudnn/RNN.cpp, DropoutState: one for the device, made at its first use
+            and again after each seed; a graph goes on using the memory of the state that it was captured
+            with."""
         if self.dropout is None or self.dropout.stale:
             self.dropout = None
             with self.here():
@@ -701,7 +702,8 @@ class Functions(TorchFunctionMode):
 
 
 def _storage(tensor: Tensor) -> Any:
-    """Where a tensor lies; a sparse one where its values do, and one that torch.func wraps where the inner one does."""
+    """Where a tensor lies; a sparse one where its values do, and one that torch.func wraps where the inner one
+    does."""
     while type(tensor) is Tensor and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return (tensor if tensor.layout is torch.strided else tensor._values()).untyped_storage()

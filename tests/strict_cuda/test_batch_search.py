@@ -41,7 +41,7 @@ def wide(batch: int) -> Task:
 
 @pytest.fixture
 def tried(make_gpu):
-    """``tried(execution, total, batch)``: the status of one trial in a process of its own."""
+    """``tried(execution, total, batch)``: the status of one trial in its own process."""
 
     def trial(execution: Execution, total: int, batch: int):
         gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
@@ -134,7 +134,7 @@ def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, proce
 
 
 def test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits(gpu, monkeypatch):
-    """As drivers on Windows and WSL do in place of refusing; no such machine was at hand."""
+    """As drivers on Windows and WSL do instead of refusing; no such machine was at hand."""
     case = gpu.case("cnn", batch_size=8)
     assert spilled(gpu.measure("cnn", batch_size=8)) == []
     monkeypatch.setattr(Hardware, "memory_bytes", lambda self: 2**20)

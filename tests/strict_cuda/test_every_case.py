@@ -14,6 +14,7 @@ from statistics import median
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch import nn
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.executions import OF_TORCH
@@ -34,6 +35,7 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.profile import load_profiles
+from gpubench.profile.blocks import repeated_blocks
 from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
@@ -41,7 +43,7 @@ from strict_cuda.machine import Machine
 HOPPER = DeviceProfile(backend="cuda", compute_capability=(9, 0))
 """A card that has every precision."""
 BATCHES = 2
-"""Prebuilt batches of a task: each has a graph of its own, and two show it."""
+"""Prebuilt batches of a task: each has its own graph, and two show it."""
 ONE_LAYER = {"layers": 1}
 SMALLER = {
     "bert_base": ONE_LAYER,
@@ -120,8 +122,16 @@ def shorter(recipe: Recipe) -> Recipe:
     return recipe.changed({name: min(most, getattr(recipe, name)) for name, most in SHORTER.items()})
 
 
+@cache
+def has_fp8_layers(name: str) -> bool:
+    """Whether a linear layer of 16 times 16 numbers, or of multiples, stands in blocks that repeat."""
+    model = load_workload(name).tiny(2, 0, **SMALLER_IN_BLOCKS.get(name, {})).model
+    layers = (layer for block in repeated_blocks(model) for layer in block.modules())
+    return any(isinstance(x, nn.Linear) and not (x.in_features % 16 or x.out_features % 16) for x in layers)
+
+
 def why_unsupported(case: Case) -> str | None:
-    """Return words of the reason for which a case cannot be measured; None where it can."""
+    """Return words of the reason for which a case cannot be measured; None if it can."""
     if case.execution is Execution.GRAPH and case.workload in PIPELINES:
         return "capturing"
     if case.execution is Execution.COMPILE and case.workload in RECURRENT:
@@ -132,8 +142,9 @@ def why_unsupported(case: Case) -> str | None:
         torch.utils.checkpoint, "CheckpointPolicy"
     ):
         return "needs torch 2.5"
-    if case.precision is Precision.FP8 and load_workload(case.workload).is_image:
-        return None if case.workload in {"vit_b16", "unet_ddpm"} else "multiples of 16"
+    is_image = load_workload(case.workload).is_image
+    if case.precision is Precision.FP8 and is_image and not has_fp8_layers(case.workload):
+        return "multiples of 16"
     return None
 
 
@@ -154,6 +165,16 @@ def everyday(name: str, precision: Precision) -> list[Case]:
 REST = {
     key: rest for key, cases in OFFERED.items() if (rest := [c for c in cases if c not in everyday(*key)])
 }
+
+
+def test_fp8_is_of_image_models_with_attention():
+    """By name: whether the others are refused is derived."""
+    assert [has_fp8_layers(name) for name in ("vit_b16", "unet_ddpm", "resnet50", "vgg16")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(("name", "precision"), OFFERED)

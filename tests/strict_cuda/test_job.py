@@ -1,4 +1,5 @@
-"""The first process of a job, and what it exchanges with the others: on the strict fake, gloo in the place of NCCL.
+"""The first process of a job, and what it exchanges with the others: on the strict fake, gloo instead of
+NCCL.
 
 The job has no other process here: what each takes part in is seen, and what two of them compute is not.
 """

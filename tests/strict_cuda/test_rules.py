@@ -606,7 +606,7 @@ def test_dropout_inside_recurrent_layers_has_random_numbers_and_memory_of_its_ow
     torch.manual_seed(0)
     with torch.no_grad():
         assert layer(x)[0].tolist() != replayed
-    with pytest.raises(RaceError, match="freed"):  # the eager step has made the state anew
+    with pytest.raises(RaceError, match="freed"):  # the eager step has made the state again
         graph.replay()
 
 

@@ -158,7 +158,7 @@ def test_the_check_of_a_graph_leaves_no_trace(gpu, optimizer):
 
 
 def test_a_step_that_a_graph_freezes_is_found_out(gpu):
-    """Python decides anew in each eager step; a replay goes on with what was decided in its capture."""
+    """Python decides again in each eager step; a replay goes on with what was decided in its capture."""
     own = acting(lambda out: out * (1 if torch.cuda.is_current_stream_capturing() else 2))
     done = gpu.measure("own", own, execution=Execution.GRAPH)
     assert done.launch.graph_error > 10 * Precision.FP32.facts.loss_error

@@ -1,4 +1,4 @@
-"""Two GPUs in one data-parallel job, each process with a strict fake of its own; gloo in the place of NCCL."""
+"""Two GPUs in one data-parallel job, each process with a strict fake of its own; gloo instead of NCCL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strict_cuda.conftest import BRIEF
 
 KERNEL_S = 1e-3
 
-# Each process draws from a seed of its own. The targets of the first are 0, those of the second 1: the weight goes to
+# Each process draws from its own seed. The targets of the first are 0, those of the second 1: the weight goes to
 # 0.5 if gradients are averaged.
 AVERAGED = """
 import torch
@@ -42,7 +42,7 @@ def SGD(parameters):
 
 @pytest.fixture
 def job(inside_gpu, tmp_path):
-    """``job(count, slow=1.0)``: a measurement of the model on so many GPUs."""
+    """``job(count, slow=1.0)``: a measurement of the model on this many GPUs."""
     file = tmp_path / "averaged.py"
     file.write_text(AVERAGED)
 

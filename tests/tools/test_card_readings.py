@@ -1,4 +1,4 @@
-"""The published figures of a card that stand beside what is told of it: made anew from the published rows.
+"""The published figures of a card that stand beside what is told of it: made again from the published rows.
 
 ``PYTHONPATH=tests python tests/tools/test_card_readings.py`` writes the table that ships.
 """

@@ -261,7 +261,7 @@ def test_what_is_held_out_with_a_target_is_its_harness_and_its_gpu():
 
 @pytest.mark.slow
 def test_refitting_without_each_group_gives_the_same_figures(outcomes):
-    """One step out of the whole fit stands for a fit that never saw the group: 12.7 against 13.0 % in the mean."""
+    """One step out of the whole fit stands for a fit that never saw the group: 12.7 against 13.0 % on average."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     error = np.full(len(pairs.y), np.nan)

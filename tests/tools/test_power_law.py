@@ -1,4 +1,4 @@
-"""The law of power limits: fitted anew on the published readings, and held to cards that it had not seen.
+"""The law of power limits: fitted again on the published readings, and held to cards that it had not seen.
 
 Readings: You and others 2023, Zeus, NSDI (traces of four cards, Apache-2.0). ``python
 tests/tools/test_power_law.py`` writes the fit that ships.

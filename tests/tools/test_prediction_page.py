@@ -142,7 +142,7 @@ def inference() -> Iterator[str]:
         inside = np.average(np.abs(error) <= found.level_half_width[chosen], weights=votes)
         means.append((percent(np.average(np.abs(np.expm1(error)), weights=votes)), percent(inside)))
     (first, inside), (second, _) = means
-    yield f"seconds of compiled passes are off by {first} % in the mean (eager ones by {second} %), {inside} % inside the interval"
+    yield f"seconds of compiled passes are off by {first} % on average (eager ones by {second} %), {inside} % inside the interval"
 
 
 def tokens() -> Iterator[str]:
@@ -219,7 +219,7 @@ def without_own_reading(*names: str) -> list[float]:
 def levels() -> Iterator[str]:
     every = without_own_reading(*READ_ON_BOTH)
     inside = [held for name in READ_ON_BOTH for *_, held in levels_on_an_h200(name)]
-    yield f"{percent(fmean(every))} % in the mean, {percent(median(every))} % in the median, {sum(inside)} of {len(inside)} inside"
+    yield f"{percent(fmean(every))} % on average, {percent(median(every))} % in the median, {sum(inside)} of {len(inside)} inside"
     slow = [1 / ratio for p, ratio, _ in levels_on_an_h200("lstm_large") if p in HALF]
     assert [f"{each:.1f}" for each in slow] == ["1.3", "1.4"]
     yield "(the LSTM under AMP is 1.3 to 1.4 times as fast as said)"
@@ -262,7 +262,8 @@ def several() -> Iterator[str]:
     held = round(one["coverage_90"] * alone)
     p = binomtest(held, alone, 0.9).pvalue
     yield f"fitted to {whole['jobs']} jobs of four harnesses"
-    yield f"off by {percent(whole['mape'], 1)} % in the mean and {percent(whole['coverage_90'], 1)} % of the intervals hold; by {percent(one['mape'], 1)} % and {percent(one['coverage_90'], 1)} % (about {held} of {alone} votes; binomial p {p:.2f}) for the {one['jobs']} jobs"
+    yield f"off by {percent(whole['mape'], 1)} % on average, and {percent(whole['coverage_90'], 1)} % of the intervals hold"
+    yield f"the {one['jobs']} jobs from one GPU are off by {percent(one['mape'], 1)} %, and {percent(one['coverage_90'], 1)} % hold (about {held} of {alone} votes; binomial p {p:.2f}"
     shares = dict(zip(SHARES, (math.exp(v) for v in load_calibration().scaling.logs), strict=True))
     yield f"| lost with each doubling | 1.5 % in all | {percent(shares['waiting'], 1)} % |"
     yield f"| of the backward pass that hides the exchange | 0.75 | {shares['hidden']:.2f} |"
@@ -378,17 +379,16 @@ def seen_afterwards() -> Iterator[str]:
             off = told.samples_per_s / m.samples_per_s - 1
             errors[told.anchored].append(abs(off))
             figures_ = (
-                f"{v:,.0f}" if v >= 100 else f"{v:.1f}"
-                for v in (told.samples_per_s, told.low, told.high, m.samples_per_s)
+                f"{v:,.0f}" if v >= 100 else f"{v:.1f}" for v in (told.samples_per_s, m.samples_per_s)
             )
-            yield "| `{}` {} | {} | {} ({} to {}) | {} | {:+.0f} % |".format(
+            yield "| `{}` {} | {} | {} | {} | {:+.0f} % |".format(
                 case.workload, case.batch_size, case.precision, *figures_, 100 * off
             )
     with_, without = errors[True], errors[False]
     assert (len(with_), len(without)) == (16, 6)
-    yield f"The 16 that start from a shipped reading of an H200 are {percent(fmean(with_), 1)} % off in the mean, the six others {percent(fmean(without), 1)} %"
+    yield f"The 16 that start from a shipped reading of an H200 are {percent(fmean(with_), 1)} % off on average, the six others {percent(fmean(without), 1)} %"
     every = with_ + without
-    yield f"**{percent(fmean(every), 1)} % in the mean, {percent(median(every), 1)} % in the median"
+    yield f"**{percent(fmean(every), 1)} % on average, {percent(median(every), 1)} % in the median"
 
 
 # Other pages
@@ -398,10 +398,10 @@ def not_confirmed() -> Iterator[str]:
     whole, level = document(), document()["no_gpu_owned"]
     strangers = committed("stranger", "all pairs")
     ends = percent(whole["mape"]), percent(float(strangers["mape"]))
-    yield f"**Predictions err by {ends[0]} to {ends[1]} % in the mean, {percent(whole['median_ape'])} % in the median**"
+    yield f"**Predictions err by {ends[0]} to {ends[1]} % on average, {percent(whole['median_ape'])} % in the median**"
     plain = whole["geometric_mean"]
     yield f"({whole['targets']} cards, Maxwell to Blackwell; the plain rule of peak and bandwidth: {percent(plain['mape'])} and {percent(plain['median_ape'])} %)"
-    yield f"the 90 % intervals hold {percent(whole['coverage_90'])} % of them. With no GPU owned, seconds are off by {percent(level['mape'])} % in the mean"
+    yield f"the 90 % intervals hold {percent(whole['coverage_90'])} % of them. With no GPU owned, seconds are off by {percent(level['mape'])} % on average"
 
 
 def own_runs() -> Iterator[str]:

@@ -384,7 +384,7 @@ def test_a_broken_line_of_utf_16_costs_itself_alone(tmp_path, codec, mark):
     text = path.read_text(encoding="utf-8").replace("lab 9,", "lab \ud83d,")
     path.write_bytes(mark + text.encode(codec, "surrogatepass") + b"\0")
     reading = read_csv(path)
-    assert reading.rows == 81  # the odd byte after the last line is a line of its own
+    assert reading.rows == 81  # the odd byte after the last line is its own line
     assert len(reading.table) == 79
     assert reading.skipped == {"not UTF-16 text (lines 11 and 82)": 2}
 

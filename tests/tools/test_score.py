@@ -75,7 +75,7 @@ def test_strange_rows_are_skipped_counted_and_named(rows, document, tmp_path):
 
 
 def test_another_layout_of_columns_is_read_and_what_was_assumed_is_listed(rows, document, tmp_path):
-    """Other names' case, order and separator, columns of one's own, and no batch, mode or metric."""
+    """Other names' case, order and separator, columns of the user, and no batch, mode or metric."""
     kept = ("value", "unit", "precision", "model", "gpu_key", "gpu", "math_mode")
     lines = [";".join([*(name.upper() for name in kept), "my note"])]
     lines += [";".join([*(row[name] for name in kept), "x"]) for row in rows]

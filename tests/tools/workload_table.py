@@ -8,16 +8,14 @@ import torch
 from torch import nn
 
 from gpubench.discovery import load_workload, workload_names
-from gpubench.measure.plan import batch_of
-from gpubench.measure.request import RunRequest
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.workload import Task, Workload, forward
 
 PAGE = Path(__file__).parents[2] / "docs" / "workloads.md"
 HEAD = (
-    "| name | one sample | vocabulary | classes | parameters | trained by, rate | batches | on a CPU |\n"
-    "|---|---|---|---|---|---|---|---|\n"
+    "| name | one sample | vocabulary | classes | parameters | trained by, rate | batches |\n"
+    "|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -34,7 +32,6 @@ def _row(name: str) -> str:
         + (f", {trained:,} trained" if trains and trained != parameters else ""),
         "-" if workload.tiny is None or not trains else _rule(workload.tiny(1, 0)),
         ", ".join(map(str, workload.batches)),
-        str(batch_of(RunRequest(workloads=(name,)), profile, on_cpu=True)),
     ]
     return f"| {' | '.join(cells)} |\n"
 
@@ -55,7 +52,7 @@ def _rule(task: Task) -> str:
 
 
 def page() -> str:
-    """Return the page with its table made anew."""
+    """Return the page with its table made again."""
     before, rest = PAGE.read_text(encoding="utf-8").split(HEAD)
     after = rest[rest.index("\n\n") :]
     return before + HEAD + "".join(map(_row, workload_names())).rstrip() + after

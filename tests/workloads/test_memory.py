@@ -563,7 +563,7 @@ def test_batches_that_numpy_makes_are_not_made_large_for_a_trace() -> None:
 def test_the_last_batch_along_pieces_of_lines_is_found_in_few_looks(
     bends: list[tuple[int, float]], last_slope: float, usable: float, accumulate: int
 ) -> None:
-    """Each piece is so many batches long, and each batch of it so many bytes."""
+    """Each piece is this many batches long, and each batch of it this many bytes."""
     looks: list[int] = []
 
     def spare_bytes(batch: int) -> float:

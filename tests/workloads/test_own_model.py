@@ -639,7 +639,7 @@ def test_a_flood_after_the_answer_is_refused_too(tmp_path: Path) -> None:
 
 
 def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> None:
-    """In a process of its own: that a warning reaches stderr as it is depends on nobody having set up logging."""
+    """In its own process: that a warning reaches stderr as it is depends on nobody having set up logging."""
     write(tmp_path, "while True: pass\n", "mine.py")
     program = (
         "from gpubench.profile import cache\ncache.NOTICE_AFTER_S, cache.TRACE_LIMIT_S = 0.1, 1.0\n"

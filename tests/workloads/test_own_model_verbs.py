@@ -58,7 +58,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command line in this process, in a folder that holds ``mine.py`` of this source.
 
-    The model itself is in a child process all the same, unless a test says otherwise.
+    The model itself is in a child process anyway, unless a test says otherwise.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 600.0)

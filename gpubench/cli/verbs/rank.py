@@ -65,7 +65,7 @@ def ranking_parts(
     *,
     more_by: str = "--explain",
 ) -> list[Part]:
-    """Return the answer, so many rows, buying against renting, and what was asked for besides.
+    """Return the answer, this many rows, buying against renting, and what was asked for besides.
 
     Args:
         ranking: With the rows to show among its own.

@@ -1,8 +1,8 @@
-"""What a price source is, how it may fail, and which there are.
+"""The type of a price source, its errors, and the list of sources.
 
-One is a file here with a ``SOURCE``, whose ``fetch(transport)`` asks. It knows one provider's shapes and
-nothing else, and yields quotes as it found them; which GPU they mean, whether they can be true and what they
-replace is decided in one place for all sources. A cloud that a new source reads needs nothing else.
+One is a file here with a ``SOURCE``, whose ``fetch(transport)`` asks. It knows only one provider's formats,
+and yields quotes as found; one place for all sources decides which GPU they mean, whether they are plausible
+and what they replace. A new source needs nothing else.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MARKETPLACES = frozenset({"lium", "runpod", "spheron", "tensordock", "vast"})
-"""Here hosts set the price, and what they offer has no instance types."""
+"""Providers where hosts set the price, without instance types."""
 
 
 def kind_of(provider: str) -> str:
-    """Return what sort of offer a provider has, where its price list does not say: vm or marketplace."""
+    """Return the kind of a provider's offers if its price list does not say: vm or marketplace."""
     return "marketplace" if provider in _MARKETPLACES else "vm"
 
 
 class SourceError(GpuBenchError):
-    """A price source could not be read; the message is the reason that the status of the source keeps."""
+    """A price source could not be read; the message is the reason kept in the source's state."""
 
 
 class SourceSkippedError(SourceError):
-    """A price source was not asked, because something it needs (a key, a library) is not here."""
+    """A price source was not asked, because something it needs (a key, a library) is missing."""
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of one host, by the names of the fields of an offer; None is not said."""
+    """Facts about one host, by the names of an offer's fields; None is not stated."""
 
     host_id: str | None = None
     machine_id: str | None = None
@@ -61,25 +61,25 @@ NO_HOST = HostFacts()
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One price as a source or a table gives it, not yet believed.
+    """One price as a source or a table gives it, not yet checked.
 
     Attributes:
-        instance: The machine: the same for every way to pay for it, since a spot price is held against that
+        instance: The machine: the same for every way to pay for it, since a spot price is compared with that
             on demand of the same instance and region. A name to order by that differs goes into ``note``.
-        gpu: The GPU in the source's own words; "" where only the instance tells it.
+        gpu: The GPU in the source's words; "" if only the instance tells it.
         gpu_memory_gib: Memory of one GPU, where the source says [GiB].
         ram_gib: Memory of the host [GiB]; a source that says GB is taken at its word, 1e9 bytes.
         price: Price of the whole instance [USD/h] as text or number.
-        usd_per_unit: What a unit of the price's currency is worth; None is US dollars.
-        price_date: The day that the source itself names, since a list may lie untouched; None is the day of
+        usd_per_unit: The worth of a unit of the price's currency; None is US dollars.
+        price_date: The day that the source itself states, since a list may be old; None is the day of
             retrieval.
-        note: What to know of this price or how to order it.
-        in_stock: Whether one can be had at this moment; None where the source does not say.
+        note: Remarks on this price or how to order it.
+        in_stock: Whether one is available at this moment; None if the source does not say.
         ask_count: Hosts of a marketplace whose cheapest this is.
-        ask_median: What the middle one of them asks [USD/h].
+        ask_median: The median of their asks [USD/h].
         seller: None is the usual one of the kind: a company, or any host of a marketplace.
-        host: What the source says of the host that asks.
-        row: Where it stands in a table of one's own, whose cells are all of text; None is no such table.
+        host: The source's facts about the asking host.
+        row: Its row in a user's table, whose cells are all text; None if there is no such table.
     """
 
     provider: str
@@ -108,10 +108,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
-    """Said by a source among its quotes: it gave everything there is, so what it does not name is gone.
+    """A source's statement, among its quotes, that it gave everything: an offer it does not name is gone.
 
-    Said only once the last page or row is read. An answer that was cut says nothing, and then the earlier
-    prices stay.
+    It comes only after the last page or row. A truncated answer has none, and the earlier prices stay.
 
     Attributes:
         pricings: Those that were listed.
@@ -126,7 +125,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """Said by a source among its quotes: a row of its answer, which one and why, that could not be read."""
+    """A source's report, among its quotes, of a row that it could not read: which one and why."""
 
     row: str
     reason: str
@@ -146,7 +145,7 @@ class Transport(Protocol):
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """GET a URL, or POST ``body`` as JSON where there is one."""
+        """GET a URL, or POST ``body`` as JSON if there is one."""
         ...
 
 
@@ -154,11 +153,10 @@ class Source(NamedTuple):
     """A price source.
 
     Attributes:
-        name: What ``--provider`` and the snapshot call it.
+        name: Its name for ``--provider`` and in snapshots.
         provider: The cloud or marketplace whose prices it gives.
-        fetch: Yields every quote, ``Unread`` for a row that is of another shape, and ``Complete`` where
-            nothing can be missing; raises SourceError if the provider fails, or its whole answer is of
-            another shape.
+        fetch: Yields every quote, ``Unread`` for a row that is of another shape, and ``Complete`` if nothing
+            can be missing; raises SourceError if the provider fails, or its whole answer is of another shape.
     """
 
     name: str
@@ -173,7 +171,7 @@ def all_sources(on_problem: Callable[[str], None] | None = None) -> tuple[Source
     """Return the sources of this package and of others, collected catalogs first.
 
     Args:
-        on_problem: Is told of each plug-in that does not load, which is left out; None raises instead.
+        on_problem: Called for each plug-in that does not load and is left out; None raises instead.
 
     Raises:
         MisuseError: If an installed plug-in takes the name of another source, or does not load.
@@ -218,10 +216,10 @@ def refreshed_providers() -> frozenset[str]:
 
 
 def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[Source, ...]:
-    """Return the sources of these names or of these clouds; all where none is named.
+    """Return the sources with these names or for these clouds; all if none is named.
 
     Raises:
-        MisuseError: If a name fits none.
+        MisuseError: If a name matches none.
     """
     for name in wanted:
         if not any(name.lower() in {source.name, source.provider} for source in sources):
@@ -232,7 +230,7 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
 
 
 def in_order(sources: dict[str, T]) -> dict[str, T]:
-    """Put collected catalogs first, so that a cloud's own answer lies over them when the file is read."""
+    """Put collected catalogs first, so that a cloud's own answer overrides them when the file is read."""
     return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))
 
 
@@ -242,7 +240,7 @@ _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def is_safe(url: str) -> bool:
-    """Whether prices may be read from a URL: https, or plain http to this machine, which nothing leaves.
+    """Whether prices may be read from a URL: https, or plain http to this machine.
 
     >>> is_safe("https://a.example/x"), is_safe("http://127.0.0.1:80/x"), is_safe("ftp://a.example/x")
     (True, True, False)
@@ -292,13 +290,13 @@ def decode(raw: bytes, shape: type[T], who: str) -> T:
 def decode_rows(
     rows: Iterable[bytes | msgspec.Raw], shape: type[T], who: str
 ) -> tuple[list[T], list[Unread]]:
-    """Decode the rows of an answer, each for itself: one of another shape costs no other.
+    """Decode the rows of an answer one by one: a row with another shape costs no other.
 
     A price is typed as a number (``float``, ``Decimal``) in ``shape``, so that other text fails here. A row
-    that is read and cannot rank, such as one without a GPU, is skipped by the source without a word.
+    that is read and cannot rank, such as one without a GPU, is skipped by the source silently.
 
     Returns:
-        The rows that have the shape, and what is said of the others.
+        The rows with the shape, and reports of the others.
     """
     read: list[T] = []
     unread: list[Unread] = []

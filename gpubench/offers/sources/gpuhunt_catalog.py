@@ -84,7 +84,7 @@ def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
         )
     yield from (Unread(row=f"gpuhunt catalog {catalog}", reason=warning) for warning in skipped)
     if not skipped:
-        # It collects the families that it supports: what it lacks may be on sale all the same.
+        # It collects the families that it supports: what it lacks may be on sale anyway.
         yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
 
 

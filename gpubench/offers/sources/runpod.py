@@ -1,7 +1,7 @@
 """RunPod: the prices of one GPU of each type, in its secure and its community cloud; no key needed.
 
 Interface: https://docs.runpod.io (GraphQL, gpuTypes). Its spot price has equalled the on-demand price, so
-only on-demand is taken. ``stockStatus`` is High, Medium or Low, and null where none is free.
+only on-demand is taken. ``stockStatus`` is High, Medium or Low, and null if none is free.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Lowest(msgspec.Struct):
 
     @property
     def country(self) -> str | None:
-        """Two letters; None where it does not say."""
+        """Two letters; None if it does not say."""
         code = self.countryCode or ""
         return code if len(code) == 2 and code.isalpha() else None
 
@@ -136,7 +136,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
 
 
 def _asked(transport: Transport, query: str) -> _Answer | None:
-    """Return what is answered to a query; None where it is refused."""
+    """Return what is answered to a query; None if it is refused."""
     try:
         answer = decode(transport(URL, body={"query": query}), _Answer, "RunPod")
     except SourceError:

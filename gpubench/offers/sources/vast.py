@@ -1,8 +1,9 @@
 """Vast.ai: the cheapest verified host of each GPU model, count and country; no key needed.
 
-Interface: https://docs.vast.ai/api (search offers). A broad query is cut at 64 rows, so each model is
-asked for by itself; an answer of 64 rows may be cut. A host is one machine at one moment: quotes carry the
-number of hosts and their median. Hosts that are often away, or whose GPUs hang on a riser, are passed over.
+Interface: https://docs.vast.ai/api (search offers). A broad query is truncated at 64 rows, so each model is
+    queried separately; an answer of 64 rows may be truncated. A host is one machine at one moment: quotes
+    carry the number of hosts and their median. Hosts that are often offline, or whose GPUs are on a riser,
+    are skipped.
 """
 
 from __future__ import annotations
@@ -75,13 +76,13 @@ MODELS = (
 
 
 _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
-"""A host that asks nothing would be the cheapest of its like, and hide them."""
+"""A host with a price of zero would hide all others."""
 
 
 LEAST_RELIABILITY = 0.98
-"""Share of the time that a host is to be there: below it, a job of a day is likely to be cut."""
+"""Least availability of a host: below it, a job of a day is likely to be interrupted."""
 _DATA_CENTER = (1, "datacenter")
-"""How a host that Vast has vetted as a data center says so."""
+"""Vast's mark for a host that it has vetted as a data center."""
 _NOT_NEGATIVE = msgspec.Meta(ge=0)
 
 
@@ -106,7 +107,7 @@ class _Host(msgspec.Struct):
 
     @property
     def country(self) -> str | None:
-        """Two letters; None where it does not say."""
+        """Two letters; None if it does not say."""
         code = (self.geolocation or "").rpartition(",")[2].strip()
         return code if len(code) == 2 and code.isalpha() else None
 
@@ -119,7 +120,7 @@ class _Host(msgspec.Struct):
 
     @property
     def facts(self) -> HostFacts:
-        """What it says of itself, in the units of an offer; 0 is not said."""
+        """Its facts, in the units of an offer; 0 is not stated."""
         return HostFacts(
             host_id=None if self.host_id is None else str(self.host_id),
             machine_id=None if self.machine_id is None else str(self.machine_id),
@@ -136,7 +137,7 @@ class _Answer(msgspec.Struct):
 
 
 def fetch(transport: Transport) -> Iterator[Said]:
-    """Yield what hosts ask for each model."""
+    """Yield the asks of hosts for each model."""
     for model in MODELS:
         yield from fetch_model(model, transport)
 
@@ -144,7 +145,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
 def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     """Yield one quote per GPU memory, count and country of a model: the cheapest verified host there.
 
-    The first of them stands for the hosts that are not quoted: with their number, and the median of all.
+    The first of them represents the hosts that are not quoted: with their number, and the median of all.
     """
     query = {
         "gpu_name": {"eq": model},
@@ -192,7 +193,7 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
 
 
 def _passes(host: _Host) -> bool:
-    """Return whether a host is good enough to be quoted; what it does not say is not held against it."""
+    """Return whether a host is good enough to be quoted; unknown facts do not count against it."""
     return (
         host.verification in {None, "verified"}
         and (host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY)
