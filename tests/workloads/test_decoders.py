@@ -19,6 +19,7 @@ from command import here
 from gpubench import memory, predict
 from gpubench.decoders import Decoder, find_decoder, load_decoders
 from gpubench.discovery import load_workload, workload_names
+from gpubench.errors import MisuseError
 from gpubench.models import (
     Checkpointing,
     Estimate,
@@ -317,6 +318,13 @@ def test_fused_kernels_gain_over_a_plain_stack_what_they_do(how: str, read: floa
         assert isinstance(told, Estimate)
         rates.append(told.samples_per_s)
     assert rates[0] / rates[1] == pytest.approx(read, rel=0.10)
+
+
+def test_no_precision_is_advised_that_the_model_is_not_offered_at() -> None:
+    with pytest.raises(
+        MisuseError, match=r"at bf16: there they lie in bfloat16; leave out --recipe weight-type"
+    ):
+        memory("llama-2-7b", gpu="H100", precision="bf16", weight_type="float32")
 
 
 @pytest.mark.parametrize(("name", "tokens", "reserved_gib"), [row[:3] for row in READ])
