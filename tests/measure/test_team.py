@@ -226,9 +226,7 @@ def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, c
     """The second process dies in each case but that of batch 8; every case after a loss has its own job."""
     fates = {batch: DEATHS[batch][0] for batch in fatal}
     act = f"rank() == 1 and self.calls == 3 and exec({fates}.get(BATCH[0], 'pass'))"
-    plan = make_plan(
-        act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(*fatal, 8), task=TaskKind.INFER
-    )
+    plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(*fatal, 8))
     measurements = {m.case.batch_size: m for m in run(plan, cpu)}
     for batch in fatal:
         _, status, words = DEATHS[batch]

@@ -513,7 +513,7 @@ def test_an_old_price_is_to_be_read_again_before_it_is_paid():
 
 def test_an_old_price_that_no_source_reads_names_no_command():
     (note,) = notes_on_a_price_of("lium", "2024-11-20")
-    assert note == "Those of lium stand on their own pages."
+    assert note == "Prices of lium stand on their own pages."
 
 
 @pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])
