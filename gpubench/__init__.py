@@ -61,5 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, including those not yet imported."""
     return sorted(__all__)

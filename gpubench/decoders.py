@@ -234,5 +234,4 @@ def _by_name() -> Mapping[str, Decoder]:
 
 
 def _spelled(name: str) -> str:
-    """Fold case, hyphens and spaces; a point separates version and size."""
     return _BREAKS.sub("", name.casefold())

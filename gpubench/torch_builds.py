@@ -44,7 +44,6 @@ class Build(msgspec.Struct, frozen=True):
     architectures: tuple[str, ...] | None
 
     def __str__(self) -> str:
-        """Return it as people name it: ``torch 2.14 cu126``."""
         return f"torch {self.release} {self.name}"
 
     @property

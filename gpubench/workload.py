@@ -8,7 +8,7 @@ torch is imported when a workload is built.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -221,7 +221,13 @@ def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[st
         raise MisuseError(f"{name}: {wrong}")
 
 
-def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precisions: Iterable[str]) -> None:
+def check_weights(
+    name: str,
+    recipe: Recipe,
+    asked: Mapping[str, Any],
+    precisions: Iterable[str],
+    offered: Collection[str] = (),
+) -> None:
     """Refuse what was asked of the weights where a precision would overwrite it.
 
     Args:
@@ -229,6 +235,7 @@ def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precision
         recipe: With what was asked.
         asked: What that is, by field.
         precisions: Those asked for by name; ``amp`` is either of its types.
+        offered: All that the workload is offered at; empty is every one.
 
     Raises:
         MisuseError: Naming the first such pair, and what goes together.
@@ -238,9 +245,10 @@ def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precision
         held = recipe.at(in_memory(precision))
         if wanted is not None and held.weight_type != wanted:
             able = AMP if wanted == WeightType.FLOAT32 else Precision.BF16
+            instead = f"ask for --precision {able}, or " if not offered or able in offered else ""
             raise MisuseError(
-                f"{name}: weights in {wanted} at {precision}: there they lie in {held.weight_type}; ask for "
-                f"--precision {able}, or leave out --recipe weight-type"
+                f"{name}: weights in {wanted} at {precision}: there they lie in {held.weight_type}; "
+                f"{instead}leave out --recipe weight-type"
             )
         if "trainable" in asked and (wrong := _contradiction(held)):
             raise MisuseError(f"{name}: at {precision} the base lies in {held.weight_type}: {wrong}")

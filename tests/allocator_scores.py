@@ -276,16 +276,11 @@ def rows() -> list[tuple[str, str, str, str]]:
     classes = {
         kind: judged([each for each in published if each.words.endswith(kind)]) for kind in ("hbm", "gddr")
     }
-    every = [each for of_class in classes.values() for each in of_class]
     groups = {
         "reserved, gpubench on an H100": own,
         "of which above 1 GiB": [each for each in own if each.of.read > GIB],
         "of which eager steps of `llama_1b`": [each for each in own if each.of.model == "llama_1b"],
         **{f"memory in use, {kind.upper()}": of_class for kind, of_class in classes.items()},
-        **{
-            f"of which `{model}`": [each for each in every if each.of.model == model]
-            for model in sorted({each.of.model for each in every})
-        },
     }
     return [
         (

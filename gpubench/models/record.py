@@ -27,7 +27,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Base of every recorded type; ``dict`` only holds cached derived values, never state."""
 
     def __repr__(self) -> str:
-        """Return the fields; what is long is named by its type and length."""
         return brief_repr(self)
 
 

@@ -149,7 +149,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     findings: tuple[Finding, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the fields; what is long is named by its type and length."""
         return brief_repr(self)
 
     @property

@@ -357,9 +357,14 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
             raise MisuseError(f"{self.name} is trained and nothing else: leave out --task infer{serving}")
         return task if task in self.tasks or not self.settings else self.tasks[0]
 
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """All precisions that the workload is offered at; empty is every one."""
+        return (*self.precisions, *self.also_at)
+
     def why_not_at(self, precision: Precision) -> str | None:
         """Say why the workload is not offered at a precision; None if it is."""
-        offered, facts = (*self.precisions, *self.also_at), precision.facts
+        offered, facts = self.offered, precision.facts
         if facts.in_blocks and self.blocks is None:
             return f"{precision} is of the linear layers in repeated blocks, and {self.name} has none"
         if facts.in_blocks and self.recipe.trainable is Trainable.QLORA:

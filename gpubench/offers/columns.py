@@ -82,7 +82,6 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
 
 
 def _alphabetical(column: Column[Any]) -> Indices:
-    """Return the rank of each cell among the sorted values; None comes first."""
     return np.argsort(np.argsort([str(value or "") for value in column.values]))[column.codes]
 
 
@@ -140,7 +139,6 @@ class Offers(Sequence[Offer]):
     price_date: Column[str]
 
     def __init__(self, table: _Table, rows: Indices) -> None:
-        """Select these rows of a table."""
         self._table, self._rows = table, rows
 
     def __getattr__(self, name: str) -> Column[Any]:
@@ -169,7 +167,6 @@ class Offers(Sequence[Offer]):
         return cls(_Table(every, origins, some), np.arange(len(every)))
 
     def __len__(self) -> int:
-        """Return the number of offers."""
         return len(self._rows)
 
     @overload
@@ -183,11 +180,9 @@ class Offers(Sequence[Offer]):
         return self._table.offers[int(self._rows[at])]
 
     def __iter__(self) -> Iterator[Offer]:
-        """Yield every offer."""
         return map(self._table.offers.__getitem__, self._rows.tolist())
 
     def __eq__(self, other: object) -> bool:
-        """Whether other offers are the same, in the same order."""
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]

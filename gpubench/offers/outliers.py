@@ -93,7 +93,6 @@ class _Hand(NamedTuple):
 
 @cache
 def _name(provider: str) -> str:
-    """Return the letters and digits of a provider's name: one seller may be spelled in many ways."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", provider).casefold()))
 
 
@@ -335,7 +334,6 @@ class AskedPrices:
         return is_another
 
     def _find_alone(self, gpu_key: str, hand: _Hand) -> bool:
-        """Return whether nobody else, in a table with another author, sells the GPU at all."""
         return not self._of_another(self._asks(*_means(gpu_key)), hand).any()
 
     def _witnesses(self, offer: Offer, hand: _Hand, usd: float, *, of_its_kind: bool = False) -> set[int]:

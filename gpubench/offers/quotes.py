@@ -95,7 +95,6 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
 
 
 def _is_other_machine(offer: Offer, other: Offer | None) -> bool:
-    """Return whether a table calls two machines by one name."""
     return other is not None and (offer.gpu_key, offer.gpu_count) != (other.gpu_key, other.gpu_count)
 
 
@@ -187,7 +186,7 @@ def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) 
     for name in (*google, gpu, instance):
         if name and (key := offered_gpu_key(name, memory_gib)) is not None:
             return key
-    what = f"GPU {gpu[:60]!r}" if gpu else f"the GPU of instance {instance[:60]!r}"
+    what = f"GPU {gpu[:60]!r}" if gpu or not instance else f"the GPU of instance {instance[:60]!r}"
     memory = f" with {memory_gib:g} GiB" if memory_gib else ""
     if provider:  # fixed by the source
         raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
@@ -207,7 +206,6 @@ def _ram_bytes(said: float | str | None) -> int | None:
 
 
 def _price(price: float | str, kind: str, usd_per_unit: Decimal | None = None) -> Decimal:
-    """Return a price, checked; binary fractions such as 0.30000000000000004 are cut at a millionth."""
     return read_price(price if isinstance(price, str) else str(round(price, 6)), kind, usd_per_unit)
 
 

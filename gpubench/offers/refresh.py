@@ -406,7 +406,6 @@ def _heard(
 def _covered(
     covers: Sequence[Coverage], before: Mapping[OfferKey, Offer], earlier: Iterable[Offer]
 ) -> set[OfferKey]:
-    """Return the offers known before that the claims cover."""
     return {
         offer_key(offer)
         for offer in earlier
@@ -434,7 +433,6 @@ def _whose(covers: Iterable[Coverage]) -> list[str]:
 
 
 def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
-    """Return the earlier answer of a failed source."""
     return SourceOffers(
         state="skipped" if isinstance(error, SourceSkippedError) else "failed",
         retrieved_at=last.retrieved_at if last else None,

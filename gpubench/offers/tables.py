@@ -59,6 +59,10 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
 REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
+_MONEY = re.compile(
+    r"^(?:US ?)?\$|^USD|(?:USD)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
+)
+"""Of dollars an hour, and of thousands where a point parts the decimals."""
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
 
@@ -207,7 +211,7 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
     pricing, term_years = PRICES[column] or (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
     cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
     if currency in DOLLARS:  # people mark them on either side
-        cell = cell.removeprefix("$").removesuffix("USD").strip()
+        cell = _MONEY.sub("", cell).strip()
     else:
         usd_per_unit = _rate(currency, said("usd_per_unit", ""), said("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"

@@ -55,13 +55,11 @@ class HttpTransport:
         self._session.auth = _ByUrl()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close its connections."""
         self._session.close()
 
     def __call__(

@@ -69,7 +69,7 @@ def question_of(
         MisuseError: If the precision would overwrite what was asked.
     """
     at = precision_of(precision, profile)
-    check_weights(profile.name, profile.recipe, asked, (at,))
+    check_weights(profile.name, profile.recipe, asked, (at,), profile.offered)
     trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
     if profile.is_eager_only or trained_eagerly:  # no loop of these puts its steps into graphs
         rest["execution"] = Execution.EAGER

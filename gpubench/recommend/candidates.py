@@ -193,7 +193,6 @@ class Candidates:
     work: Work | None = None
 
     def __len__(self) -> int:
-        """Return the number of offers."""
         return len(self.offers)
 
     @property
@@ -353,7 +352,6 @@ def _rates(
 
 
 def _both(*factors: float) -> float:
-    """Return the combined width of two factors with independent errors."""
     return math.exp(math.hypot(*map(math.log, factors)))
 
 

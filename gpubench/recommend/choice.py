@@ -182,7 +182,6 @@ def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
 
 
 def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
-    """Return other offers, best first; only the first is shown, the others tell where else to get it."""
     return replace(found, pool=pool, order=order, chances=chances_of(found.request, pool, order[:1]))
 
 

@@ -252,7 +252,6 @@ class Eligible:
     excluded: list[Exclusion]
 
     def __len__(self) -> int:
-        """Return the number of offers."""
         return len(self.order)
 
     @property

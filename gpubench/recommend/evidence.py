@@ -223,7 +223,6 @@ def mean_power_w(runs: Runs) -> dict[str, float]:
 
 
 def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
-    """The question about one workload."""
     return question_of(
         profile,
         request.precision,

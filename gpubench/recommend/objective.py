@@ -379,7 +379,6 @@ def _tie_break(
 
 
 def _beside(column: Floats, like: Floats) -> Floats:
-    """Return a column (N,) so that it multiplies rates of shape (N,) or (N, D)."""
     return column[:, None] if like.ndim == 2 else column
 
 

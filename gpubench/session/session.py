@@ -437,7 +437,8 @@ def prepare(
         precisions=request.precisions,
     )
     for profile in profiles.values():
-        check_weights(profile.name, profile.recipe, recipe, request.precisions or profile.precisions)
+        asked = request.precisions or profile.precisions
+        check_weights(profile.name, profile.recipe, recipe, asked, profile.offered)
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:

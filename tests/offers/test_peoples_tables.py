@@ -131,10 +131,19 @@ def test_dollars_may_be_marked_on_either_side_and_euros_not_as_dollars(tmp_path)
         "acme,a,T4,1,2026-11-20,$0.62,,,\n"
         "acme,b,T4,1,2026-11-20,0.31 USD,,,\n"
         "acme,c,T4,1,2026-11-20,$0.62,EUR,1.1,2026-11-20\n"
+        "acme,d,T4,1,2026-11-20,US$16.00/hr,,,\n"
+        'acme,e,T4,1,2026-11-20,"$1,234.50 per hour",,,\n'
+        "acme,f,T4,1,2026-11-20,USD 2,,,\n"
+        'acme,g,T4,1,2026-11-20,"0,408",,,\n'
+        "acme,h,T4,1,2026-11-20,2 a month,,,\n"
     )
     table = read_own(path)
-    assert [o.price_usd_per_hour for o in table.offers] == [Decimal("0.62"), Decimal("0.31")]
-    assert [reason for _, reason in table.set_aside] == ["price '$0.62' is not a number"]
+    assert [o.price_usd_per_hour for o in table.offers] == [
+        Decimal(usd) for usd in ("0.62", "0.31", "16.00", "1234.50", "2")
+    ]
+    assert [reason for _, reason in table.set_aside] == [
+        "price '$0.62' is not a number", "price '0,408' is not a number", "price '2 a month' is not a number",
+    ]  # fmt: skip
 
 
 def test_a_comma_parts_decimals_where_semicolons_part_cells(tmp_path):

@@ -193,7 +193,6 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
 
 
 def _passes(host: _Host) -> bool:
-    """Return whether a host is good enough to be quoted; unknown facts do not count against it."""
     return (
         host.verification in {None, "verified"}
         and (host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY)
