@@ -84,6 +84,17 @@ def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ..
 
 
 _SIZE = re.compile(r"(?<![a-z\d])(\d{1,4}(?:\.\d)?) ?(?:gb|gib|g)(?![a-z\d])")
+
+
+def without_size(name: str) -> str:
+    """Return a name without the size of a memory that stands behind it.
+
+    >>> without_size("NVIDIA GH200 120GB"), without_size("NVIDIA H100 80GB HBM3")
+    ('nvidia gh200', 'nvidia h100 80gb hbm3')
+    """
+    return re.sub(r" \d{1,4} ?gi?b$", "", normalize(name))
+
+
 _PART_OF_A_GPU = re.compile(r"\bmig\b|\d+g\.\d+gb")
 _WORDS = re.compile(r"[a-z\d.]+")
 _SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")

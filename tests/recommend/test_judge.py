@@ -508,12 +508,12 @@ def notes_on_a_price_of(provider, price_date):
 
 def test_an_old_price_is_to_be_read_again_before_it_is_paid():
     (note,) = notes_on_a_price_of("verda", "2024-11-20")
-    assert note == "1 of them are over 30 days old; `gpubench offers refresh` reads today's of verda."
+    assert note == "1 of the prices are over 30 days old; `gpubench offers refresh` reads today's of verda."
 
 
 def test_an_old_price_that_no_source_reads_names_no_command():
     (note,) = notes_on_a_price_of("lium", "2024-11-20")
-    assert note == "Those of lium stand on their own pages."
+    assert note == "Prices of lium stand on their own pages."
 
 
 @pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -44,6 +45,7 @@ ASKED = {
 }  # fmt: skip
 
 
+@functools.cache
 def screen(words: str, columns: str = "80") -> str:
     from shlex import split
 
@@ -101,7 +103,7 @@ def test_one_gpu_that_was_named_needs_none():
 
 def test_tax_and_egress_are_said_to_be_in_the_costs():
     with settings(tax=0.19, egress_usd=18):
-        shown = " ".join(screen("resnet50 --dataset-gb 200").split())
+        shown = " ".join(screen.__wrapped__("resnet50 --dataset-gb 200").split())
     assert "19 % of tax" in shown
     assert "$18.00 of egress" in shown
 
