@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpubench import decoders, foreign_code, installing, options, user_model
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
-from gpubench.names import nearest
+from gpubench.names import letters, nearest
 from gpubench.units import MIB, plain
 from gpubench.workload import Workload, need_torch
 
@@ -39,6 +39,21 @@ def workload_names() -> tuple[str, ...]:
         MisuseError: If two packages offer the same name.
     """
     return tuple(_installed())
+
+
+def workload_named(reference: str) -> str:
+    """Return the installed workload that a person means, in whatever case, and whatever parts its words.
+
+    What is none keeps its name: a published decoder, a model of the user's own, what is unknown.
+
+    >>> [workload_named(name) for name in ("ViT-B/16", "./resnet50", "llama-3.1-8b")]
+    ['vit_b16', './resnet50', 'llama-3.1-8b']
+    """
+    known = _installed()
+    is_a_file = reference.startswith((".", "/")) or Path(reference).exists()
+    if reference in known or is_a_file or decoders.find_decoder(reference) is not None:
+        return reference
+    return next((name for name in known if letters(name) == letters(reference)), reference)
 
 
 def load_workload(reference: str) -> Workload:

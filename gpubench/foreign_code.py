@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import sysconfig
 import traceback
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_bytes
-from gpubench.units import MIB
+from gpubench.units import KIB, MIB
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -23,6 +24,7 @@ MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
 """Prefix of the module name of a user's file, so that it shadows nothing."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
+LEAST_SHARED_BYTES = 64 * KIB  # a lock takes a page of it
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
@@ -87,17 +89,24 @@ def one_line(error: BaseException) -> str:
     else:
         text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     place = own_line(error)
-    if _lacks_shared_memory(error):
-        text = f"{text}: {SHARED_MEMORY} cannot be written"
+    if lack := _of_shared_memory(error):
+        text = f"{text}: {SHARED_MEMORY} {lack}"
     text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
     return f"{text} ({place})" if place else text
 
 
-def _lacks_shared_memory(error: BaseException) -> bool:
-    """Whether an error is that workers of a model cannot share memory: Python's own names no file."""
-    unnamed = isinstance(error, OSError) and error.filename is None
-    told = unnamed or "shared memory" in str(error)
-    return told and SHARED_MEMORY.is_dir() and not os.access(SHARED_MEMORY, os.W_OK)
+def _of_shared_memory(error: BaseException) -> str | None:
+    """What is wrong with the memory that a model's workers share, where an error is of that.
+
+    Python's own errors of it name no file.
+    """
+    is_named, no_file = "shared memory" in str(error), getattr(error, "filename", "") is None
+    if not (is_named or no_file) or not SHARED_MEMORY.is_dir():
+        return None
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        return "cannot be written"
+    is_full = is_named or shutil.disk_usage(SHARED_MEMORY).free < LEAST_SHARED_BYTES
+    return "is full" if is_full and "No space left" in str(error) else None
 
 
 def own_line(error: BaseException) -> str | None:

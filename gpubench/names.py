@@ -46,6 +46,16 @@ def squeeze(name: str) -> str:
     return normalize(name).replace(" ", "")
 
 
+def letters(name: str) -> str:
+    """Fold what people write in a name of parts as hyphen, underscore, space, point or nothing.
+
+    >>> letters("Bert-Base"), letters("Vast.ai")
+    ('bertbase', 'vastai')
+    """
+    return _PUNCTUATION.sub("", name.casefold())
+
+
+_PUNCTUATION = re.compile(r"[\W_]+")
 _COUNTED = re.compile(r"(\d{1,3}) ?[xX×] ?(\D.*|\d{3,}.*)")
 _COUNTED_AFTER = re.compile(r"(.*(?:\d| )) ?[xX×] ?(\d{1,3})")
 
@@ -74,6 +84,17 @@ def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ..
 
 
 _SIZE = re.compile(r"(?<![a-z\d])(\d{1,4}(?:\.\d)?) ?(?:gb|gib|g)(?![a-z\d])")
+
+
+def without_size(name: str) -> str:
+    """Return a name without the size of a memory that stands behind it.
+
+    >>> without_size("NVIDIA GH200 120GB"), without_size("NVIDIA H100 80GB HBM3")
+    ('nvidia gh200', 'nvidia h100 80gb hbm3')
+    """
+    return re.sub(r" \d{1,4} ?gi?b$", "", normalize(name))
+
+
 _PART_OF_A_GPU = re.compile(r"\bmig\b|\d+g\.\d+gb")
 _WORDS = re.compile(r"[a-z\d.]+")
 _SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")
@@ -130,7 +151,6 @@ def tpu_slice(name: str) -> tuple[str, int] | None:
     return (version, round(chips)) if chips >= 1 else None
 
 
-_PUNCTUATION = re.compile(r"[\W_]+")
 _LOOK_ALIKE = str.maketrans("oil", "011")
 """RTX 4O90 is typed with a letter; 1, l and I are one in many fonts."""
 
@@ -159,4 +179,4 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[st
 
 
 def _look(name: str) -> str:
-    return _PUNCTUATION.sub("", normalize(name)).translate(_LOOK_ALIKE)
+    return letters(normalize(name)).translate(_LOOK_ALIKE)

@@ -43,6 +43,8 @@ def find_spec(
         power_limit_w: The power limit that it left the factory with, to part those of like memory [W].
     """
     key = _resolve(name, memory_bytes, "driver", power_limit_w)
+    if key is None and memory_bytes is not None:  # the size in a GH200's name may be that of its CPU's memory
+        key = _resolve(names.without_size(name), memory_bytes, "driver", power_limit_w)
     return load_specs()[key] if key else None
 
 

@@ -1,15 +1,20 @@
-"""The command line as a user types it: its own process, whose output is read whole."""
+"""The command line as a user types it: in its own process, or in this one where no start is tested."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 WITH_BF16 = """
 from gpubench.probe import host
@@ -46,6 +51,32 @@ def gpubench(
         text=True,
         check=False,
     )
+
+
+def here(
+    *arguments: object, cwd: Path | str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, by the same entry point: the start of an interpreter takes half a second."""
+    from gpubench.cli.app import main
+
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    thresholds, on_sigterm = gc.get_threshold(), signal.getsignal(signal.SIGTERM)
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch.object(sys, "argv", ["gpubench", *map(str, arguments)]),
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            gc.set_threshold(*thresholds)
+            signal.signal(signal.SIGTERM, on_sigterm)
+    said = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(sys.argv, code, *said)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
+import torch._dynamo  # which every training step imports
 
 MODULES = ("gpubench.measure.worker", "gpubench.profile.child")
 """What is forked of the children of gpubench: those that import torch."""

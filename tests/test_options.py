@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 from datetime import date
 from pathlib import Path
 from typing import get_args
@@ -12,11 +11,12 @@ from typing import get_args
 import click
 import numpy as np
 import pytest
+from command import here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpubench
-from gpubench.cli.app import app, main
+from gpubench.cli.app import app
 from gpubench.cli.table import VERBS as TABLE
 from gpubench.cli.table import PricesRequest, ShownRequest, TryRequest
 from gpubench.errors import MisuseError, WrongArgumentError
@@ -339,8 +339,8 @@ def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
         (("--show-completion", "bash"), "has no --show-completion any more: add eval"),
     ],
 )
-def test_an_earlier_spelling_says_what_it_is_now(monkeypatch, capsys, words, instead) -> None:
-    out, told = said(monkeypatch, capsys, *words)
+def test_an_earlier_spelling_says_what_it_is_now(words, instead) -> None:
+    out, told = said(*words)
     assert out == ""
     assert told.startswith(f"gpubench: gpubench {instead}")
 
@@ -355,16 +355,16 @@ def test_an_earlier_spelling_says_what_it_is_now(monkeypatch, capsys, words, ins
     ],
     ids=lambda value: value[-1],
 )
-def test_choices_stand_in_the_help_and_in_one_refusal(monkeypatch, capsys, words, choices) -> None:
+def test_choices_stand_in_the_help_and_in_one_refusal(words, choices) -> None:
     known = ", ".join(choices)
-    refused = said(monkeypatch, capsys, *words, "foo")[1]
+    refused = said(*words, "foo")[1]
     assert f"gpubench: {words[-1]} 'foo' is unknown; choose from {known}\n" in refused
-    shown = " ".join(said(monkeypatch, capsys, *words[:-1], "--help")[0].replace("│", " ").split())
+    shown = " ".join(said(*words[:-1], "--help")[0].replace("│", " ").split())
     assert f"[{'|'.join(choices)}]" in shown.replace("| ", "|")  # a line may end after a choice
 
 
-def test_a_part_of_a_choice_is_told_the_whole(monkeypatch, capsys) -> None:
-    refused = said(monkeypatch, capsys, "rank", "vgg16", "--precision", "fp16")[1]
+def test_a_part_of_a_choice_is_told_the_whole() -> None:
+    refused = said("rank", "vgg16", "--precision", "fp16")[1]
     assert "--precision 'fp16' is unknown (amp-fp16 is nearest); choose from amp" in refused
 
 
@@ -375,9 +375,9 @@ def test_a_part_of_a_choice_is_told_the_whole(monkeypatch, capsys) -> None:
         (("offers", "import", "prices.csv", "--price-date"), "YYYY[-MM[-DD]]"),
     ],
 )
-def test_a_date_says_how_it_is_written(monkeypatch, capsys, words, metavar) -> None:
-    assert f"{words[-1]} {metavar} " in " ".join(said(monkeypatch, capsys, *words[:-1], "--help")[0].split())
-    assert f"{words[-1]} 'soon' is not a d" in said(monkeypatch, capsys, *words, "soon")[1]
+def test_a_date_says_how_it_is_written(words, metavar) -> None:
+    assert f"{words[-1]} {metavar} " in " ".join(said(*words[:-1], "--help")[0].split())
+    assert f"{words[-1]} 'soon' is not a d" in said(*words, "soon")[1]
 
 
 @pytest.mark.parametrize(
@@ -388,8 +388,8 @@ def test_a_date_says_how_it_is_written(monkeypatch, capsys, words, metavar) -> N
         (("rank", "--samples", "many"), "--samples 'many' is not a number"),
     ],
 )
-def test_a_text_that_is_no_number_is_refused_in_one_line(monkeypatch, capsys, words, told) -> None:
-    assert said(monkeypatch, capsys, *words) == ("", f"gpubench: {told}\n")
+def test_a_text_that_is_no_number_is_refused_in_one_line(words, told) -> None:
+    assert said(*words) == ("", f"gpubench: {told}\n")
 
 
 @pytest.mark.parametrize(
@@ -415,9 +415,6 @@ def test_what_may_mean_another_number_is_refused(typed_as) -> None:
         request_from(RankRequest, {"samples": typed_as})
 
 
-def said(monkeypatch, capsys, *arguments: str) -> tuple[str, str]:
-    monkeypatch.setattr(sys, "argv", ["gpubench", *arguments])
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit):
-        main()
-    return capsys.readouterr()
+def said(*arguments: str) -> tuple[str, str]:
+    done = here(*arguments, COLUMNS="200")
+    return done.stdout, done.stderr

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import msgspec
 import pytest
+from command import here
 
 import gpubench
-from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.offers.snapshot import Snapshot, SourceOffers, embedded_offers, load_offers, write_snapshot
 from gpubench.options import request_from
@@ -92,13 +91,10 @@ def test_a_day_to_come_is_refused():
 
 @pytest.mark.parametrize("verb", [("rank",), ("report",), ("offers", "list")])
 @pytest.mark.parametrize("day", ["2999-01-01", "soon"])
-def test_each_verb_refuses_such_a_day_in_one_line(verb, day, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gpubench", *verb, "--as-of", day])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    out, err = capsys.readouterr()
-    assert (caught.value.code, out, err.count("\n")) == (2, "", 1)
-    assert day in err
+def test_each_verb_refuses_such_a_day_in_one_line(verb, day):
+    done = here(*verb, "--as-of", day)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert day in done.stderr
 
 
 def _refreshed(folder: Path, day: int, price: str) -> None:
@@ -141,7 +137,7 @@ def test_what_is_left_out_says_why():
     assert reason.endswith("after 2026-01-31")
 
 
-def test_a_ranking_a_list_and_a_report_are_of_the_day(tmp_path, monkeypatch, capsys):
+def test_a_ranking_a_list_and_a_report_are_of_the_day(tmp_path):
     day = date(2026, 11, 18)
     asked = {"workload": "vgg16", "gpu": "l4", "provider": "gcp", "results": tmp_path}
     then, since = gpubench.rank(as_of="2026-11-18", **asked), gpubench.rank(**asked)
@@ -152,11 +148,7 @@ def test_a_ranking_a_list_and_a_report_are_of_the_day(tmp_path, monkeypatch, cap
     assert all(ages[row.offer] - row.price_age_days == passed for row in then.rows)
     data = gather(tmp_path, day, workloads=("vgg16",))
     assert (data.today, data.ranking.as_of) == (day, "2026-11-18")
-    monkeypatch.setattr(
-        sys, "argv", ["gpubench", "offers", "list", "--as-of", "2026-11-18", "--json", "--provider", "aws"]
-    )
-    with pytest.raises(SystemExit):
-        main()
-    document = json.loads(capsys.readouterr().out)
+    listed = here("offers", "list", "--as-of", "2026-11-18", "--json", "--provider", "aws")
+    document = json.loads(listed.stdout)
     assert document["as_of"] == "2026-11-18"
     assert all(row["price_date"] <= "2026-11-18" for row in document["offers"])

@@ -37,6 +37,7 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
+from gpubench.probe import probe
 from gpubench.probe.backend import DeviceGoneError
 from gpubench.probe.health import BUSY_LIMIT, look_twice
 from gpubench.probe.health import preflight as check_free
@@ -149,9 +150,7 @@ def preflight(
     battery = (Finding(kind=FindingKind.ON_BATTERY),) if on_battery() else ()
     if device.is_cpu:
         return battery
-    from gpubench.probe.probe import open_telemetry
-
-    with open_telemetry(device) as readings:
+    with probe.open_telemetry(device) as readings:
         return battery + check_free(device, readings, allow_shared=allow_shared, wait=sleep)
 
 
@@ -162,10 +161,8 @@ def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.
     """
     if device.is_cpu:
         return ()
-    from gpubench.probe.probe import open_telemetry
-
     try:
-        with open_telemetry(device) as readings:
+        with probe.open_telemetry(device) as readings:
             sharing = look_twice(device, readings, wait=sleep)
     except NoDeviceError:
         return ()
@@ -177,9 +174,7 @@ def start_state(device: DeviceProfile) -> StartState | None:
 
     Power counts as idle power only where nothing else is on the device: its average is over a second.
     """
-    from gpubench.probe.probe import load_backends
-
-    backend = None if device.is_cpu else load_backends().found.get(device.backend)
+    backend = None if device.is_cpu else probe.load_backends().found.get(device.backend)
     if backend is None:
         return None
     report = backend.devices()
@@ -206,10 +201,8 @@ def fault_of(device: DeviceProfile) -> str | None:
     """
     if device.is_cpu:
         return None
-    from gpubench.probe.probe import open_telemetry
-
     try:
-        with open_telemetry(device) as readings:
+        with probe.open_telemetry(device) as readings:
             return readings.fault  # readings that hang are no fault: a run goes on without telemetry
     except NoDeviceError as error:
         return error.fault if isinstance(error, DeviceGoneError) else "gpu_lost"

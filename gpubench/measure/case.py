@@ -50,7 +50,7 @@ from gpubench.measure.step import (
     switches_for,
     to_the_device,
 )
-from gpubench.measure.team import Look, Team, leave_the_word, place_model, share
+from gpubench.measure.team import Look, Team, place_model, share
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -214,15 +214,6 @@ class WorkerContext(Bench):
         limit = self.profile.power_limit_w
         return limit if limit is None or self.team is None else limit * self.team.size
 
-    def local_processes(self) -> int:
-        """Return how many processes of the job are on this host."""
-        return 1 if self.team is None else self.team.local_size
-
-    def tell_of(self, error: BaseException) -> None:
-        """Tell the other processes of the job why this one ends."""
-        if self.team is not None:
-            leave_the_word(error)
-
     def is_spent(self, status: Status) -> bool:
         """Hand memory back after a case; whether this process must not measure another.
 
@@ -292,6 +283,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
             Loop,
             advance=_first_steps(work, context, seen, deadline_s),
             edge_loss=work.edge_loss,
+            clock=context.clock(),
             batches=len(work.batches),
             heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
             announce=None if context.team is None else context.team.announce_steps,
@@ -383,16 +375,16 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
         seen.loss_curve.append(work.edge_loss(step(index), index))
     hardware.drop_workspaces()  # of the stream of these steps: a graph has one of its own
     hardware.drop_cache()  # with what cuDNN's trials took: it took what was free, and no step needs it
-    hardware.reset_peak_memory()
+    hardware.ask("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
     seed_all(context.seed)  # so that whether a capture freezes what it draws is not left to chance
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
-    seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
+    seen.peak_reserved_bytes = hardware.ask("max_memory_reserved")
     seen.spilled_bytes = max(0, (seen.peak_reserved_bytes or 0) - (hardware.memory_bytes() or math.inf))
-    seen.peak_memory_bytes = hardware.peak_memory_bytes()
+    seen.peak_memory_bytes = hardware.ask("max_memory_allocated")
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)
         hardware.drop_cache()  # what the check took beside the graph is no memory of the step

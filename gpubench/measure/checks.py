@@ -34,7 +34,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.models.measurement import LONG_LOOK_S
-from gpubench.probe.health import POWER_CAP_LIMIT
+from gpubench.probe.health import power_capped
 
 NOISE = 0.05
 IEEE_ERROR = Precision.FP32.facts.product_error
@@ -168,11 +168,8 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     blind = sorted({m.case.precision for m in unheld if not run.device.is_cpu})
     if blind:
         found.append(Finding(kind=FindingKind.NO_PEAK, value=", ".join(blind)))
-    limit, default = run.device.power_limit_w, run.device.power_limit_default_w
-    if limit is not None and default and limit < POWER_CAP_LIMIT * default:
-        found.append(
-            Finding(kind=FindingKind.POWER_CAPPED, value=round(limit / default, 3), limit=POWER_CAP_LIMIT)
-        )
+    capped = power_capped(run.device.power_limit_w, run.device.power_limit_default_w)
+    found += [] if capped is None else [capped]
     if (dates := _set_back(run)) is not None:
         found.append(Finding(kind=FindingKind.CLOCK_SET_BACK, value=dates))
     return tuple(found)

@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, product
 from typing import Any
@@ -390,7 +390,7 @@ class Steps:
 
     def values(self) -> Values:
         """Copy every variable to the host, after a loss was read."""
-        return [_copy(variable.value) for group in self._groups() for variable in group]
+        return [np.array(_host(variable.value)) for group in self._groups() for variable in group]
 
     def restore(self, values: Values) -> None:
         """Write values back, none or all."""
@@ -400,7 +400,9 @@ class Steps:
 
     def fingerprint(self) -> Values:
         """Copy the start of every trained variable, after a loss was read."""
-        return [_copy(keras.ops.reshape(v.value, (-1,))[:1024]) for v in self.model.trainable_variables]
+        return [
+            np.array(_host(keras.ops.reshape(v.value, (-1,))[:1024])) for v in self.model.trainable_variables
+        ]
 
 
 def first_loss(task: workload.KerasTask) -> float:
@@ -410,10 +412,6 @@ def first_loss(task: workload.KerasTask) -> float:
     )
     losses = keras.losses.get(task.loss)(targets, task.model(inputs, training=False))
     return float(_host(keras.ops.mean(losses)))
-
-
-def _copy(value: Any) -> Any:
-    return np.array(_host(value))
 
 
 def seed_all(seed: int) -> None:
@@ -454,11 +452,6 @@ class KerasBench(launch.Bench):
     """What the child of a Keras backend keeps from case to case."""
 
     framework: Framework
-    steps_clock: loop.Clock = field(default_factory=loop.Clock)
-
-    def clock(self) -> loop.Clock:
-        """Return the clock of the rounds, as the backend of the case at hand waits."""
-        return self.steps_clock
 
     def is_spent(self, status: Status) -> bool:
         """Hand back what Keras keeps of a case; whether this process must not measure another."""
@@ -496,7 +489,6 @@ def _job(
         task = build(case.batch_size, bench.seed)
         steps = Steps(case.workload, task, bench.framework)
         seen.batch_count = len(steps.batches)
-        bench.steps_clock = steps.clock()
     launch.in_time(deadline_s)
     bench.phase("check")
     seen.precision_errors = product_errors()
@@ -513,6 +505,7 @@ def _job(
             loop.Loop,
             advance=_first_steps(case, bench, seen, steps, deadline_s),
             edge_loss=steps.edge_loss,
+            clock=steps.clock(),
             batches=len(steps.batches),
         ),
         prove_again=prove_again,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -28,7 +28,6 @@ from gpubench.measure import capability, messages
 from gpubench.measure.budget import Budget
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.loop import (
-    Clock,
     Loop,
     OutOfTimeError,
     Report,
@@ -42,10 +41,6 @@ from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status,
 from gpubench.probe.backend import Readings
 from gpubench.probe.host import read_text
 from gpubench.units import Joules, Seconds, Watts, format_bytes
-
-if TYPE_CHECKING:
-    from gpubench.probe.backend import Readings
-
 
 # --- what others took of the host's processors while rounds were timed ------------------------------------
 
@@ -247,6 +242,8 @@ class Bench:
         tell_phase: Tells the parent of a phase; it holds each to a deadline.
         report: Hands over one round, with how sure the figure is by then and what the device last said.
         stopped: Whether the parent has asked to stop.
+        tell_of: Leaves word of a failure where other processes wait for it.
+        local_processes: How many on this host do the work of this one, itself included.
         at: The phase that this process is in.
     """
 
@@ -257,6 +254,8 @@ class Bench:
     tell_phase: Callable[[str], None] = lambda _: None
     report: Report = lambda *_: None
     stopped: Callable[[], bool] = lambda: False
+    tell_of: Callable[[BaseException], None] = lambda _: None
+    local_processes: int = 1
     at: str = "build"
 
     @classmethod
@@ -291,20 +290,9 @@ class Bench:
         self.at = name
         self.tell_phase(name)
 
-    def clock(self) -> Clock:
-        """Return the clock of the rounds."""
-        return Clock()
-
     def power_limit_w(self) -> Watts | None:
         """Return the most that what is measured may draw [W]."""
         return self.profile.power_limit_w
-
-    def local_processes(self) -> int:
-        """Return how many processes on this host do the work of this one, itself included."""
-        return 1
-
-    def tell_of(self, error: BaseException) -> None:
-        """Leave word of a failure where others wait for it."""
 
     def is_spent(self, status: Status) -> bool:
         """Whether this process must not measure another case after one that ended so."""
@@ -505,7 +493,7 @@ def time_job(
         StoppedError: If the parent asked to stop.
     """
     job = make()
-    loop = job.loop(clock=bench.clock(), deadline_s=deadline_s, stopped=bench.stopped, report=bench.report)
+    loop = job.loop(deadline_s=deadline_s, stopped=bench.stopped, report=bench.report)
     try:
         _time(loop, job, bench, seen)
     finally:
@@ -550,7 +538,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         bench.phase("timed")
         job.tokens_at_s.clear()
         held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()
-        host = HostTimes.now(bench.local_processes())
+        host = HostTimes.now(bench.local_processes)
         reserved_s = job.reserve_s(loop.step_s, loop.left_s())
         try:
             loop.deadline_s -= reserved_s

@@ -424,25 +424,15 @@ class Loop:
 
         def block() -> None:
             nonlocal result
-            result = self.issue(steps)
+            for _ in range(steps):
+                if self.announce is None and self.clock.now_s() >= self.deadline_s:
+                    raise OutOfTimeError
+                result = self.advance(self.index)
+                self.index += 1
 
         wall_s = self.clock.time(block)
         self.step_s = wall_s / steps
         return Round(steps=steps, wall_s=wall_s, loss=self.edge_loss(result, self.index - 1))
-
-    def issue(self, steps: int) -> Any:
-        """Issue this many steps; return the result of the last.
-
-        Raises:
-            OutOfTimeError: Before a step that would begin after the deadline; not of several processes.
-        """
-        result: Any = None
-        for _ in range(steps):
-            if self.announce is None and self.clock.now_s() >= self.deadline_s:
-                raise OutOfTimeError
-            result = self.advance(self.index)
-            self.index += 1
-        return result
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
         """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""

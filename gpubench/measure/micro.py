@@ -273,29 +273,16 @@ def _add(device: torch.device) -> Action:
     return lambda: one.add_(1)
 
 
-def launch() -> Probe:
-    """One-element additions issued back to back: wall time of each."""
-    return Probe(
-        name="launch wall",
-        size=f"{LAUNCHES} launches",
-        unit="s",
-        make=_add,
-        on_device=False,
-        repeats=LAUNCHES,
-    )
-
-
-def launch_on_device() -> Probe:
-    """A one-element addition between two device events."""
-    return Probe(name="launch device", size="1 launch", unit="s", make=_add)
-
-
 def other_probes(*, alone: bool) -> Iterator[Probe]:
-    """Copies, transfers and launches; a device that is ``alone``, such as a CPU, has no host beside it."""
+    """Copies, transfers and launches; a device that is ``alone``, such as a CPU, has no host beside it.
+
+    A launch is a one-element addition: one between two device events, and many back to back on the wall.
+    """
     yield from copies(alone=alone)
     if not alone:
-        yield launch_on_device()
-    yield launch()
+        yield Probe(name="launch device", size="1 launch", unit="s", make=_add)
+    size = f"{LAUNCHES} launches"
+    yield Probe(name="launch wall", size=size, unit="s", make=_add, on_device=False, repeats=LAUNCHES)
 
 
 def copies(*, alone: bool, inside: Inside = _copy_inside, across: Across = _copy_across) -> Iterator[Probe]:

@@ -90,37 +90,21 @@ class Hardware:
         call: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
         return call
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        """Call that; None if torch has none."""
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Call what torch has under a name for this type of device; None if it has no such call."""
         call = self._call(name)
         return None if call is None else call(*arguments)
 
-    def reset_peak_memory(self) -> None:
-        """Forget the largest allocation so far."""
-        self._ask("reset_peak_memory_stats")
-
-    def peak_memory_bytes(self) -> int | None:
-        """Return the most memory that tensors took since the reset [B]; None if torch does not count."""
-        return self._ask("max_memory_allocated")  # type: ignore[no-any-return]
-
-    def peak_reserved_bytes(self) -> int | None:
-        """Return the most memory that torch's allocator held since the reset [B]; None as above."""
-        return self._ask("max_memory_reserved")  # type: ignore[no-any-return]
-
     def heap(self, scale: float | None = None) -> Heap:
         """Return what must settle before a step is steady: allocator figures and the gradient scale."""
-        figures = self._ask("memory_stats") or {}
+        figures = self.ask("memory_stats") or {}
         return Heap(
             segments=figures.get("segment.all.current"), retries=figures.get("num_alloc_retries"), scale=scale
         )
 
     def memory_bytes(self) -> int | None:
         """Return the memory that torch sees [B]; None if there is no device of its own."""
-        return getattr(self._ask("get_device_properties", self.device), "total_memory", None)
-
-    def limit_memory(self, share: float) -> None:
-        """Let this process take no more than a share of the device's memory; tensors alone count."""
-        self._ask("set_per_process_memory_fraction", share)
+        return getattr(self.ask("get_device_properties", self.device), "total_memory", None)
 
     def release(self) -> None:
         """Hand everything back, so that the next case starts from the same memory.
@@ -145,7 +129,7 @@ class Hardware:
 
     def drop_cache(self) -> None:
         """Hand cached blocks back to the driver."""
-        self._ask("empty_cache")
+        self.ask("empty_cache")
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:

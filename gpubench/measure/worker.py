@@ -128,7 +128,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.step import check_device, identity_of, open_hardware
-    from gpubench.measure.team import Over, Team
+    from gpubench.measure.team import Over, Team, leave_the_word
     from gpubench.probe.probe import GpuGroup, open_telemetry
 
     imported = time.perf_counter()
@@ -136,7 +136,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     hardware = open_hardware(setup.device)
     findings = check_device(setup.device)
     if setup.memory_share is not None:
-        hardware.limit_memory(setup.memory_share)
+        hardware.ask("set_per_process_memory_fraction", setup.memory_share)
     threads = torch.get_num_threads()
     team = None if place is None else Team(setup, hardware, place)
     if team is not None:
@@ -162,7 +162,8 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
             packages=versions(Framework.TORCH),
         )
     )
-    return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team)
+    others = {} if place is None else {"local_processes": place.local_size, "tell_of": leave_the_word}
+    return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team, **others)
 
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:

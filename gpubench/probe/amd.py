@@ -122,12 +122,10 @@ class AmdReadings(Readings):
 
     def power_limits(self) -> PowerLimits:
         """Read the power limits [W]."""
-        read, least = "power_cap_info", plausible.POWER.of("µW", divisor=10**6)
+        read = "power_cap_info"
         return PowerLimits(
             enforced_w=self.get("power_limit_w", _POWER_CAP, read, "power_cap"),
             default_w=self.get("power_limit_default_w", _POWER_CAP, read, "default_power_cap"),
-            minimum_w=self.get("power_limit_range", least, read, "min_power_cap"),
-            maximum_w=self.get("power_limit_range", _POWER_CAP, read, "max_power_cap"),
         )
 
     def memory_in_use_bytes(self) -> int | None:

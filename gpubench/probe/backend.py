@@ -192,12 +192,10 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the board power [W]: in force, as shipped, and the range that can be set."""
+    """Limits of the board power [W]: in force, and as shipped."""
 
     enforced_w: float | None = None
     default_w: float | None = None
-    minimum_w: float | None = None
-    maximum_w: float | None = None
 
 
 class Readings:

@@ -97,7 +97,8 @@ def preflight(
             "--device; `gpubench run` also takes --allow shared, which marks every figure"
         )
     findings = [] if sharing is None else [sharing.finding()]
-    capped = power_capped(readings)
+    told = readings.power_limits()
+    capped = power_capped(told.enforced_w, told.default_w)
     return (*findings, *(() if capped is None else (capped,)))
 
 
@@ -113,13 +114,11 @@ def look_twice(
     return second if second is None or second.refuse else None
 
 
-def power_capped(readings: Readings) -> Finding | None:
+def power_capped(enforced_w: float | None, default_w: float | None) -> Finding | None:
     """``POWER_CAPPED`` with the enforced share of the default power limit, where it is below the limit."""
-    limits = readings.power_limits()
-    share = _capped_share(limits.enforced_w, limits.default_w)
-    if share is None:
-        return None
-    return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
+    share = _capped_share(enforced_w, default_w)
+    capped = Finding(kind=FindingKind.POWER_CAPPED, value=round(share or 0.0, 3), limit=POWER_CAP_LIMIT)
+    return None if share is None else capped
 
 
 def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:

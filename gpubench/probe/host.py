@@ -63,8 +63,6 @@ def nvidia_nodes(root: Path = Path("/")) -> tuple[list[str], list[str]]:
 
 def on_battery() -> bool:
     """Whether this is a laptop that is not plugged in, as far as the system tells."""
-    import psutil
-
     battery = None
     with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):  # not on every system
         battery = psutil.sensors_battery()

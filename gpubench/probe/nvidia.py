@@ -349,18 +349,11 @@ class NvmlReadings(Readings):
     def power_limits(self) -> PowerLimits:
         """Read the power limits [W]."""
         of = self._fields
-        bounds = of.get(
-            "power_limit_range",
-            lambda pair: [POWER_LIMIT(bound) for bound in pair],
-            "nvmlDeviceGetPowerManagementLimitConstraints",
-        ) or (None, None)
         return PowerLimits(
             enforced_w=of.get("power_limit_w", POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
             default_w=of.get(
                 "power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"
             ),
-            minimum_w=bounds[0],
-            maximum_w=bounds[1],
         )
 
     @_or(None)

@@ -80,13 +80,10 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
     """
     unavailable: dict[str, str] = {}
 
-    def gated(field: str, value: int, gate: plausible.Gate) -> Any:
-        return plausible.taken(gate, value, field, unavailable)
-
     name = plain(device.name.strip(), 120)
     is_cpu = bool(device.type & 2)  # CL_DEVICE_TYPE_CPU
     spec = None if is_cpu else specs.find_spec(name)
-    units = gated("sm_count", device.max_compute_units, plausible.SMS)
+    units = plausible.taken(plausible.SMS, device.max_compute_units, "sm_count", unavailable)
     return DeviceProfile(
         backend=NAME,
         vendor=plain(device.vendor.strip(), 60) or None,
@@ -96,9 +93,9 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
         architecture=plain(device.version.strip(), 120),
         sm_count=None if is_cpu else units,
         core_count=units if is_cpu else None,
-        memory_bytes=gated("memory_bytes", device.global_mem_size, plausible.MEMORY),
+        memory_bytes=plausible.taken(plausible.MEMORY, device.global_mem_size, "memory_bytes", unavailable),
         unified_memory=bool(device.host_unified_memory),
-        sm_clock_max_hz=gated("sm_clock_max_hz", device.max_clock_frequency, _CLOCK),
+        sm_clock_max_hz=plausible.taken(_CLOCK, device.max_clock_frequency, "sm_clock_max_hz", unavailable),
         driver_version=f"{plain(platform.strip(), 60)} {plain(device.driver_version.strip(), 60)}",
         unavailable=unavailable,
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 import pytest
-from command import gpubench
+from command import here
 
 from gpubench.cli.app import app
 from gpubench.sentences import say
@@ -127,7 +127,7 @@ def test_what_went_says_what_the_table_says_of_it():
 
 @pytest.fixture(scope="module")
 def ranking_text() -> str:
-    done = gpubench(None, "rank", "resnet50", "--limit", "5", "--json")
+    done = here("rank", "resnet50", "--limit", "5", "--json")
     assert done.returncode == 0
     return done.stdout
 
@@ -151,7 +151,7 @@ def test_a_short_ranking_is_a_short_document(ranking_text):
 
 
 def test_the_brief_ranking_is_for_a_script():
-    done = gpubench(None, "rank", "resnet50", "--json", "--brief")
+    done = here("rank", "resnet50", "--json", "--brief")
     assert done.returncode == 0
     assert len(done.stdout.encode()) <= keys()["most_bytes"]["rank --json --brief"]
     assert list(json.loads(done.stdout)) == keys()["brief"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command import gpubench
+from command import here
 
 from gpubench.recommend import rank
 from gpubench.recommend.request import RankRequest
@@ -44,7 +44,7 @@ LONGEST = [
 
 
 def said(*arguments: str):
-    done = gpubench(None, *arguments)
+    done = here(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -165,6 +165,6 @@ def test_a_short_refusal_says_why():
     ],
 )
 def test_where_it_means_nothing_one_line_says_so(arguments, words):
-    done = gpubench(None, *arguments)
+    done = here(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr

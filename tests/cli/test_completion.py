@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 
 import pytest
+from click.testing import CliRunner
+from command import here
 
 from gpubench.cli import options
+from gpubench.cli.app import app
 from gpubench.specs import load_specs, matching_keys
 
 
@@ -36,10 +36,7 @@ def test_a_shell_is_told_what_can_follow(line, found):
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(words) - 1),
     }
-    code = "import sys; sys.argv[0] = 'gpubench'; from gpubench.cli.app import app; app(prog_name='gpubench')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
-    )
+    done = CliRunner().invoke(app, prog_name="gpubench", env=asked)
     assert f"plain,{found}" in done.stdout.splitlines(), done.stderr
 
 
@@ -61,8 +58,6 @@ def test_every_gpu_that_completion_names_is_taken_by_that_name():
     ],
 )
 def test_a_wrong_line_names_the_help_of_its_own_verb(arguments, said):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments], capture_output=True, text=True, check=False
-    )
+    done = here(*arguments)
     assert done.returncode == 2
     assert said in done.stderr

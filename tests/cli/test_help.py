@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 
 import click
 import pytest
 from click.testing import CliRunner
+from command import here
 
 from gpubench.cli.app import app
 
@@ -22,9 +20,8 @@ def verbs() -> dict:
 
 @pytest.mark.parametrize("name", ["doctor", "run", "rank", "memory"])
 def test_no_word_of_a_help_text_is_taken_for_markup(name: str) -> None:
-    wide = dict(os.environ, COLUMNS="400", TERMINAL_WIDTH="400")
-    command = [sys.executable, "-m", "gpubench", name, "--help"]
-    done = subprocess.run(command, env=wide, capture_output=True, text=True, check=True)
+    done = here(name, "--help", COLUMNS="400", TERMINAL_WIDTH="400")
+    assert done.returncode == 0
     printed = re.sub(r"[\s│]", "", done.stdout)
     for parameter in verbs()[name].params:
         written = re.sub(r"\s", "", inspect.cleandoc(getattr(parameter, "help", None) or ""))
@@ -40,7 +37,6 @@ def test_no_type_of_python_stands_in_a_help_text(name: str) -> None:
 
 
 def test_a_group_alone_shows_its_help_and_names_its_actions() -> None:
-    command = [sys.executable, "-m", "gpubench", "results"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = here("results")
     assert done.returncode == 2
     assert done.stderr.strip().endswith("(see gpubench results --help)")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import here
 from memory_cases import BY_ASSERTION, BY_DISPATCHER, BY_VALUE, GPT, WITH_KERNEL, raising
 
-from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.predict.estimate import predict
 from gpubench.profile import load_profiles
@@ -21,18 +21,12 @@ FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+def ask(tmp_path: Path) -> Any:
     """Run the verb without any results; give back exit code, stdout and stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gpubench", "memory", *arguments, "--results", str(tmp_path)])
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
+        done = here("memory", *arguments, "--results", tmp_path)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from command import gpubench
+from command import here
 
 WIDE = "10000"
 SCREENS = {
@@ -38,7 +38,7 @@ def test_no_word_is_broken_and_no_line_too_long_or_one_too_many(command, tmp_pat
     for columns in ("80", "120", WIDE):
         monkeypatch.setenv("COLUMNS", columns)
         place = () if command[0] in PLACELESS else ("--results", tmp_path)
-        done = gpubench(None, *command, *place)
+        done = here(*command, *place)
         assert done.returncode == 0, done.stderr
         shown[columns] = done.stdout.splitlines()
     for columns in ("80", "120"):
@@ -58,7 +58,7 @@ def test_no_word_is_broken_and_no_line_too_long_or_one_too_many(command, tmp_pat
 @pytest.mark.parametrize("whole", [(), ("--table",)], ids=["head", "table"])
 def test_what_was_asked_about_energy_is_on_the_screen(asked, columns, whole, monkeypatch):
     monkeypatch.setenv("COLUMNS", WIDE)
-    told = gpubench(None, "predict", "show", "vgg16", *asked, *whole).stdout
+    told = here("predict", "show", "vgg16", *asked, *whole).stdout
     (titles,) = (line for line in told.splitlines() if line.startswith("GPU "))
     assert all(column in titles for column in columns)
     assert ("under a limit of 250 W" in told) == ("--power-limit" in asked)

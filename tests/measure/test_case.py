@@ -64,12 +64,13 @@ class Accelerator(Hardware):
     def clock(self):
         return Clock(now_ns=self.fake_clock.now_ns)
 
-    def reset_peak_memory(self):
-        self.log.append("reset")
-
-    def peak_memory_bytes(self):
-        self.log.append("peak")
-        return 12_345
+    def ask(self, name, *arguments):
+        if name == "reset_peak_memory_stats":
+            self.log.append("reset")
+        elif name == "max_memory_allocated":
+            self.log.append("peak")
+            return 12_345
+        return None
 
     def heap(self, scale=None):
         return Heap(scale=scale)

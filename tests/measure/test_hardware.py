@@ -44,21 +44,21 @@ def test_a_back_end_of_another_package_is_found_where_torch_registers_it(monkeyp
     monkeypatch.setattr(torch, "hpu", module, raising=False)
     hpu = hardware("hpu")
     assert hpu.clock().time(lambda: calls.append("worked")) >= 0
-    hpu.reset_peak_memory()
+    hpu.ask("reset_peak_memory_stats")
     assert calls == ["waited", "worked", "waited", "reset"]
-    assert hpu.peak_memory_bytes() == 7
-    assert hpu.peak_reserved_bytes() is None
+    assert hpu.ask("max_memory_allocated") == 7
+    assert hpu.ask("max_memory_reserved") is None
     assert hpu.heap().segments is None
 
 
 def test_a_cpu_has_finished_when_the_call_returns_and_counts_no_memory():
     cpu = hardware("cpu")
     assert cpu.clock().time(lambda: None) >= 0
-    cpu.reset_peak_memory()
-    cpu.limit_memory(0.5)
+    cpu.ask("reset_peak_memory_stats")
+    cpu.ask("set_per_process_memory_fraction", 0.5)
     cpu.release()
-    assert cpu.peak_memory_bytes() is None
-    assert cpu.peak_reserved_bytes() is None
+    assert cpu.ask("max_memory_allocated") is None
+    assert cpu.ask("max_memory_reserved") is None
     assert cpu.memory_bytes() is None
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import csv
 import functools
 import socket
-import subprocess
-import sys
 import threading
 from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-
-from gpubench.cli.app import main
+from command import here
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -93,16 +90,6 @@ def write_table(tmp_path: Path):
 
 
 @pytest.fixture
-def gpubench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Run ``gpubench offers ...`` as a process would, in this one, which has imported pandas."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = ["gpubench", "offers", *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", command)
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed, said = capfd.readouterr()
-        return subprocess.CompletedProcess(command, int(ended.value.code or 0), printed, said)
-
-    return run
+def gpubench():
+    """Run ``gpubench offers ...``."""
+    return functools.partial(here, "offers")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from datetime import datetime
 from typing import get_args
 
 import pytest
+from command import here
 
 from gpubench import rank
 from gpubench.cli.verbs.offers import list_
@@ -136,8 +135,7 @@ def test_rows_without_a_usable_provider_are_set_aside_and_the_rest_counts(
     )
     output = tmp_path / "report.md"
     more = ("--output", output) if arguments[0] == "report" else ()
-    command = [sys.executable, "-m", "gpubench", *arguments, "--offers", path, "--results", tmp_path, *more]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    done = here(*arguments, "--offers", path, "--results", tmp_path, *more)
     assert done.returncode == 0, done.stderr
     shown = done.stdout + done.stderr + (output.read_text(encoding="utf-8") if more else "")
     assert "goodacme" in shown
@@ -213,8 +211,7 @@ def test_a_table_of_which_no_row_can_be_used_is_a_mistake_and_no_other_price_ans
 ):
     path = write_table(*_rows(3, **change))
     given = (path,) if verb[-1] == "import" else ("--offers", path)
-    command = [sys.executable, "-m", "gpubench", *verb, *given, "--results", tmp_path / "results"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = here(*verb, *given, "--results", tmp_path / "results", cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1
     assert not done.stdout
@@ -277,6 +274,6 @@ def test_the_source_that_a_ranking_names_is_a_kind_that_a_table_takes():
 
 
 def test_a_list_of_offers_says_who_knows_what_is_free():
-    command = [sys.executable, "-m", "gpubench", "offers", "list", "--gpu", "l4"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = here("offers", "list", "--gpu", "l4")
+    assert done.returncode == 0
     assert "Only its provider knows whether a machine is free now." in done.stdout + done.stderr

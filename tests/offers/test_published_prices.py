@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import socket
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command import gpubench as typed
+from command import here
 
 from gpubench.models import Pricing
 from gpubench.offers.refresh import refresh, take_over
@@ -100,7 +98,7 @@ def _ranked(tmp_path, url, *more):
     """Rank, in a folder of these settings, and return the process with what is then known of acme."""
     (tmp_path / "gpubench.toml").write_text(f'snapshot-url = "{url}"\n')
     mine = tmp_path / "mine"
-    done = typed(None, "rank", "resnet50", "--limit", "1", "--results", str(mine), *more, cwd=tmp_path)
+    done = here("rank", "resnet50", "--limit", "1", "--results", str(mine), *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done, acme(mine)
 
@@ -274,9 +272,7 @@ def test_every_command_of_the_workflow_is_one_that_gpubench_has(gpubench, monkey
     ]
     assert len(commands) >= 4
     for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", *command, "--help"], capture_output=True, text=True, check=False
-        )
+        done = here(*command[1:], "--help")
         assert done.returncode == 0, (command, done.stderr)
 
 

@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 from click.testing import CliRunner
-from command import gpubench
+from command import here
 
 from gpubench.cli.app import app
 from gpubench.cli.verbs import predict as verb
@@ -48,14 +48,14 @@ def test_where_no_tools_are_installed_the_table_that_is_wanted_is_named(tool, tm
     ],
 )
 def test_a_verb_that_is_no_more_says_what_to_do_instead(words, instead):
-    done = gpubench(None, *words)
+    done = here(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert instead in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_what_is_missing_on_the_command_line_is_asked_for_in_its_words():
-    done = gpubench(None, "predict", "calibrate")
+    done = here("predict", "calibrate")
     assert (done.returncode, done.stderr) == (2, "gpubench: --with is missing: give a path\n")
 
 
@@ -71,16 +71,14 @@ def test_a_calibration_of_other_tables_is_older():
 def test_memory_begins_with_whether_it_fits():
     """One line for each card: the verdict, the largest batch, one figure and its interval."""
     asked = ("memory", "transformer", "--batch-size", "16", "--gpu", "RTX 4090", "--gpu", "RTX 5080")
-    done = gpubench(None, *asked, "--gpu", "RTX 5070")
+    done = here(*asked, "--gpu", "RTX 5070")
     head, _, _ = done.stdout.partition("\n\n")
     lines = re.sub(r"\n(?!RTX)", " ", head).splitlines()
     smallest, middle, largest = (" ".join(line.split()) for line in lines)
     assert smallest.startswith("RTX 5070: does not fit; largest batch ")
     assert middle.startswith("RTX 5080: may fit; largest batch ")
     assert largest.startswith("RTX 4090: fits")
-    told = {
-        card["gpu_keys"][0]: card for card in json.loads(gpubench(None, *asked, "--json").stdout)["cards"]
-    }
+    told = {card["gpu_keys"][0]: card for card in json.loads(here(*asked, "--json").stdout)["cards"]}
     card = told["nvidia-geforce-rtx-4090-24gb"]
     assert f"; largest batch {card['largest_batch']}" in largest
     need = Interval(*(card[f"device_bytes{end}"] / GIB for end in ("", "_low", "_high")))
@@ -88,14 +86,14 @@ def test_memory_begins_with_whether_it_fits():
 
 
 def test_memory_of_no_card_in_particular_begins_with_how_many_hold_it():
-    first = " ".join(gpubench(None, "memory", "vgg16").stdout.partition("\n\n")[0].split())
+    first = " ".join(here("memory", "vgg16").stdout.partition("\n\n")[0].split())
     assert " fits on " in first
     assert "; on the smallest of them (" in first
     assert " GiB) at batch " in first
 
 
 def shown(*words: str) -> dict:
-    done = gpubench(None, "predict", "show", "vgg16", *words, "--json")
+    done = here("predict", "show", "vgg16", *words, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -109,7 +107,7 @@ def test_a_power_limit_costs_time_and_saves_energy():
     (uncapped,) = shown("--gpu", "RTX 4090")["estimates"]
     assert uncapped["capped_time"] is uncapped["capped_energy"] is uncapped["power_limit_w"] is None
     assert uncapped["samples_per_s"] == estimate["samples_per_s"]
-    done = gpubench(None, "predict", "show", "vgg16", "--gpu", "RTX 4090", "--power-limit", "300")
+    done = here("predict", "show", "vgg16", "--gpu", "RTX 4090", "--power-limit", "300")
     assert "under a limit of 300 W" in done.stdout
 
 
@@ -124,7 +122,7 @@ def test_a_limit_goes_further_below_what_was_read_than_below_what_is_usual():
 
 @pytest.mark.parametrize("limit_w", ["20", "70", "300"])
 def test_a_limit_that_is_none_is_refused_with_those_that_are(limit_w):
-    done = gpubench(None, "predict", "show", "vgg16", "--gpu", "T4", "--power-limit", limit_w)
+    done = here("predict", "show", "vgg16", "--gpu", "T4", "--power-limit", limit_w)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(
         f"gpubench: --power-limit {limit_w}: T4 is limited to 70 W as it is sold, and limits of 24 W and "
@@ -141,9 +139,7 @@ def test_of_many_gpus_those_that_a_limit_does_not_bind_are_refused():
 def test_a_case_that_may_fit_is_answered_where_the_gpu_is_named():
     """A published run of it did fit: Qwen2.5 1.5B, QLoRA at 4,096 tokens, 13.56 GiB reserved on an RTX 4080."""
     asked = ("qwen2.5-1.5b", "--qlora", "--context", "4096", "--batch-size", "1", "--execution", "eager")
-    done = gpubench(
-        None, "predict", "show", *asked, "--recipe", "loss-chunks=1", "--gpu", "RTX 4080", "--json"
-    )
+    done = here("predict", "show", *asked, "--recipe", "loss-chunks=1", "--gpu", "RTX 4080", "--json")
     assert done.returncode == 0, done.stderr
     (estimate,) = json.loads(done.stdout)["estimates"]
     assert estimate["fits_memory"] is None

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command import gpubench
+from command import here
 
 from gpubench import __version__
 from gpubench.errors import MisuseError
@@ -142,11 +142,11 @@ def test_a_case_that_cannot_be_asked_is_named(cases):
 
 def test_the_verbs_seal_and_score(cases, tmp_path):
     path = tmp_path / "out.json"
-    done = gpubench(None, "predict", "seal", cases, "-o", path)
+    done = here("predict", "seal", cases, "-o", path)
     assert (done.returncode, done.stdout.strip()) == (0, str(path))
     told = json.loads(path.read_bytes())["forecasts"][0]
     cases.write_text(f"workload,gpu,samples_per_s\nvgg16,RTX 5080,{told['samples_per_s']}\n")
-    done = gpubench(None, "predict", "score", "--sealed", path, cases)
+    done = here("predict", "score", "--sealed", path, cases)
     assert done.returncode == 0, done.stderr
     assert "1 reading, MAPE 0 %, median 0 %, 90 % interval covers 100 %" in " ".join(done.stdout.split())
 

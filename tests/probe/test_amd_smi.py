@@ -147,9 +147,7 @@ def test_a_reading_through_the_library(opened) -> None:
         memory_used_bytes=9 << 30,
     )
     assert opened.energy_j() == pytest.approx(15.3)  # a million steps of 15.3 µJ
-    assert opened.power_limits() == PowerLimits(
-        enforced_w=700.0, default_w=750.0, minimum_w=0.0, maximum_w=750.0
-    )
+    assert opened.power_limits() == PowerLimits(enforced_w=700.0, default_w=750.0)
     assert opened.processes() == (GpuProcess(pid=4242, memory_bytes=8 << 30, compute=True),)
 
 

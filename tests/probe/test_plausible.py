@@ -30,8 +30,6 @@ POSSIBLE = {
     "power_limit_default_w": (1, 10_000),
     "enforced_w": (1, 10_000),
     "default_w": (1, 10_000),
-    "minimum_w": WATTS,
-    "maximum_w": (1, 10_000),
     "pcie_generation": (1, 9),
     "pcie_generation_now": (1, 9),
     "pcie_generation_card": (1, 9),
@@ -82,7 +80,6 @@ ANSWERS = {
     ("nvmlDeviceGetNvLinkState", (1,)): RAW32,
     ("nvmlDeviceGetMigMode", ()): PAIR,
     ("nvmlDeviceGetEccMode", ()): PAIR,
-    ("nvmlDeviceGetPowerManagementLimitConstraints", ()): PAIR,
     ("nvmlDeviceGetCudaComputeCapability", ()): st.tuples(
         st.sampled_from((-1, 0, 1, 9, 12, 255, 2**31 - 1)), st.sampled_from((-1, 0, 9, 2**31 - 1))
     ).map(list),

@@ -32,7 +32,7 @@ def test_a_sample_of_an_h200(inside_nvml) -> None:
         )
         assert line.energy_j() == pytest.approx(2180.012)
         assert line.processes() == ()
-        assert line.power_limits() == PowerLimits(enforced_w=700, default_w=700, minimum_w=200, maximum_w=700)
+        assert line.power_limits() == PowerLimits(enforced_w=700, default_w=700)
         assert line.compute_mode() == "default"
         assert line.ecc_uncorrected() is None
         assert line.refused["ecc_uncorrected"].startswith("nvmlDeviceGetTotalEccErrors")

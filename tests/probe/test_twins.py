@@ -23,9 +23,14 @@ SXM_94, SXM_96, NVL = "nvidia-h100-sxm-94gb", "nvidia-h100-sxm-96gb", "nvidia-h1
         ("NVIDIA H100 NVL", 95830, 400, NVL),
         ("NVIDIA H100 NVL", 95830, None, NVL),
         ("NVIDIA H100 80GB HBM3", 81559, 700, "nvidia-h100-sxm-80gb"),
+        ("NVIDIA GH200 120GB", 97871, 900, "nvidia-gh200-96gb"),  # the size is that of the CPU's memory
+        ("NVIDIA GH200 480GB", 97871, 900, "nvidia-gh200-96gb"),
+        ("NVIDIA GH200 480GB", 146831, 900, "nvidia-gh200-144gb"),
+        ("NVIDIA GH200 144G HBM3e", 146831, 900, "nvidia-gh200-144gb"),
+        ("NVIDIA A100-SXM4-64GB", 65536, 500, None),  # of fewer processors than those in the table
     ],
 )
-def test_an_h100_is_the_card_that_its_memory_and_its_power_say(inside_nvml, name, memory_mib, power_w, key):
+def test_a_card_is_the_one_that_its_memory_and_its_power_say(inside_nvml, name, memory_mib, power_w, key):
     scene = system("580.95.05", 13000, 1)
     card(
         scene, 0, name=name, uuid="GPU-0000h100", bus=0xC6, architecture=9, capability=(9, 0), cores=16896,
@@ -53,3 +58,18 @@ def test_every_card_that_shares_a_drivers_name_is_told_from_its_twins():
 
 def test_one_that_left_the_factory_at_another_limit_is_no_guess():
     assert find_spec("NVIDIA H100", 95830 * MIB, 585.0) is None
+
+
+def test_a_later_edition_with_another_memory_is_no_known_card_and_the_probe_says_why(inside_nvml):
+    """Its name goes on behind that of a known card, of 32 GB."""
+    scene = system("580.95.05", 13000, 1)
+    card(
+        scene, 0, name="NVIDIA GeForce RTX 5090 D v2", uuid="GPU-00005090", bus=0x01, architecture=10,
+        capability=(12, 0), cores=21760, memory_mib=24463, sm_mhz=2407, power_w=575, pcie=(5, 16, 5, 16),
+    )  # fmt: skip
+    inside_nvml(scene.calls)
+    (device,) = BACKEND.devices().devices
+    assert device.gpu_key is None
+    assert device.unavailable["gpu_key"] == (
+        "no single row of the specification table has this name and memory"
+    )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from datetime import UTC, datetime
 
 import pytest
-from command import settings
+from command import here, settings
 
 from gpubench import rank
-from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.refresh import refresh
@@ -81,7 +79,7 @@ def test_old_prices_are_said_once_with_the_command_that_reads_new_ones():
     old = [offer(H100, 3.0 + n / 10, provider="aws", instance=f"i{n}", price_date="2026") for n in range(3)]
     fresh = offer(L4, 0.8, price_date="2026-11-19")
     (note,) = [note for note in rank_of([*old, fresh], RATES).said("note") if "offers refresh" in note]
-    assert note == "3 of them are over 30 days old; `gpubench offers refresh` reads today's of aws."
+    assert note == "3 of the prices are over 30 days old; `gpubench offers refresh` reads today's of aws."
     assert not any("offers refresh" in note for note in rank_of([fresh], RATES).said("note"))
 
 
@@ -188,11 +186,10 @@ def test_the_page_says_it_in_one_line(fed):
     assert "accept-outliers" in page
 
 
-def test_the_report_heeds_the_setting_too(fed, monkeypatch, capsys):
+def test_the_report_heeds_the_setting_too(fed):
     path = fed / "page.json"
-    monkeypatch.setattr(sys, "argv", ["gpubench", "report", "--results", str(fed), "-o", str(path)])
-    with settings(accept_outliers=True), pytest.raises(SystemExit) as caught:
-        main()
-    assert not caught.value.code
-    assert "accept-outliers = true" in capsys.readouterr().err
+    with settings(accept_outliers=True):
+        done = here("report", "--results", fed, "-o", path)
+    assert done.returncode == 0
+    assert "accept-outliers = true" in done.stderr
     assert json.loads(path.read_text())["ranking"]["rows"][0]["provider"] == "feed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import msgspec
@@ -38,6 +39,7 @@ ASKED = {
 """What they ask about stands on the screen beside all that stands there otherwise."""
 
 
+@functools.cache
 def screen(*words, columns="80"):
     done = CliRunner().invoke(app, ["rank", *words], env={"COLUMNS": columns, "NO_COLOR": "1"})
     assert done.exit_code == 0, done.output
@@ -162,4 +164,4 @@ def test_deadline_and_budget_act_on_the_default_job():
 def test_multiples_of_a_reference_gpu_stand_there_where_asked_for():
     assert "hours per dollar" not in screen(columns="400")
     with settings(relative=True):
-        assert "hours per dollar" in screen(columns="400")
+        assert "hours per dollar" in screen.__wrapped__(columns="400")

@@ -249,7 +249,7 @@ def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
             "the setting mix shares sum to 0.8: they must sum to 1",
         ),
         ({"relative": True, "samples": 1e6}, "the setting relative ranks without a job"),
-        ({"epochs": 90, "workloads": ("resnet50",)}, "samples = epochs x dataset size"),
+        ({"epochs": 90, "workloads": ("lstm",)}, "samples = epochs x dataset size"),
     ],
 )
 def test_misuse_is_one_clear_line(options, message):
@@ -508,12 +508,12 @@ def notes_on_a_price_of(provider, price_date):
 
 def test_an_old_price_is_to_be_read_again_before_it_is_paid():
     (note,) = notes_on_a_price_of("verda", "2024-11-20")
-    assert note == "1 of them are over 30 days old; `gpubench offers refresh` reads today's of verda."
+    assert note == "1 of the prices are over 30 days old; `gpubench offers refresh` reads today's of verda."
 
 
 def test_an_old_price_that_no_source_reads_names_no_command():
     (note,) = notes_on_a_price_of("lium", "2024-11-20")
-    assert note == "Those of lium stand on their own pages."
+    assert note == "Prices of lium stand on their own pages."
 
 
 @pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])

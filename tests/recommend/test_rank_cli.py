@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from command import settings
+from command import here, settings
 
 from gpubench import rank
-from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.labels import gpus, gpus_of
 from gpubench.recommend.lines import lines
@@ -23,25 +22,10 @@ LOST_ON_HOSTS = 0.015077967737538767
 """Of the work on a private host: see test_economics.py."""
 
 
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
-def gpubench(monkeypatch, capsys):
-    """Run the command line in this process: the same entry point, without the start of an interpreter."""
-
-    def run(*arguments, **environment) -> Done:
-        monkeypatch.setattr(sys, "argv", ["gpubench", "rank", *arguments])
-        for name, value in ({"NO_COLOR": "1", "COLUMNS": "100"} | environment).items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return Done(caught.value.code or 0, *capsys.readouterr())
-
-    return run
+def gpubench():
+    """Run ``gpubench rank ...`` in this process."""
+    return functools.partial(here, "rank", NO_COLOR="1", COLUMNS="100")
 
 
 def table_of(shown: str) -> str:
@@ -440,19 +424,22 @@ def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
     assert rank("cnn", batch_size="max", limit=1).objective.endswith("own largest batch")
 
 
-def test_predict_takes_max_too(monkeypatch, capsys):
-    arguments = ["gpubench", "predict", "show", "--workload", "cnn", "--gpu", "nvidia-tesla-t4-16gb"]
-    for batch, code in (("max", 0), ("many", 2)):
-        monkeypatch.setattr(sys, "argv", [*arguments, "--batch-size", batch, "--json"])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert (caught.value.code or 0) == code
-        said = capsys.readouterr()
-        if code:
-            assert "'many' is" in said.err
-        else:
-            (found,) = json.loads(said.out)["estimates"]
-            assert found["case"]["batch_size"] == found["largest_batch"] > 4096
+def test_predict_takes_max_too():
+    asked = (
+        "predict",
+        "show",
+        "--workload",
+        "cnn",
+        "--gpu",
+        "nvidia-tesla-t4-16gb",
+        "--json",
+        "--batch-size",
+    )
+    (found,) = json.loads(here(*asked, "max").stdout)["estimates"]
+    assert found["case"]["batch_size"] == found["largest_batch"] > 4096
+    refused = here(*asked, "many")
+    assert refused.returncode == 2
+    assert "'many' is" in refused.stderr
 
 
 def test_a_results_folder_that_is_not_there_is_named(tmp_path):
@@ -460,18 +447,12 @@ def test_a_results_folder_that_is_not_there_is_named(tmp_path):
     assert any("no folder nowhere" in note for note in ranking.said("note"))
 
 
-def test_a_model_that_is_named_first_is_a_question_of_rank(monkeypatch, capsys, gpubench):
-    asked = gpubench("resnet50", "--limit", "1")
-    monkeypatch.setattr(sys, "argv", ["gpubench", "resnet50", "--limit", "1"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 0
-    assert capsys.readouterr().out == asked.stdout
-    monkeypatch.setattr(sys, "argv", ["gpubench", "resnet51"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert "unknown workload 'resnet51'; nearest known: resnet50" in capsys.readouterr().err
+def test_a_model_that_is_named_first_is_a_question_of_rank():
+    asked, named = (here(*words, "resnet50", "--limit", "1") for words in (("rank",), ()))
+    assert (named.returncode, named.stdout) == (0, asked.stdout)
+    unknown = here("resnet51")
+    assert unknown.returncode == 2
+    assert "unknown workload 'resnet51'; nearest known: resnet50" in unknown.stderr
 
 
 def test_one_gpu_against_several_of_another_is_asked_by_their_numbers(gpubench):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import here
 from predict.runs import run_of
 
 from gpubench.errors import MisuseError
@@ -64,9 +65,8 @@ def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
     assert training.low < flat["usd_per_million_tokens"] < training.high
 
 
-@pytest.mark.usefixtures("traced_as_asked")
 def test_a_million_tokens_of_a_context_that_was_asked_for_are_counted_by_it():
-    found = document(rank("llama_1b", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
+    found = document(rank("gpt2", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
     row = next(row for row in found["rows"] if row["gpu_count"] == 1)
     tokens_per_usd = 3600 * row["samples_per_s"] * 512 / row["price_usd_per_hour"]
     assert row["usd_per_million_tokens"] == pytest.approx(1e6 / tokens_per_usd)
@@ -87,17 +87,10 @@ def test_a_generation_is_its_prompt_and_then_each_token_by_what_it_reads(generat
     assert "not validated" in row.estimate.method
 
 
-def test_a_buyer_sees_what_a_million_tokens_cost(capsys, monkeypatch):
-    from gpubench.cli.app import main
-
-    monkeypatch.setattr(
-        sys, "argv", ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--explain"]
-    )
-    monkeypatch.setenv("COLUMNS", "400")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in {0, None}
-    shown = capsys.readouterr().out
+def test_a_buyer_sees_what_a_million_tokens_cost():
+    done = here("rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--explain", COLUMNS="400")
+    assert done.returncode == 0
+    shown = done.stdout
     head = next(line for line in shown.splitlines() if line.startswith("GPUs and offer"))
     assert [each in head for each in ("prompts of one static batch", "generated in one static batch")] == [
         True,
@@ -150,16 +143,10 @@ def test_a_generation_whose_tokens_were_not_timed_is_not_held_to_a_limit_and_say
     assert "is not known" in answer.reason
 
 
-def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against(capsys, monkeypatch):
+def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against():
     """Before that of the whole batch, which is far above any limit on a token; the column is named by it."""
-    from gpubench.cli.app import main
-
-    asked = ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50"]
-    monkeypatch.setenv("COLUMNS", "700")
-    monkeypatch.setattr(sys, "argv", [*asked, "--table", "--explain"])
-    with pytest.raises(SystemExit):
-        main()
-    shown = capsys.readouterr().out
+    asked = ("llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50")
+    shown = here("rank", *asked, "--table", "--explain", COLUMNS="700").stdout
     row = rank("llama_8b", gpu="h100", batch_size=8, max_latency_ms=50).rows[0]
     assert "of a token" in shown
     assert "Latency" not in shown

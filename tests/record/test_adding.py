@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command import here
 
 from gpubench.errors import MisuseError
 from gpubench.models import Status
@@ -22,12 +23,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 
 def command(root: Path, *arguments: object) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpubench", "results", "add", *map(str, arguments), "--results", str(root)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = here("results", "add", *arguments, "--results", root)
     return done.returncode, done.stdout, done.stderr
 
 

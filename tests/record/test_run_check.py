@@ -7,7 +7,7 @@ import os
 
 import msgspec
 import pytest
-from command import gpubench
+from command import here
 
 from gpubench.effects import amp_effects, document, ratio, results_of, scaling_effects
 from gpubench.errors import MisuseError
@@ -62,7 +62,7 @@ def with_launch(run, *launches, **case_changes):
 
 
 def typed(*arguments):
-    done = gpubench(None, *arguments)
+    done = here(*arguments)
     return done.returncode, done.stdout, done.stderr
 
 

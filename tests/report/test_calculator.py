@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from command import gpubench
+from command import here
 from own_net import own_net
 
 from gpubench.cli.app import app
@@ -298,7 +298,7 @@ def test_the_title_names_the_precision_of_the_answers_as_the_command_does(opened
     assert title.endswith(f", {precision}.")
     words = shlex.split(page.locator("#command").inner_text())
     place = ["--results", str(path).rpartition("/")[0], "--as-of", samples.TODAY.isoformat()]
-    assert gpubench(None, *words[1:], *place).stdout.splitlines()[0].endswith(f", {precision}.")
+    assert here(*words[1:], *place).stdout.splitlines()[0].endswith(f", {precision}.")
 
 
 def test_limits_that_nothing_meets_say_what_would_be_enough(opened):
@@ -495,7 +495,7 @@ def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     (step,) = re.findall(r"run: \S+/gpubench (report --public .+)", workflow)
     assert re.search(r"upload-artifact@v4\n +with:\n +name: site\n +path: site\n", workflow)
-    done = gpubench(None, *shlex.split(step), cwd=tmp_path)
+    done = here(*shlex.split(step), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     site = tmp_path / "site"
     assert json.loads((site / "data.json").read_text(encoding="utf-8"))["runs"] == []
@@ -515,7 +515,7 @@ def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file
 def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path):  # noqa: F811
     run = samples.h200_run()
     write_run(tmp_path / "results", run)
-    done = gpubench(None, "report", "--public", tmp_path / "site", "--results", tmp_path / "results")
+    done = here("report", "--public", tmp_path / "site", "--results", tmp_path / "results")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["data.json", "index.html"]
     data = json.loads((tmp_path / "site" / "data.json").read_text(encoding="utf-8"))
@@ -532,10 +532,10 @@ def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, 
     assert page.locator("#question").inner_text().startswith("vgg16, ")
     assert run.device.device_id not in page.evaluate("document.documentElement.outerHTML")
     context.close()
-    twice = gpubench(None, "report", "--public", tmp_path / "site", "-o", tmp_path / "x.html")
+    twice = here("report", "--public", tmp_path / "site", "-o", tmp_path / "x.html")
     assert twice.returncode == 2
     assert "leave out -o" in twice.stderr
     (tmp_path / "file").touch()
-    nowhere = gpubench(None, "report", "--public", tmp_path / "file" / "site", "--results", tmp_path)
+    nowhere = here("report", "--public", tmp_path / "file" / "site", "--results", tmp_path)
     assert nowhere.returncode == 5
     assert nowhere.stderr.endswith("choose another place with --public DIR\n")

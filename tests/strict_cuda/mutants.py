@@ -42,8 +42,8 @@ MUTANTS = (
     Mutant(
         name="the loss is read after every step of a round",
         file=LOOP,
-        old="            result = self.advance(self.index)\n",
-        new="            result = self.advance(self.index)\n            self.edge_loss(result, self.index)\n",
+        old="                result = self.advance(self.index)\n",
+        new="                result = self.advance(self.index)\n                self.edge_loss(result, self.index)\n",
         misleads="the host never runs ahead: short steps look slower than they train",
         killer="test_steps.py::test_a_round_waits_for_the_device_at_its_edges_alone",
     ),
@@ -237,16 +237,16 @@ MUTANTS = (
     # --- memory --------------------------------------------------------------------------------------------
     Mutant(
         name="the peak of memory is the present",
-        file=STEP,
-        old='self._ask("max_memory_allocated")',
-        new='self._ask("memory_allocated")',
+        file=CASE,
+        old='hardware.ask("max_memory_allocated")',
+        new='hardware.ask("memory_allocated")',
         misleads="a step seems to fit a card that it does not fit",
         killer="test_steps.py::test_the_peak_holds_what_a_step_frees_before_it_ends",
     ),
     Mutant(
         name="the peak of memory is never reset",
-        file=STEP,
-        old='        self._ask("reset_peak_memory_stats")\n',
+        file=CASE,
+        old='    hardware.ask("reset_peak_memory_stats")\n',
         new="",
         misleads="trials of algorithms in the first steps count as memory of a step",
         killer="test_capture.py::test_the_peak_is_that_of_the_steps_and_not_of_trials_or_of_the_present",
@@ -255,7 +255,7 @@ MUTANTS = (
         name="the peak of memory is read after the check of a graph",
         file=CASE,
         old=(
-            "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
+            '    seen.peak_memory_bytes = hardware.ask("max_memory_allocated")\n'
             "    if execution is not Execution.EAGER:\n"
             "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)\n"
             "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
@@ -264,7 +264,7 @@ MUTANTS = (
             "    if execution is not Execution.EAGER:\n"
             "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)\n"
             "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
-            "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
+            '    seen.peak_memory_bytes = hardware.ask("max_memory_allocated")\n'
         ),
         misleads="copies of weights and moments that only the check makes count as memory of a step",
         killer="test_steps.py::test_the_peak_of_a_graph_is_not_that_of_its_check",
@@ -280,7 +280,7 @@ MUTANTS = (
     Mutant(
         name="the cache is never handed back",
         file=STEP,
-        old='        self._ask("empty_cache")\n',
+        old='        self.ask("empty_cache")\n',
         new="",
         misleads="a case runs out of memory because of the one before",
         killer="test_failures.py::test_nothing_of_a_case_is_left_on_the_device",

@@ -706,7 +706,10 @@ def _storage(tensor: Tensor) -> Any:
     does."""
     while type(tensor) is Tensor and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    return (tensor if tensor.layout is torch.strided else tensor._values()).untyped_storage()
+    values = tensor if tensor.layout is torch.strided else tensor._values
+    return (
+        values() if callable(values) else values
+    ).untyped_storage()  # of a jagged one they are an attribute
 
 
 def _not_in_training(grad: Tensor) -> Tensor:

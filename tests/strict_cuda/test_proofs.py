@@ -308,7 +308,9 @@ def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
 
 
 def test_a_cap_on_memory_holds_and_is_lack_of_memory(gpu):
-    gpu.desk.hardware.limit_memory((WORKSPACE_BYTES + 64 * 2**20) / gpu.machine.memory.total)
+    gpu.desk.hardware.ask(
+        "set_per_process_memory_fraction", (WORKSPACE_BYTES + 64 * 2**20) / gpu.machine.memory.total
+    )
     torch.backends.cudnn.benchmark = False
     seen = {}
     for batch in (64, 4096):

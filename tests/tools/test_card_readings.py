@@ -11,7 +11,7 @@ import io
 import msgspec
 import pandas as pd
 import pytest
-from command import gpubench
+from command import here
 
 from gpubench.folders import data_path
 from gpubench.interval import Interval
@@ -95,7 +95,7 @@ def test_an_end_goes_to_a_reading_beyond_it_and_no_further():
 
 
 def test_what_was_published_of_a_v100_is_in_what_is_told_of_it():
-    done = gpubench(None, "predict", "show", "bert_base", "--gpu", "V100 SXM2 16GB", "--precision", "amp")
+    done = here("predict", "show", "bert_base", "--gpu", "V100 SXM2 16GB", "--precision", "amp")
     assert done.returncode == 0
     assert "189 sequences/s published at batch 48 (NGC PyTorch 22.09, loader)" in " ".join(
         done.stdout.split()

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from command import here
 
 from gpubench import memory, predict
-from gpubench.cli.app import main
 from gpubench.decoders import Decoder, find_decoder, load_decoders
 from gpubench.discovery import load_workload, workload_names
 from gpubench.errors import MisuseError
@@ -392,19 +392,15 @@ def test_a_name_is_answered_at_once_and_without_torch() -> None:
         assert told == [name] * 3, way
 
 
-def test_the_answer_names_the_model_as_it_was_typed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_answer_names_the_model_as_it_was_typed() -> None:
     for asked, words in (
         (["Llama 3.1 8B", "--lora", "--samples", "20000"], "Llama 3.1 8B, 20,000 sequences, "),
         (["memory", "hf:Qwen/Qwen2.5-7B", "--gpu", "L40S"], "hf:Qwen/Qwen2.5-7B bf16"),
         (["memory", "hf:Qwen/Qwen2.5-7B", "--gpu", "L40S"], "what follows from the shape of the model"),
     ):
-        monkeypatch.setattr(sys, "argv", ["gpubench", *asked])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-        assert words in " ".join(capsys.readouterr().out.split())
+        done = here(*asked)
+        assert done.returncode == 0
+        assert words in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -424,11 +420,7 @@ def test_the_answer_names_the_model_as_it_was_typed(
         ),
     ],
 )
-def test_a_name_that_is_not_there_says_what_is_near_and_what_to_bring(
-    asked: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpubench", *asked])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert re.search(words, capsys.readouterr().err)
+def test_a_name_that_is_not_there_says_what_is_near_and_what_to_bring(asked: list[str], words: str) -> None:
+    done = here(*asked)
+    assert done.returncode == 2
+    assert re.search(words, done.stderr)

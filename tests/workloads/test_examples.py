@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command import gpubench
+from command import here
 
 from gpubench.discovery import load_workload
 from gpubench.models import OperatorKind
@@ -32,7 +32,7 @@ def losses(path: Path, batch_size: int, steps: int) -> list[float]:
 
 @pytest.mark.usefixtures("traced_as_asked")
 def test_a_new_workload_works_as_it_is_written(tmp_path: Path) -> None:
-    done = gpubench(None, "new-workload", "my_model", cwd=tmp_path)
+    done = here("new-workload", "my_model", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     path = tmp_path / "my_model.py"
     assert "gpubench rank --workload ./my_model.py" in path.read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def test_a_new_workload_works_as_it_is_written(tmp_path: Path) -> None:
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("precious")
-    done = gpubench(None, "new-workload", "mine", cwd=tmp_path)
+    done = here("new-workload", "mine", cwd=tmp_path)
     assert done.returncode == 2
     assert "mine.py is there" in done.stderr
     assert (tmp_path / "mine.py").read_text() == "precious"
@@ -53,7 +53,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../evil", "a b", "1st", "x/y", ""])
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
-    done = gpubench(None, "new-workload", name, cwd=tmp_path)
+    done = here("new-workload", name, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.parent.glob("evil*"))
@@ -61,7 +61,7 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> No
 
 @pytest.mark.parametrize("name", ["random", "torch", "gpubench", "site"])
 def test_a_name_that_means_another_module_is_refused(tmp_path: Path, name: str) -> None:
-    done = gpubench(None, "new-workload", name, cwd=tmp_path)
+    done = here("new-workload", name, cwd=tmp_path)
     assert done.returncode == 2
     assert f"{name} is the name" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -69,9 +69,7 @@ def test_a_name_that_means_another_module_is_refused(tmp_path: Path, name: str) 
 
 
 def test_json_names_the_file(tmp_path: Path) -> None:
-    assert json.loads(gpubench(None, "new-workload", "net", "--json", cwd=tmp_path).stdout) == {
-        "path": "net.py"
-    }
+    assert json.loads(here("new-workload", "net", "--json", cwd=tmp_path).stdout) == {"path": "net.py"}
 
 
 @pytest.mark.usefixtures("traced_as_asked")

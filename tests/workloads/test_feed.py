@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from command import here
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,8 +150,7 @@ def test_what_a_gpu_consumes_is_predicted_where_it_was_not_measured() -> None:
 
 
 def test_the_verb_refuses_an_unknown_gpu_before_timing_anything() -> None:
-    command = [sys.executable, "-m", "gpubench", "feed", "--gpu", "nvidia-nothing", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = here("feed", "--gpu", "nvidia-nothing", "--json")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert not done.stdout

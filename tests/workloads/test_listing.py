@@ -8,20 +8,16 @@ import subprocess
 import sys
 
 import pytest
+from command import here
 
 from gpubench.discovery import workload_names
 from gpubench.specs import load_specs
 
 
 def gpubench(*arguments: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "COLUMNS": "200"},
-    ).stdout
+    done = here(*arguments, COLUMNS="200")
+    assert done.returncode == 0
+    return done.stdout
 
 
 def test_the_table_shows_every_workload() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from command import here
 from patience import Stopwatch
 
-from gpubench.cli.app import main
 from gpubench.measure import plan
 from gpubench.measure.budget import Budget
 from gpubench.profile import cache
@@ -51,19 +51,11 @@ NEED_TORCH = ("wrong shapes", "loss NaN", "takes no gradient")
 """A child would import torch for these alone, which takes seconds: they are traced in this process."""
 
 
-class Done(NamedTuple):
-    """What a command left behind."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command line in this process, in a folder that holds ``mine.py`` of this source.
 
     The model itself is in a child process anyway, unless a test says otherwise.
@@ -71,14 +63,11 @@ def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 600.0)
 
-    def run(source: str, *arguments: str) -> Done:
+    def run(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "mine.py").write_text(source, encoding="utf-8")
-        monkeypatch.setattr(sys, "argv", ["gpubench", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed, said = capfd.readouterr()
-        assert "Traceback" not in printed + said
-        return Done(int(ended.value.code or 0), printed, said)
+        done = here(*arguments)
+        assert "Traceback" not in done.stdout + done.stderr
+        return done
 
     return run
 
