@@ -19,7 +19,7 @@ from gpubench.models.record import headed, html_table, views
 from gpubench.predict.anchors import UNKNOWN_NOISE
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chip_of
-from gpubench.predict.question import Refusal
+from gpubench.predict.question import Refusal, first_reasons
 from gpubench.specs import load_specs
 from gpubench.stats import Z90, Z95
 from gpubench.units import count, format_percent
@@ -104,8 +104,6 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
 
 BRIEF_ESTIMATES = 30
 """GPUs in the short document, the fastest first; a third as many if each has more figures."""
-BRIEF_REASONS = 3
-"""Why GPUs are refused: the reasons in the short document, each once."""
 _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memory", "largest_batch")
 
 
@@ -116,8 +114,9 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
     """
     found = answers.estimates
     refused = [each for each in answers.values() if isinstance(each, Refusal)]
-    more = ["joules_per_sample"] if answers.by_energy else []
-    more += ["capped_time", "capped_energy"] if any(each.power_limit_w for each in found) else []
+    capped = any(each.power_limit_w for each in found)
+    more = ["joules_per_sample"] if answers.by_energy or capped else []
+    more += ["power_limit_w", "capped_time", "capped_energy"] if capped else []
     best = found[: BRIEF_ESTIMATES // 3 if more else BRIEF_ESTIMATES]
     return {
         "schema_version": PREDICTION_VERSION,
@@ -126,7 +125,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
         "estimates": [flat({name: getattr(each, name) for name in (*_BRIEF_FIELDS, *more)}) for each in best],
         "more": len(found) - len(best),
         "refused": len(refused),
-        "reasons": list(dict.fromkeys(each.reason for each in refused))[:BRIEF_REASONS],
+        "reasons": first_reasons(refused),
     }
 
 

@@ -41,6 +41,7 @@ from gpubench.predict.question import (
     Refusal,
     case_at,
     check,
+    first_reasons,
     memory_case_for,
     question_of,
     task_of,
@@ -195,6 +196,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
             "fits_on": self.fits_on(),
             **({"cards": cards} if with_cards else {}),
             "refused": len(self.refused),
+            "reasons": first_reasons(self.refused),
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -96,6 +96,11 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu_key: str
     reason: str
+
+
+def first_reasons(refused: Iterable[Refusal]) -> list[str]:
+    """Return the first three reasons, each once, for a short document."""
+    return list(dict.fromkeys(each.reason for each in refused))[:3]
 
 
 def check(question: Question) -> Question:

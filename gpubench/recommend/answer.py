@@ -307,6 +307,12 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         of_all = of_one.over(of_one.value / joules)
         unit = first.estimate.case.sample_unit
         yield tell("by_energy", gpu=gpus_of(first.offer), joules=of_all.by(format_number, " J"), unit=unit)
+        heads = {row.offer.gpu_key: row for row in reversed(ranking.rows) if row.joules_per_sample}
+        others = sorted(heads.values(), key=lambda row: row.joules_per_sample or 0.0)[1:4]
+        next_to_it = [
+            f"{gpus_of(row.offer)} ({format_number(row.joules_per_sample or 0.0)} J)" for row in others
+        ]
+        yield from [tell("next_by_energy", gpus=listing(next_to_it))] if next_to_it else []
     named = [each.row for each in answered(ranking)]
     if (guess := _faster_guess(found, ranking)) is not None:
         told = tell("guess_faster", gpu=guess)

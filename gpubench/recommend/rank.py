@@ -237,7 +237,7 @@ def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[s
     ]
     whole["more"] = 0
     spare = [place for place, each in enumerate(told) if each.kind not in {"asked", "caution"}]
-    while spare and len(msgspec.json.encode(whole)) > BRIEF_BYTES:
+    while spare and len(msgspec.json.encode(whole, enc_hook=str)) > BRIEF_BYTES:
         del whole["sentences"][spare.pop()]
         whole["more"] += 1
     return whole

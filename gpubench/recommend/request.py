@@ -254,7 +254,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     storage_usd_per_month: Annotated[
         NotNegative, Option("Storage while the job runs.", JOB, way="setting")
     ] = 0.0
-    egress_usd: Annotated[NotNegative, Option("Egress of the job.", JOB, way="setting")] = 0.0
+    egress_usd: Annotated[NotNegative, Option("Egress of the job, in all.", JOB, way="setting")] = 0.0
     tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB, way="setting")] = 0.0
 
     hour_worth_usd: Annotated[

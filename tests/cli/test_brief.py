@@ -57,6 +57,14 @@ def test_a_short_document_is_one_line_of_at_most_8_kb(arguments):
     json.loads(text)
 
 
+def test_folders_and_price_tables_of_ones_own_are_told_as_they_were_typed(tmp_path):
+    table = tmp_path / "mine.csv"
+    table.write_text("provider,gpu,gpu_count,price_usd_per_hour\nlab,RTX 4090,1,0.40\n", encoding="utf-8")
+    asked = ("rank", "resnet50", "--offers", str(table), "--results", str(tmp_path), "--json", "--brief")
+    question = json.loads(said(*asked))["question"]
+    assert str(table) in json.dumps(question)
+
+
 def test_there_are_examples_of_each_verb():
     assert {each[0] for each in EXAMPLES} == {"rank", "memory", "predict"}
 
