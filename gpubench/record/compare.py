@@ -76,7 +76,7 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs beside each other, with what differs around them."""
+    """Two runs compared, and how their conditions differ."""
 
     rows: tuple[Row, ...]
     broken: tuple[Broken, ...] = ()
