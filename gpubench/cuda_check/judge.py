@@ -287,9 +287,13 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
             name for name, error in proof.control_errors.items() if error is None or not error > shows(name)
         ]
         if unshown:
-            what, limit = "fp32 under TF32, to show that its proof can fail", "beyond the limits of fp32"
-            reason = f"{', '.join(unshown)}: TF32 does not show, so that nothing is proven by it"
-            yield Verdict(part="precision", what=what, state="undecided", limit=limit, reason=reason)
+            yield Verdict(
+                part="precision",
+                what="fp32 under TF32, to show that its proof can fail",
+                state="undecided",
+                limit="beyond the limits of fp32",
+                reason=f"{', '.join(unshown)}: TF32 does not show, so that nothing is proven by it",
+            )
         facts = proof.precision.facts
         recurrent = "" if facts.recurrent_error is None else f", {RECURRENT} {facts.recurrent_error:.1e}"
         least = "" if proof.precision is Precision.FP32 else f", matmul over {IEEE_ERROR:.0e}"
