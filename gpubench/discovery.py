@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpubench import decoders, foreign_code, installing, options, user_model
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
-from gpubench.names import nearest
+from gpubench.names import letters, nearest
 from gpubench.units import MIB, plain
 from gpubench.workload import Workload, need_torch
 
@@ -39,6 +39,23 @@ def workload_names() -> tuple[str, ...]:
         MisuseError: If two packages offer the same name.
     """
     return tuple(_installed())
+
+
+def workload_named(reference: str) -> str:
+    """Return the installed workload that a person means, in whatever case, and whatever parts its words.
+
+    What is none keeps its name: a published decoder, a model of the user's own, what is unknown.
+
+    >>> [workload_named(name) for name in ("ViT-B/16", "./resnet50", "llama-3.1-8b")]
+    ['vit_b16', './resnet50', 'llama-3.1-8b']
+    """
+    if reference in _standard_names():  # without a look at every package that is installed
+        return reference
+    known = _installed()
+    is_a_file = reference.startswith((".", "/")) or Path(reference).exists()
+    if reference in known or is_a_file or decoders.find_decoder(reference) is not None:
+        return reference
+    return next((name for name in known if letters(name) == letters(reference)), reference)
 
 
 def load_workload(reference: str) -> Workload:
@@ -101,18 +118,19 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def _standard() -> list[EntryPoint]:
+    from importlib.metadata import EntryPoint
+
+    return [EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP) for name in _standard_names()]
+
+
+@cache
+def _standard_names() -> tuple[str, ...]:
     """The standard workloads: each module of their package is one, under its own name.
 
     Modules with a leading underscore are shared; pytest's have its names.
     """
-    from importlib.metadata import EntryPoint
-
     names = (found.name for found in iter_modules(_standard_folders()))
-    return [
-        EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP)
-        for name in names
-        if name != "conftest" and not name.startswith(("_", "bench_"))
-    ]
+    return tuple(name for name in names if name != "conftest" and not name.startswith(("_", "bench_")))
 
 
 def _standard_folders() -> list[str]:

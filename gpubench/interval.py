@@ -239,11 +239,11 @@ def _to_place(value: float, exponent: int) -> str:
 def stacked(text: str) -> str:
     r"""Set the ends of a printed interval on a second line of their cell.
 
-    >>> stacked("12 (9.4 to 17) million"), stacked("4.97× (4.96 to 4.98)"), stacked("—")
-    ('12 million\n9.4 to 17 million', '4.97×\n4.96 to 4.98', '—')
+    >>> stacked("12 (9.4 to 17) million"), stacked("41 % (or H100 (SXM or PCIe) 30 %)"), stacked("—")
+    ('12 million\n9.4 to 17 million', '41 %\nor H100 (SXM or PCIe) 30 %', '—')
     """
     point, bracket, rest = text.partition(" (")
     if not bracket:
         return text
-    ends, _, unit = rest.partition(")")
+    ends, _, unit = rest.rpartition(")")
     return f"{point}{unit}\n{ends}{unit}"

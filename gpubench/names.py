@@ -46,6 +46,16 @@ def squeeze(name: str) -> str:
     return normalize(name).replace(" ", "")
 
 
+def letters(name: str) -> str:
+    """Fold what people write in a name of parts as hyphen, underscore, space, point or nothing.
+
+    >>> letters("Bert-Base"), letters("Vast.ai")
+    ('bertbase', 'vastai')
+    """
+    return _PUNCTUATION.sub("", name.casefold())
+
+
+_PUNCTUATION = re.compile(r"[\W_]+")
 _COUNTED = re.compile(r"(\d{1,3}) ?[xX×] ?(\D.*|\d{3,}.*)")
 _COUNTED_AFTER = re.compile(r"(.*(?:\d| )) ?[xX×] ?(\d{1,3})")
 
@@ -141,7 +151,6 @@ def tpu_slice(name: str) -> tuple[str, int] | None:
     return (version, round(chips)) if chips >= 1 else None
 
 
-_PUNCTUATION = re.compile(r"[\W_]+")
 _LOOK_ALIKE = str.maketrans("oil", "011")
 """RTX 4O90 is typed with a letter; 1, l and I are one in many fonts."""
 
@@ -170,4 +179,4 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[st
 
 
 def _look(name: str) -> str:
-    return _PUNCTUATION.sub("", normalize(name)).translate(_LOOK_ALIKE)
+    return letters(normalize(name)).translate(_LOOK_ALIKE)

@@ -281,7 +281,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
         if each.read is not None:
             return each.read(value, name)
         if text and each.base in {int, float}:
-            value = int(value) if each.base is int else _figure(value)
+            value = int(value) if each.base is int else _figure(str(value))
         elif is_number(value):  # numpy's too
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):

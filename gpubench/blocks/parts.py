@@ -68,6 +68,7 @@ class Column:
     Attributes:
         optional: What a narrow terminal leaves out: the column with the highest number first; 0 stays.
         below: On a page, whose width the columns share, its words stand below those of the first column.
+        link: On a page its words are a link, where they are an address of the web.
         glyph: Its words begin with a sign, which a narrow terminal sets before the first column when it
             leaves the rest out.
     """
@@ -77,6 +78,7 @@ class Column:
     optional: int = 0
     below: bool = False
     glyph: bool = False
+    link: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +164,11 @@ def text(
 ) -> Cell[Row]:
     """A column of words."""
     return Column(title=title, optional=optional, below=below, glyph=glyph), cell
+
+
+def link(title: str, cell: Callable[[Row], str | None], optional: int = 0) -> Cell[Row]:
+    """A column of addresses; a dash where there is none."""
+    return Column(title=title, optional=optional, below=True, link=True), lambda row: cell(row) or UNKNOWN
 
 
 def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+import os
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -25,6 +26,20 @@ from gpubench.options import (
     with_help,
 )
 from gpubench.recipes import ParallelMode
+
+
+def read_workload(value: Any, _: str) -> str:
+    """Return the workload that is meant by a name, or the file or module of a model of the user's own.
+
+    Raises:
+        TypeError: If it is neither a text nor a path.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError
+    from gpubench.discovery import workload_named  # slow to load with every help
+
+    return workload_named(os.fsdecode(value))
+
 
 SuiteName = Literal["default", "modern"]
 MicroWish = Literal["also", "only", "none"]
@@ -60,6 +75,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         tuple[str, ...],
         with_help(
             WORKLOAD,
+            read=read_workload,
             help="Workloads by name, all of them (all), or a model of your own: FILE[:NAME] or MODULE:NAME.",
             default="those of --suite",
         ),

@@ -13,6 +13,7 @@ from gpubench.models.case import Case
 from gpubench.models.catalog import Offer
 from gpubench.models.measurement import Basis, BatchChoice
 from gpubench.models.record import Record, brief_repr
+from gpubench.providers import price_page
 from gpubench.recipes import ParallelMode, TaskKind
 from gpubench.units import count
 
@@ -214,6 +215,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "price_date": offer.price_date,
                 "price_age_days": self.price_age_days,
                 "price_source": offer.source,
+                "price_url": price_page(offer.provider, offer.source),
                 "ask_count": offer.ask_count,
                 "link": self.link,
                 "precision": estimate.case.precision,

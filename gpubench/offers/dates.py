@@ -217,7 +217,8 @@ def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
     middle, ask_count = median(logs), sum(offer.ask_count or 1 for offer in offers)
     own_weight = 1.0
     if list_usd is not None:
-        suggested = math.log(list_usd) + fmean(math.log(ASK_TO_LIST[_kind(offer)]) for offer in offers)
+        ratios = (ASK_TO_LIST["secure" if offer.seller == "secure" else "community"] for offer in offers)
+        suggested = math.log(list_usd) + fmean(map(math.log, ratios))
         own_weight = ask_count / (ask_count + MARKET_ASKS)
         middle = own_weight * middle + (1 - own_weight) * suggested
     low, high = (math.exp(middle + side * Z90 * spread) for side in (-1, 1))
@@ -229,10 +230,6 @@ def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
         provider_count=len({offer.provider for offer in offers}),
         own_weight=own_weight,
     )
-
-
-def _kind(offer: Offer) -> Seller:
-    return "secure" if offer.seller == "secure" else "community"
 
 
 def spread_of(asks: Asks) -> float:

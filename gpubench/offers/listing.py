@@ -10,7 +10,6 @@ from functools import cache
 
 import msgspec
 
-from gpubench.folders import data_rows
 from gpubench.models import Offer, Pricing
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
@@ -19,11 +18,10 @@ from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.options import unknown_name
+from gpubench.providers import find_provider
 from gpubench.specs import load_specs, matching_keys
 
 ANY_REGION = "any"
-_NEWER = f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones of this GPU"
-_WITH_A_DAY = "its price has no day, and there is one of this GPU there that has"
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,26 +31,6 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
     price_age_days: int
     freshness: str
     not_ranked_because: str | None
-
-
-def find_provider(name: str, there: Iterable[str]) -> str | None:
-    """Return the provider with this name, in lower case; None if there is none.
-
-    Case and punctuation do not count, and some have a second name: ``Vast.ai``, ``Google Cloud``.
-    """
-    word = _letters(name)
-    by_letters = {_letters(provider): provider.casefold() for provider in there}
-    return by_letters.get(word) or by_letters.get(_letters(_also_called().get(word, "")))
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name.casefold())
-
-
-@cache
-def _also_called() -> Mapping[str, str]:
-    rows = data_rows("providers.csv")
-    return {name.strip(): row["provider"] for row in rows for name in row["also_called"].split(";")}
 
 
 def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:
@@ -142,9 +120,11 @@ def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
     for offer, paid, place in there:
         age = age_days(offer.price_date, today)
         if age > NOT_CURRENT_AFTER_DAYS and paid in newer:
-            reasons[offer_key(offer)] = _NEWER
+            reasons[offer_key(offer)] = (
+                f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones of this GPU"
+            )
         elif (paid, place) in dated and not has_day(offer.price_date):
-            reasons[offer_key(offer)] = _WITH_A_DAY
+            reasons[offer_key(offer)] = "its price has no day, and there is one of this GPU there that has"
     return reasons
 
 

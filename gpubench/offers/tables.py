@@ -57,6 +57,9 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
 """Columns of prices, with their pricing and term in years; None is stated in the row."""
 
 REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
+PAGES = ("url", "link", "offer_url", "rent_url")
+"""Columns for the page of an offer, as people name them."""
+
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
 _MONEY = re.compile(
@@ -236,7 +239,7 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
         term_years=term_years,
         kind=kind,
         price_date=row["price_date"],
-        source=said("source") or source,
+        source=f"{said('source') or source} {_page(row)}".rstrip(),
         note=note,
         ask_count=said("ask_count"),
         ask_median=said("ask_median_usd_per_hour") or None,
@@ -245,6 +248,12 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
         host=msgspec.structs.replace(NO_HOST, **told) if told else NO_HOST,
         row=where,
     )
+
+
+def _page(row: Mapping[str | None, str]) -> str:
+    """Return where an offer is to be seen, by the first column that has an address; else nothing."""
+    named = (row.get(column, "") for column in PAGES)
+    return next((page for page in named if page.startswith(("http://", "https://"))), "")
 
 
 @lru_cache

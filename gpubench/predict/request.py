@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from gpubench.measure.request import read_workload
 from gpubench.options import (
     GPU,
     JOBS,
@@ -34,14 +34,9 @@ def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
     Raises:
         TypeError: If it is neither.
     """
-    del name
-    if isinstance(value, str | os.PathLike):
-        return os.fsdecode(value)
     from gpubench.models import WorkloadProfile
 
-    if not isinstance(value, WorkloadProfile):
-        raise TypeError
-    return value
+    return value if isinstance(value, WorkloadProfile) else read_workload(value, name)
 
 
 _ANY = with_help(

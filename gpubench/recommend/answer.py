@@ -18,7 +18,6 @@ from gpubench.models import (
     PriceCondition,
     Pricing,
     Ranking,
-    Row,
     TaskKind,
     Trainable,
 )
@@ -303,9 +302,11 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield which speeds are guesses, rest on few readings or are the host's, and who saves energy."""
     first = ranking.rows[0]
-    if found.request.sort == "joules" and (joules := first.joules_per_sample):
+    of_one = first.estimate.joules_per_sample
+    if found.request.sort == "joules" and (joules := first.joules_per_sample) and of_one.value:
+        of_all = of_one.over(of_one.value / joules)
         unit = first.estimate.case.sample_unit
-        yield tell("by_energy", gpu=gpus_of(first.offer), joules=format_number(joules), unit=unit)
+        yield tell("by_energy", gpu=gpus_of(first.offer), joules=of_all.by(format_number, " J"), unit=unit)
     named = [each.row for each in answered(ranking)]
     if (guess := _faster_guess(found, ranking)) is not None:
         told = tell("guess_faster", gpu=guess)
@@ -316,7 +317,8 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     bases = {row.estimate.basis for row in (*named, *(each.row for each in ranking.by_gpu[:2]))}
     if found.request.task == "infer" and "predicted" in bases:
         yield tell("few_measurements")
-    for gpu in dict.fromkeys(gpus_of(row.offer) for row in named if _has(row, FindingKind.HOST_BOUND)):
+    by_host = (row for row in named if any(f.kind is FindingKind.HOST_BOUND for f in row.findings))
+    for gpu in dict.fromkeys(gpus_of(row.offer) for row in by_host):
         yield tell("host_bound", gpu=gpu)
 
 
@@ -326,10 +328,6 @@ def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
     place, named = int(np.argmax(p_fastest)), ranking.answers["fastest"]
     is_likelier = not named.row.estimate.is_extrapolated and p_fastest[place] > (named.row.p_fastest or 0.0)
     return gpus_of(found.offers[place]) if is_likelier else None
-
-
-def _has(row: Row, kind: FindingKind) -> bool:
-    return any(finding.kind is kind for finding in row.findings)
 
 
 def _extras(request: RankRequest) -> Iterator[str]:
@@ -355,6 +353,14 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             f"{gpu_name(theirs[0].offer.gpu_key)} at {plain(theirs[0].offer.provider)}: {theirs[0].reason}"
         )
         yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
+    beyond = Counter(each.option for each in found.excluded)
+    limits = {
+        "--deadline-hours": f"may exceed {duration(request.deadline_hours)}",
+        "--budget-usd": f"may exceed {format_usd(request.budget_usd)}",
+    }
+    if what := [f"{beyond[option]:,} {words}" for option, words in limits.items() if beyond[option]]:
+        total = len(found) + sum(beyond[option] for option in limits)
+        yield tell("beyond_limits", total=f"{total:,}", what=listing(what))
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
     if extras := list(_extras(request)):

@@ -22,7 +22,7 @@ from gpubench.offers.columns import Offers, kinds_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.prices import Market, Prices, prices_of
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import IMAGENET_IMAGES, RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
 from gpubench.specs import load_specs
@@ -33,8 +33,6 @@ from gpubench.units import plural
 QUOTED = "own"
 """The source of prices that the buyer paid or was quoted; other sources are those of the dated card
 prices."""
-IMAGENET_IMAGES = 1_281_167
-"""Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""
 IMAGENET_EPOCHS = 90
 """Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
 FINE_TUNING_TOKENS = 10_000_000
@@ -101,8 +99,10 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
     if request.job_samples is not None:
         samples = request.job_samples
         words = f"{_many(samples)} {plural(unit)}"
-        if request.epochs is not None and request.dataset_size is not None:
-            words = f"{request.epochs:g} epochs of {_many(request.dataset_size)} {plural(unit)}"
+        if request.epochs is not None:
+            size = request.dataset_size
+            data = "ImageNet" if size is None else f"{_many(size)} {plural(unit)}"
+            words = f"{request.epochs:g} epochs of {data}"
         return Work(_job(request, words, samples, unit, is_default=False), samples)
     if usual is not None:
         return Work(_job(request, usual.words, usual.samples, unit), usual.samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import msgspec
@@ -25,7 +25,6 @@ from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.filters import meant_by
 from gpubench.recommend.hosts import unsaid
-from gpubench.recommend.owning import Ownership
 from gpubench.recommend.rows import best_places, owned, rows_of
 
 QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
@@ -188,14 +187,6 @@ def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
 def _first_row(found: Eligible) -> Row:
     (row,) = rows_of(found, [0])
     return beside(row)
-
-
-def likely_use(choice: Choice | None, machines: Mapping[Offer, Ownership]) -> float | None:
-    """Return the share of hours at work that prices an hour of owned hardware; None for all else."""
-    if choice is None:
-        return None
-    machine = machines.get(choice.offer)
-    return None if machine is None else machine.utilization.likely
 
 
 def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:

@@ -96,7 +96,8 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
         asked.samples is not None and (by_epochs or by_size),
         "--samples contradicts --epochs and --dataset-size; give one or the other",
     )
-    yield by_epochs != by_size, "--epochs and --dataset-size go together: samples = epochs x dataset size"
+    lacks_either = asked.epoch_samples is None if by_epochs else by_size
+    yield lacks_either, "--epochs and --dataset-size go together: samples = epochs x dataset size"
     yield (
         asked.relative and asked.job_samples is not None,
         "the setting relative ranks without a job: leave out --samples, --epochs and --dataset-size",

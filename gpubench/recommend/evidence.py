@@ -32,7 +32,7 @@ from gpubench.predict.anchors import is_host_bound, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.profile import profile_of, profiles_of
-from gpubench.recommend.candidates import IMAGENET_IMAGES, UsualJob, usual_job
+from gpubench.recommend.candidates import UsualJob, usual_job
 from gpubench.recommend.hosts import NOTHING_ASKED, HostNeed
 from gpubench.recommend.hosts import need_of as host_need_of
 from gpubench.recommend.request import RankRequest
@@ -109,8 +109,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     scaler, without_room = _sharers(request, questions, specs, runs)
     one = next(iter(profiles.values()))
     usual = usual_job(one, one.task_for(request.task)) if len(profiles) == 1 else None
-    is_usual = usual is not None and request.job_samples is None
-    images = float(IMAGENET_IMAGES if is_usual else request.dataset_size or 0.0)
+    images = 0.0 if request.samples is not None else request.epoch_samples or 0.0
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,

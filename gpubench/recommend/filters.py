@@ -22,10 +22,11 @@ from gpubench.names import counted, nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
-from gpubench.offers.listing import find_provider, is_in, known_providers, known_regions, outdated
+from gpubench.offers.listing import is_in, known_providers, known_regions, outdated
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.options import unknown_name
+from gpubench.providers import find_provider
 from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.factors import Reason, cooling_of, factor_filters
 from gpubench.recommend.hosts import GATES, Gate, HostNeed, lacks
@@ -238,8 +239,8 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
             is_sold = any(each.gpu_key in meant for each in card_prices())
             buy = "; --buy ranks what it costs to buy" if is_sold else ""
             raise MisuseError(
-                f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, "
-                f"or give its price with --offers or --have{buy}"
+                f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, give its "
+                f"price with --offers, or say with --have that one is yours{buy}"
             )
         matched |= meant & keys
     return frozenset(matched)

@@ -60,15 +60,11 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
         images: Photographs in the data set, 0 if unknown.
     """
     every = list(profiles)
-    weights = max(map(_file_bytes, every))
+    large = [p.tokens_per_sample is not None and p.parameters >= SIXTEEN_BITS_FROM for p in every]
+    weights = max(p.parameters * (2.0 if is_large else 4.0) for p, is_large in zip(every, large, strict=True))
     reads = task == TaskKind.TRAIN and any(each.takes_photographs for each in every)
     data = images * PHOTOGRAPH_FILE_BYTES if reads else 0.0
     return HostNeed(weights_bytes=weights, disk_bytes=SYSTEM_DISK_BYTES + DISK_OVER_WEIGHTS * weights + data)
-
-
-def _file_bytes(profile: WorkloadProfile) -> float:
-    is_large = profile.tokens_per_sample is not None and profile.parameters >= SIXTEEN_BITS_FROM
-    return profile.parameters * (2.0 if is_large else 4.0)
 
 
 class Gate(NamedTuple):

@@ -21,7 +21,6 @@ from gpubench.recommend.choice import (
     best_to_rent,
     cheapest_of_a_cloud,
     choice_of,
-    likely_use,
     places_of_answers,
     places_of_named,
 )
@@ -134,12 +133,13 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
     to_own, cloud = best_to_own(found), cheapest_of_a_cloud(found)
+    machine = None if to_own is None else filtered.machines.get(to_own.offer)
     quoted = {offer for offer, each in filtered.owned.items() if each.condition is PriceCondition.QUOTED}
     return Ranking(
         as_of=filtered.market.today.isoformat(),
         objective=objective.in_words(request),
         sorted_by=objective.sorted_by(request),
-        hour_worth_usd=request.hour_worth_usd if request.has_job else None,
+        hour_worth_usd=None if request.relative else request.hour_worth_usd,
         cases=tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts)),
         unit=unit,
         by_reference=by_reference,
@@ -156,7 +156,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         asked=tuple(choice_of(found, made[place], found) for place in places_of_named(found)),
         by_gpu=tuple(choice_of(found, made[place], found) for place in best_places(found)),
         best_to_own=to_own,
-        best_to_own_use=likely_use(to_own, filtered.machines),
+        best_to_own_use=None if machine is None else machine.utilization.likely,
         question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,

@@ -80,8 +80,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     def filtered(asked: RankRequest) -> FilterResult:
         owned = {offer_of(machine): machine for machine in machines}
         offers = Offers.joined(Offers.of(table.offers), Offers.of(owned))
-        drift = drift_of(table.changes)
-        return sift(asked, offers, today=today, owned=owned, for_sale=for_sale, drift=drift)
+        return sift(asked, offers, today=today, owned=owned, for_sale=for_sale, drift=drift_of(table.changes))
 
     if request.jobs_per_month is not None:
         # The length of a job determines the utilization of a machine, and that the cost of its hour.
@@ -232,17 +231,16 @@ def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[s
     told = [each for each in ranking.sentences if each.kind != "note"]
     whole = document(msgspec.structs.replace(ranking, rows=(), sentences=tuple(told)), asked)
     del whole["excluded"]
-    whole["rows"] = [{name: _in_few_digits(value) for name, value in row.items()} for row in whole["rows"]]
+    whole["rows"] = [
+        {name: float(f"{v:.{BRIEF_DIGITS}g}") if isinstance(v, float) else v for name, v in row.items()}
+        for row in whole["rows"]
+    ]
     whole["more"] = 0
     spare = [place for place, each in enumerate(told) if each.kind not in {"asked", "caution"}]
     while spare and len(msgspec.json.encode(whole)) > BRIEF_BYTES:
         del whole["sentences"][spare.pop()]
         whole["more"] += 1
     return whole
-
-
-def _in_few_digits(value: Any) -> Any:
-    return float(f"{value:.{BRIEF_DIGITS}g}") if isinstance(value, float) else value
 
 
 def _excluded(offers: Iterable[ExcludedOffer]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.measure.request import read_workload
 from gpubench.options import (
     CLASSIC,
     GPU,
@@ -43,6 +44,9 @@ BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
 
 
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
+
+IMAGENET_IMAGES = 1_281_167
+"""Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""
 
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
@@ -116,7 +120,7 @@ def read_mix(value: Any, name: str) -> dict[str, float]:
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) and is_number(share) for key, share in value.items()):
             raise TypeError
-        return {key: float(share) for key, share in value.items()}
+        return {read_workload(key, name): float(share) for key, share in value.items()}
     if not isinstance(value, str):
         raise TypeError
     shares: dict[str, float] = {}
@@ -125,9 +129,10 @@ def read_mix(value: Any, name: str) -> dict[str, float]:
         share = figure_in(figure)
         if not (workload and equals) or share is None:
             raise MisuseError(f"{name} part {plain(part)!r} is not WORKLOAD=SHARE")
-        if workload in shares:
+        meant = read_workload(workload, name)
+        if meant in shares:
             raise MisuseError(f"{name} names {plain(workload)!r} twice")
-        shares[workload] = share
+        shares[meant] = share
     return shares
 
 
@@ -157,6 +162,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         tuple[str, ...],
         with_help(
             WORKLOAD,
+            read=read_workload,
             help="Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME.",
             default=" ".join(CLASSIC),
         ),
@@ -185,7 +191,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
 
     samples: Annotated[Positive | None, Option("Samples to train on, in all.", JOB)] = None
-    epochs: Annotated[Positive | None, Option("Epochs; with --dataset-size.", JOB)] = None
+    epochs: Annotated[
+        Positive | None,
+        Option("Epochs; with --dataset-size, but of resnet50, which is known by ImageNet.", JOB),
+    ] = None
     dataset_size: Annotated[Positive | None, Option("Samples per epoch.", JOB)] = None
     dataset_gb: Annotated[
         Positive | None,
@@ -450,10 +459,16 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def job_samples(self) -> float | None:
-        """Samples of the whole job; None if no job is given."""
-        if self.epochs is not None and self.dataset_size is not None:
-            return self.epochs * self.dataset_size
-        return self.samples
+        """Samples of the whole job; None where no job is given."""
+        if self.epochs is None or self.epoch_samples is None:
+            return self.samples
+        return self.epochs * self.epoch_samples
+
+    @property
+    def epoch_samples(self) -> float | None:
+        """Samples of an epoch: those of ImageNet where it is the data set by which a workload is known."""
+        is_of_imagenet = self.workload_names == ("resnet50",)
+        return IMAGENET_IMAGES if self.dataset_size is None and is_of_imagenet else self.dataset_size
 
     @property
     def has_job(self) -> bool:
@@ -509,8 +524,8 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def one_job_over_all_gpus(self) -> bool:
         """Whether an instance of several GPUs counts as one data-parallel job."""
-        one_job = self.has_job and self.task == "train"
-        return (self.jobs or ("ddp" if one_job else "independent")) == "ddp"
+        usual = "independent" if self.relative or self.task == "infer" else "ddp"
+        return (self.jobs or usual) == "ddp"
 
 
 class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):

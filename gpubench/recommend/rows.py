@@ -43,8 +43,8 @@ Chosen: TypeAlias = Callable[[Eligible], Indices]
 
 def best_places(found: Eligible) -> list[int]:
     """Return the first place of each GPU to rent, and the first to own, in their order."""
-    kinds = 2 * found.pool.gpu[found.order] + found.is_owned
-    return [int(places[0]) for places in alike(kinds).values()]
+    by_kind = alike(2 * found.pool.gpu[found.order] + found.is_owned)
+    return [int(places[0]) for places in by_kind.values()]
 
 
 def one_a_gpu(found: Eligible) -> Sequence[int]:
@@ -143,16 +143,14 @@ def _link(gpu_key: str) -> str | None:
 
 
 def _feed_bound(vcpus: float | None, takes: float, vcpu_limit: float) -> tuple[Finding, ...]:
-    if vcpus is None or takes <= vcpu_limit:
-        return ()
-    return (Finding(kind=FindingKind.FEED_BOUND, value=vcpus * takes / vcpu_limit, limit=vcpus),)
+    bound = None if vcpus is None or takes <= vcpu_limit else vcpus * takes / vcpu_limit
+    return () if bound is None else (Finding(kind=FindingKind.FEED_BOUND, value=bound, limit=vcpus),)
 
 
 @cache
 def _stale(age_days: int) -> tuple[Finding, ...]:
-    if age_days <= STALE_AFTER_DAYS:
-        return ()
-    return (Finding(kind=FindingKind.STALE_PRICE, value=age_days, limit=STALE_AFTER_DAYS),)
+    stale = Finding(kind=FindingKind.STALE_PRICE, value=age_days, limit=STALE_AFTER_DAYS)
+    return (stale,) if age_days > STALE_AFTER_DAYS else ()
 
 
 @cache
@@ -185,10 +183,7 @@ def _machine(offer: Offer) -> tuple[str, str, str | None]:
 def _on_demand(offers: Offers, market: Market) -> dict[tuple[str, str, str | None], float]:
     """Return the expected cost of each machine on demand [USD/h]."""
     offers = offers.where(offers.pricing.equals(Pricing.ON_DEMAND))
-    machines = zip(
-        offers.provider.cells(), [offer.instance for offer in offers], offers.region.cells(), strict=True
-    )
-    return dict(zip(machines, prices_of(offers, market).expected.tolist(), strict=True))
+    return dict(zip(map(_machine, offers), prices_of(offers, market).expected.tolist(), strict=True))
 
 
 def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:

@@ -251,13 +251,12 @@ def measured_together(
     several = msgspec.structs.replace(
         alone.case, gpu_count=gpu_count, parallel_mode=mode, execution=Execution.EAGER
     )
-    found = [each for each in _readings(runs, several, alone.gpu_key, _UNFIT) if each.samples_per_s]
-    if not found:
+    found = [(each, each.samples_per_s) for each in _readings(runs, several, alone.gpu_key, _UNFIT)]
+    told = [(each, samples_per_s) for each, samples_per_s in found if samples_per_s]
+    if not told:
         return None
-    together = found[-1]
-    assert together.samples_per_s is not None
-    likely = together.samples_per_s / gpu_count / alone.samples_per_s
-    return _measured(likely, together)
+    together, samples_per_s = told[-1]
+    return _measured(samples_per_s / gpu_count / alone.samples_per_s, together)
 
 
 def _efficiency(
@@ -271,9 +270,7 @@ def _efficiency(
     if not alone.samples_per_s or not together.samples_per_s:
         return None
     likely = together.samples_per_s / gpu_count / alone.samples_per_s
-    if likely > MOST_EFFICIENT:
-        return None
-    return _measured(likely, alone, together)
+    return None if likely > MOST_EFFICIENT else _measured(likely, alone, together)
 
 
 def _measured(likely: float, *by: Measurement) -> Efficiency:

@@ -22,6 +22,7 @@ from gpubench.labels import CONDITION_WORDS, SELLERS, gpus_of, price_of, pricing
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking, Row
 from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
+from gpubench.providers import price_page
 from gpubench.recommend.lines import (
     BOTH,
     CHANCE,
@@ -245,6 +246,8 @@ def _to_know(choice: Choice) -> Iterator[str]:
         yield f"price: {plain(choice.price_note, 120)}"
     if offer.in_stock is not None:
         yield in_stock_words(offer)
+    if page := price_page(offer.provider, offer.source):
+        yield page
 
 
 def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:

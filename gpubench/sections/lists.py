@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import Paragraph, Part, Table, number, table, text
+from gpubench.blocks.parts import Paragraph, Part, Table, link, number, table, text
 from gpubench.labels import gpu_name, pricing_words
 from gpubench.models import Run
 from gpubench.offers.dates import show_price_date
+from gpubench.providers import price_page
 from gpubench.units import UNKNOWN, format_bytes, format_si, format_usd, plain
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
                 ),
                 optional=1,
             ),
+            link("Link", lambda row: price_page(row.offer.provider, row.offer.source), 9),
             text("Stock", _stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
         ),
         *(

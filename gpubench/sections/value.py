@@ -14,6 +14,7 @@ from gpubench.blocks.parts import (
     Part,
     RowMark,
     Table,
+    link,
     number,
     table,
     text,
@@ -31,6 +32,7 @@ from gpubench.models import (
     SortedBy,
 )
 from gpubench.models.memory import fits_text
+from gpubench.providers import price_page
 from gpubench.recommend.choice import best_to_rent_and_to_own
 from gpubench.recommend.factors import factors_of
 from gpubench.recommend.speeds import batches_of, gpus_needed
@@ -292,6 +294,7 @@ def offers(
         else None,
         number("Time of a token" if generated else "Latency", _latency) if wide and late else None,
         text("Basis", lambda r: basis_mark(r.estimate), optional=1, glyph=True),
+        link("Link", lambda r: price_page(r.offer.provider, r.offer.source), optional=8),
         text("Remarks", remarks_of, optional=6, below=True),
         marks=marks(data, rows),
     )

@@ -71,7 +71,7 @@ _ROW = {
     "rank": int | None, "tie": bool, "provider": str, "seller": Seller | None, "instance": str, "region": Text,
     "gpu_key": str, "gpu_count": int, "vcpus": Number, "ram_bytes": int | None, "pricing": Pricing,
     "term": Text, "price_usd_per_hour": Interval, "price_date": Text, "price_age_days": int | None,
-    "price_source": Text, "ask_count": int | None, "link": Text, "precision": Precision, "execution": Execution, "stack": Text,
+    "price_source": Text, "price_url": Text, "ask_count": int | None, "link": Text, "precision": Precision, "execution": Execution, "stack": Text,
     "batch_size": int | None, "basis": Basis, "samples_per_s": Interval, "scaling_efficiency": float,
     "hours": Interval, "cost_usd": Interval, "total_usd": Number, "samples_per_usd": Interval,
     "usd_per_million_samples": float, "usd_per_million_tokens": Number, "joules_per_sample": Number,
@@ -124,7 +124,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
         "Offers",
         {"schema_version": int, "as_of": str, "clock": Text,
          "offers": list[_flat("ListedOffer", _LISTED | {
-             "usd_per_gpu_hour": Number, "price_age_days": int | None,
+             "usd_per_gpu_hour": Number, "price_url": Text, "price_age_days": int | None,
              "freshness": str, "not_ranked_because": Text})],
          "retired": list[dict[str, Text]], "set_aside": list[dict[str, str]], "notes": list[str]},
     )),

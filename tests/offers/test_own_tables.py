@@ -324,3 +324,16 @@ def test_a_table_that_is_too_wide_is_refused_before_its_rows_are_filled_up(tmp_p
     for path, columns in ((csv_table, "200,000"), (json_table, "100,000")):
         with pytest.raises(MisuseError, match=rf"{path.name} has {columns} columns for 100,000 rows, over"):
             read_own(path)
+
+
+@pytest.mark.parametrize("column", tables.PAGES)
+def test_the_page_of_an_offer_goes_beside_its_source(write_table, column):
+    (offer,) = read_own(write_table({column: "https://shop.example/a", "source": "a quote"})).offers
+    assert offer.source == "a quote https://shop.example/a"
+
+
+def test_what_is_no_address_is_no_page(write_table):
+    (offer,) = read_own(
+        write_table({"url": "javascript:alert(1)", "link": "nvlink", "source": "a quote"})
+    ).offers
+    assert offer.source == "a quote"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.folders import data_rows
-from gpubench.offers.listing import find_provider, is_in, world_of
+from gpubench.offers.listing import is_in, world_of
 from gpubench.offers.snapshot import embedded_offers
 
 PLACES = {
@@ -53,23 +52,3 @@ def test_shipped_regions_are_placed_but_for_those_that_lie_elsewhere():
     }
     elsewhere = {"AU", "BHS", "CA", "CANADA-1", "RU", "me-west1", "north-america"}
     assert unplaced == elsewhere | {"sa-east-1", "brazilsouth"}
-
-
-@pytest.mark.parametrize(
-    ("said", "provider"),
-    [
-        ("Vast.ai", "vast"), ("Google Cloud", "gcp"), ("Oracle", "oci"), ("lambda-labs", "lambda"),
-        ("Hot Aisle", "hotaisle"), ("OVH", "ovhcloud"), ("DataCrunch", "verda"), ("AMAZON", "aws"),
-        ("Massed Compute", "massedcompute"), ("limu", None), ("", None),
-    ],
-)  # fmt: skip
-def test_a_provider_is_found_as_people_call_it(said, provider):
-    assert find_provider(said, _shipped_providers()) == provider
-
-
-def test_each_other_name_is_of_a_provider_that_is_shipped():
-    assert {row["provider"] for row in data_rows("providers.csv")} <= _shipped_providers()
-
-
-def _shipped_providers():
-    return {offer.provider for offer in embedded_offers().offers}

@@ -249,7 +249,7 @@ def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
             "the setting mix shares sum to 0.8: they must sum to 1",
         ),
         ({"relative": True, "samples": 1e6}, "the setting relative ranks without a job"),
-        ({"epochs": 90, "workloads": ("resnet50",)}, "samples = epochs x dataset size"),
+        ({"epochs": 90, "workloads": ("lstm",)}, "samples = epochs x dataset size"),
     ],
 )
 def test_misuse_is_one_clear_line(options, message):

@@ -37,6 +37,10 @@ ASKED = {
     "data to send": ("resnet50 --dataset-gb 200", r"sending 200 GB"),
     "a batch on cards of a size": ("vit_b16 --gpu '16 GB'", r"Batch 64 on .*: fits \(needs [\d.]+ to [\d.]+ of 16 GiB"),
     "its own batch": ("vit_b16 --gpu 16gb --batch-size max", r"RTX 5080 \d+"),
+    "what a budget leaves out": ("resnet50 --budget-usd 10", r"Left out of \d+ offers: \d+ may exceed \$10\.00\."),
+    "what both limits leave out": ("resnet50 --budget-usd 20 --deadline-hours 10", r"\d+ may exceed 10\.0 h and \d+ may exceed"),
+    "epochs of a known data set": ("resnet50 --epochs 10", r"resnet50, 10 epochs of ImageNet, "),
+    "a workload as people write it": ("BERT-base", r"^bert_base, "),
     "a guess may be faster": ("resnet50 --sort time", r"[Gg]uess"),
 }  # fmt: skip
 
@@ -53,6 +57,13 @@ def screen(words: str, columns: str = "80") -> str:
 @pytest.mark.parametrize(("words", "told"), ASKED.values(), ids=ASKED)
 def test_it_stands_on_the_first_screen(words, told):
     assert re.search(told, " ".join(screen(words).split()))
+
+
+def test_epochs_of_a_known_data_set_are_so_many_samples():
+    found = rank("resnet50", epochs=90, draws=50)
+    assert found.job.samples == rank("resnet50", draws=50).job.samples
+    with pytest.raises(MisuseError, match="go together"):
+        rank("vgg16", epochs=90)
 
 
 @pytest.mark.parametrize("gpus", [["mi300x", "h100"], ["1x H100", "4x L40S"]])

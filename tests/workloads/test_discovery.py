@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpubench import discovery
-from gpubench.discovery import load_workload, workload_names
+from gpubench.discovery import load_workload, workload_named, workload_names
 from gpubench.errors import MisuseError
+from gpubench.options import request_from
+from gpubench.predict.request import MemoryRequest, PredictRequest
 from gpubench.user_model import is_own
 
 ROOT = Path(__file__).parent.parent.parent
@@ -101,6 +103,25 @@ def test_an_unknown_name_comes_with_the_nearest() -> None:
 def test_the_nearest_is_written_so_that_it_can_be_asked_for() -> None:
     with pytest.raises(MisuseError, match=r"nearest known: resnet50_transfer,"):
         load_workload("ResNet50 transfer")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("bert-base", "bert_base"), ("BERT base", "bert_base"), ("ResNet-50", "resnet50"), ("ViT-B/16", "vit_b16"),
+        ("llama-8b-qlora", "llama_8b_qlora"), ("./bert-base.py", "./bert-base.py"), ("nothing-like-it", "nothing-like-it"),
+        ("qwen2.5-7b", "qwen2.5-7b"), ("all", "all"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_workload_is_found_as_people_write_it(said: str, name: str) -> None:
+    assert workload_named(said) == name
+
+
+@pytest.mark.parametrize("verb", ["memory", "predict show"])
+def test_each_verb_takes_a_workload_as_people_write_it(verb: str) -> None:
+    request = {"memory": MemoryRequest, "predict show": PredictRequest}[verb]
+    made = request_from(request, {"workload": "Bert-Base"})
+    assert "bert_base" in getattr(made, {"memory": "workloads", "predict show": "workload"}[verb])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from typing import Any
 
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode
+from gpubench.models import Run
 from gpubench.record import compare, store
 from gpubench.record.request import CompareRequest
 from gpubench.sections.judged import compared
@@ -11,9 +12,13 @@ from gpubench.units import plain
 
 def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     tolerance = request.fail_over
-    b = store.read_named(request.results, request.b)
-    a = store.reference_for(b) if request.a == "reference" else store.read_named(request.results, request.a)
-    found = compare.compare(a, b, across_devices=request.by == "device")
+
+    def named(name: str, other: str) -> Run:
+        run = store.read_named(request.results, other if name == "reference" else name)
+        return store.reference_for(run) if name == "reference" else run
+
+    runs = named(request.a, request.b), named(request.b, request.a)
+    found = compare.compare(*runs, across_devices=request.by == "device")
     say(*found.remarks)
     answer(as_json, lambda: found.document(tolerance), lambda: compared(found))
     say(*_against_b(found, tolerance))

@@ -10,6 +10,7 @@ from gpubench.errors import ExitCode
 from gpubench.offers import dates, listing, refresh, snapshot, sources
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.offers.table import OfferTable, SetAside
+from gpubench.providers import price_page
 from gpubench.sections.lists import listed
 from gpubench.units import plain
 
@@ -47,7 +48,8 @@ def _record(row: listing.ListedOffer) -> dict[str, object]:
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
     }
     follows = {name: getattr(row, name) for name in ("price_age_days", "freshness", "not_ranked_because")}
-    return said | {"usd_per_gpu_hour": row.offer.usd_per_gpu_hour or None} | follows
+    page = price_page(row.offer.provider, row.offer.source)
+    return said | {"usd_per_gpu_hour": row.offer.usd_per_gpu_hour or None, "price_url": page} | follows
 
 
 def _summary(

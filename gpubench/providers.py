@@ -1,0 +1,55 @@
+"""Who sells: what people call a provider, and the page that a price is to be seen on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache, lru_cache
+
+import msgspec
+
+from gpubench.folders import data_table
+from gpubench.names import letters
+
+_PAGE = re.compile(
+    r"https?://[a-z\d](?:[a-z\d.-]*[a-z\d])?(?::\d+)?(?:/(?:[\w./?=&%#~+:,-]*[\w/=])?)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""An address of the web, without a name or a password before the host, nor the full stop of its sentence."""
+
+
+class Provider(msgspec.Struct, frozen=True):
+    """A row of data/providers.csv: other names, in lower case without punctuation, and the page of prices."""
+
+    provider: str
+    also_called: tuple[str, ...]
+    url: str | None
+
+
+@cache
+def _known() -> tuple[Provider, ...]:
+    return tuple(data_table("providers.csv", Provider))
+
+
+def find_provider(name: str, there: Iterable[str]) -> str | None:
+    """Return in lower case the provider that people call so; None where none of those there is called so.
+
+    Case and punctuation do not count, and some have a second name: ``Vast.ai``, ``Google Cloud``.
+    """
+    word = letters(name)
+    by_letters = {letters(provider): provider.casefold() for provider in there}
+    meant = (letters(each.provider) for each in _known() if word in each.also_called)
+    return by_letters.get(word) or by_letters.get(next(meant, ""))
+
+
+@lru_cache(maxsize=10_000)
+def price_page(provider: str, source: str) -> str | None:
+    """Return where a price is to be seen: the address that its source names, else its provider's page.
+
+    >>> price_page("aws", "a list, https://shop.example/gpus."), price_page("aws", "javascript:alert(1)")
+    ('https://shop.example/gpus', 'https://aws.amazon.com/ec2/pricing/on-demand/')
+    >>> price_page("strange", "a list") is None
+    True
+    """
+    found = _PAGE.search(source)
+    return found[0] if found else next((each.url for each in _known() if each.provider == provider), None)
