@@ -246,9 +246,6 @@ def as_html(block: Block) -> str:
     return environment().get_template("block.html.j2").render(block=printable(block))
 
 
-TEMPLATES = ("report/templates", "blocks/templates")
-
-
 @cache
 def environment() -> Environment:
     """Jinja with autoescape on: its default is off, and every name here may be hostile."""
@@ -256,9 +253,9 @@ def environment() -> Environment:
 
     made = jinja2.Environment(
         autoescape=True,
-        loader=jinja2.FileSystemLoader([package_path(folder) for folder in TEMPLATES]),
+        loader=jinja2.FileSystemLoader([package_path("report/templates"), package_path("blocks/templates")]),
         undefined=jinja2.StrictUndefined,
-        finalize=_isolated,
+        finalize=lambda value: isolated(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -267,7 +264,3 @@ def environment() -> Environment:
         "held_together": held_together,
     }
     return made
-
-
-def _isolated(value: object) -> object:
-    return isolated(value) if type(value) is str else value

@@ -107,10 +107,8 @@ def _recipe_option(offered: Iterable[Option]) -> list[click.Option]:
     about = " ".join(
         ["How the workload is trained or run, where it is not as the workload itself says.", *keys]
     )
-    return [
-        click.Option([f"name_{RECIPE}", "--recipe"], multiple=True, metavar="KEY=VALUE,...", help=about)
-        for _ in keys[:1]
-    ]
+    option = click.Option([f"name_{RECIPE}", "--recipe"], multiple=True, metavar="KEY=VALUE,...", help=about)
+    return [option] if keys else []
 
 
 def _laid_out(each: Option) -> Iterator[click.Parameter]:
@@ -223,8 +221,7 @@ def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
     if names is None:
         return None
 
-    def completions(ctx: Any, parameter: Any, incomplete: str) -> Sequence[str]:
-        del ctx, parameter
+    def completions(_context: Any, _parameter: Any, incomplete: str) -> Sequence[str]:
         found = [name if " " in incomplete else name.replace(" ", "-") for name in names()]
         found = [name.lower() for name in found] if incomplete == incomplete.lower() else found
         return [name for name in dict.fromkeys(found) if name.lower().startswith(incomplete.lower())]

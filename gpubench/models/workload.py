@@ -332,8 +332,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """The profile by this recipe; None if it was not traced."""
         if recipe == self.recipe:
             return self
-        others = {variant.recipe: variant for variant in self.variants}
-        found = others.get(recipe)
+        found = next((variant for variant in self.variants if variant.recipe == recipe), None)
         if found is None:
             return None
         rest = tuple(

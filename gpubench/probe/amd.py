@@ -65,11 +65,6 @@ def open_library() -> Any:
     return amdsmi
 
 
-def how_to_read() -> str:
-    """Say what gives an AMD GPU its telemetry."""
-    return f"{pip_install('amdsmi')}, beside the ROCm of that release"
-
-
 class AmdReadings(Readings):
     """Readings of one AMD GPU through the library, which stays open: another line may still ask it.
 
@@ -114,7 +109,12 @@ class AmdReadings(Readings):
 
     def energy_j(self) -> float | None:
         """Read the energy counter [J]."""
-        return self.get("energy_j", _ENERGY, "energy_count", _energy_uj)
+        return self.get(
+            "energy_j",
+            _ENERGY,
+            "energy_count",
+            lambda told: float(told["energy_accumulator"]) * float(told["counter_resolution"]),
+        )
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List the processes on the GPU; the library does not say which of them only draw."""
@@ -171,10 +171,6 @@ def _power(told: Mapping[str, Any]) -> Any:
     return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
 
 
-def _energy_uj(told: Mapping[str, Any]) -> float:
-    return float(told["energy_accumulator"]) * float(told["counter_resolution"])
-
-
 def _processes(told: Any) -> tuple[GpuProcess, ...]:
     return tuple(
         GpuProcess(
@@ -210,7 +206,8 @@ class AmdBackend(Backend):
         if lines is None and (self.root / "dev/kfd").exists():
             problem = Problem(
                 what="an AMD GPU is here, and AMD's library does not tell of it",
-                fix=f"{how_to_read()}; without it the GPU is timed without telemetry",
+                fix=f"{pip_install('amdsmi')}, beside the ROCm of that release; without it the GPU is timed "
+                "without telemetry",
                 exit_code=0,
                 backend=self.name,
                 torch_may_know=True,

@@ -135,7 +135,6 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         return bounded(f"<ProbeReport: {count(len(self.devices), 'device')}: {listed}{problems}>")
 
     def _repr_html_(self) -> str:
-        """Return the devices as a table for notebooks."""
         problems = "".join(f"; {problem.what}" for problem in self.problems[:_DEVICES_IN_REPR])
         rows = [
             (device.name or device.backend, device.architecture or UNKNOWN, format_bytes(device.memory_bytes))
@@ -371,13 +370,13 @@ def bus_id(text: str | None) -> str | None:
 
 
 def _must_agree(what: str, ours: str | int | None, theirs: str | int | None) -> None:
-    if ours is None or theirs is None or ours == theirs:
-        return
-    raise NoDeviceError(
-        f"torch and the driver disagree on the {what} of the device (torch {theirs}, driver {ours}): "
-        "telemetry would be of another GPU",
-        fix="name the GPU by its UUID with --device, and unset CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES",
-    )
+    if ours is not None and theirs is not None and ours != theirs:
+        raise NoDeviceError(
+            f"torch and the driver disagree on the {what} of the device (torch {theirs}, driver {ours}): "
+            "telemetry would be of another GPU",
+            fix="name the GPU by its UUID with --device, and unset CUDA_VISIBLE_DEVICES and "
+            "HIP_VISIBLE_DEVICES",
+        )
 
 
 def _digits(uuid: str | None) -> str:

@@ -116,9 +116,9 @@ def look_twice(
 
 def power_capped(enforced_w: float | None, default_w: float | None) -> Finding | None:
     """``POWER_CAPPED`` with the enforced share of the default power limit, where it is below the limit."""
-    share = _capped_share(enforced_w, default_w)
-    capped = Finding(kind=FindingKind.POWER_CAPPED, value=round(share or 0.0, 3), limit=POWER_CAP_LIMIT)
-    return None if share is None else capped
+    if (share := _capped_share(enforced_w, default_w)) is None:
+        return None
+    return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
 
 
 def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
@@ -205,21 +205,17 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     return found
 
 
-def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
-    found = []
+def _link(device: DeviceProfile, state: DeviceState) -> Iterator[str]:
     width, most = state.pcie_width_now, device.pcie_width
     if width is not None and most is not None and width < most:
-        found.append(f"PCIe link x{width} of x{most}; check seating and slot (some laptops are wired so)")
+        yield f"PCIe link x{width} of x{most}; check seating and slot (some laptops are wired so)"
     elif most is not None and most <= _NARROW_LINK:
-        found.append(f"PCIe link of x{most}: copies to and from the host are slow; use a wider slot")
+        yield f"PCIe link of x{most}: copies to and from the host are slow; use a wider slot"
     generation, best = state.pcie_generation_now, device.pcie_generation
     if generation is not None and best is not None and generation < best and state.idle is False:
-        found.append(f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS")
+        yield f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS"
     if best is not None and state.pcie_generation_card is not None and best < state.pcie_generation_card:
-        found.append(
-            f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
-        )
-    return found
+        yield f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
 
 
 class Check(msgspec.Struct, frozen=True):

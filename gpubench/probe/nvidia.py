@@ -86,7 +86,6 @@ _USUAL_FOLDERS = (
 
 
 def _hung(error: HungCallError, index: int | None = None) -> Problem:
-    """A call did not come back, of the driver or of one of its GPUs."""
     who = "the NVIDIA driver" if index is None else f"GPU {index}"
     return Problem(
         what=f"{who} does not answer",
@@ -98,7 +97,6 @@ def _hung(error: HungCallError, index: int | None = None) -> Problem:
 
 
 def _device_unusable(index: int, code: int, reason: str | None) -> Problem:
-    """One GPU of the machine cannot be used; the others may."""
     texts = {
         GPU_IS_LOST: (
             f"GPU {index} is lost",

@@ -96,12 +96,8 @@ def taken(
 
 
 def part(take: Callable[[Any], Any], convert: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Return what reads a part of an answer, and nothing else of it."""
-
-    def read(answer: Any) -> T:
-        return convert(take(answer))
-
-    return read
+    """Return a function that converts one part of an answer."""
+    return lambda answer: convert(take(answer))
 
 
 # Quantities in SI units; a backend reads them `of` its own units.

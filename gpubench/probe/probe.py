@@ -245,7 +245,10 @@ class GpuGroup(Readings):
             temperature_c=_over(max, (r.temperature_c for r in seen)),
             utilization=_over(fmean, (r.utilization for r in seen)),
             memory_used_bytes=_over(max, (r.memory_used_bytes for r in seen)),
-            clock_event_reasons=_over(_each_once, (r.clock_event_reasons for r in seen)),
+            clock_event_reasons=_over(
+                lambda reasons: tuple(dict.fromkeys(chain.from_iterable(reasons))),
+                (r.clock_event_reasons for r in seen),
+            ),
             idle=_over(any, (r.idle for r in seen)),
         )
 
@@ -275,7 +278,3 @@ def _over(combine: Callable[[Iterable[T]], T], values: Iterable[T | None]) -> T 
     given = list(values)
     known = [value for value in given if value is not None]
     return combine(known) if len(known) == len(given) else None
-
-
-def _each_once(reasons: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(chain.from_iterable(reasons)))

@@ -97,19 +97,16 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
         what = "a MIG slice" if device.mig_enabled and device.is_nvidia else name
         raise MisuseError(f"--gpus {count} needs whole NVIDIA GPUs; this device is {what}")
-    visible = [d for d in _visible() if d.index != device.index and not d.mig_enabled]
-    others = sorted(visible, key=lambda other: not _alike(other, device))
+    report = nvidia.BACKEND.devices()
+    visible = visible_devices(report.devices, os.environ, unusable=unusable(report.problems))
+    whole = [d for d in visible if d.index != device.index and not d.mig_enabled]
+    others = sorted(whole, key=lambda other: not _alike(other, device))
     if len(others) < count - 1:
         kinds = "" if all(_alike(d, device) for d in others) else " and others"
         raise NoDeviceError(
             f"--gpus {count}: {len(others) + 1} of {name}{kinds} can be used here; see gpubench probe"
         )
     return tuple(others[: count - 1])
-
-
-def _visible() -> tuple[DeviceProfile, ...]:
-    report = nvidia.BACKEND.devices()
-    return tuple(visible_devices(report.devices, os.environ, unusable=unusable(report.problems)))
 
 
 def _alike(one: DeviceProfile, other: DeviceProfile) -> bool:
@@ -252,14 +249,10 @@ def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
 
 
 def _places(visible: Sequence[DeviceProfile]) -> dict[str, DeviceProfile]:
-    """How each device is named by place: cuda:0, cuda:1."""
-    counts: dict[str, int] = {}
-    named = {}
-    for device in visible:
-        place = counts.get(device.backend, 0)
-        counts[device.backend] = place + 1
-        named[f"{device.backend}:{place}"] = device
-    return named
+    """Name each device by its place among those of its backend: cuda:0, cuda:1."""
+    backends = dict.fromkeys(device.backend for device in visible)
+    of_backend = [[device for device in visible if device.backend == name] for name in backends]
+    return {f"{device.backend}:{n}": device for found in of_backend for n, device in enumerate(found)}
 
 
 # --- what the variables leave ---------------------------------------------------------------------------

@@ -181,11 +181,7 @@ def _too_old(found: re.Match[str], device: DeviceProfile) -> Problem:
 
 
 def _says(what: str, fix: str) -> Callable[[re.Match[str], DeviceProfile], Problem]:
-    def meaning(found: re.Match[str], device: DeviceProfile) -> Problem:
-        del device
-        return _problem(what, first_words(found.string), fix)
-
-    return meaning
+    return lambda found, _: _problem(what, first_words(found.string), fix)
 
 
 _REBOOT = "reboot; if it stays, reinstall the driver"

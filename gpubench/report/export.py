@@ -146,7 +146,6 @@ def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[s
 
 
 def _rounded(value: Any) -> Any:
-    """Cut every float to ``MOST_DIGITS`` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{MOST_DIGITS}g}")
     if isinstance(value, dict):

@@ -237,14 +237,9 @@ def at_named_batches(results: Iterable[Result]) -> list[Result]:
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
 
-def pace(result: Result) -> float:
-    """Samples a second; 0 if there is no figure."""
-    return result.measurement.samples_per_s or 0.0
-
-
 def place(result: Result) -> tuple[bool, float]:
     """The sort key of results: the fastest comes last, unfounded ones before all others."""
-    return result.leads, pace(result)
+    return result.leads, result.measurement.samples_per_s or 0.0
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:

@@ -43,10 +43,8 @@ from gpubench.sections.words import (
     MOST_OF_A_NOTE,
     basis_mark,
     cases_words,
-    hours_words,
     in_stock_words,
     per_s_unit,
-    per_usd_unit,
     price_date_words,
 )
 from gpubench.specs import load_specs
@@ -106,24 +104,20 @@ def _render(data: ReportData) -> Block | None:
     parts: list[Part] = [Paragraph(text=lead)]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
-        parts += [in_full(ranking), _page_table(data, ranking)]
+        shown, total = head_of(ranking.rows, TABLE_ROWS), len(ranking.rows)
+        caption = f"All {total:,} offers"
+        if len(shown) < total:
+            caption = (
+                f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked "
+                "are in the raw data"
+            )
+        parts += [in_full(ranking), offers(data, ranking, shown, caption)]
         brief = _brief(data, ranking)
     else:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
     if ranking.excluded:
         parts.append(excluded_table(ranking))
     return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=brief)
-
-
-def _page_table(data: ReportData, ranking: Ranking) -> Table:
-    shown, total = head_of(ranking.rows, TABLE_ROWS), len(ranking.rows)
-    caption = f"All {total:,} offers"
-    if len(shown) < total:
-        caption = (
-            f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked are "
-            "in the raw data"
-        )
-    return offers(data, ranking, shown, caption)
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
@@ -316,12 +310,14 @@ def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
             optional=(6 if one_a_gpu else 4) if timed else 3,
         )
         yield number(
-            capitalized(per_usd_unit(ranking)),
+            capitalized(plain(ranking.value_unit, 60)),
             lambda r: stacked(ranking.value_of(r).words()),
             optional=7 * timed,
         )
     if timed:
-        yield number("Time", lambda r: stacked(r.hours.collapsed.by(hours_words)))
+        yield number(
+            "Time", lambda r: stacked(r.hours.collapsed.by(lambda hours: format_duration(hours * 3600)))
+        )
         yield number("Cost", lambda r: stacked(r.cost_usd.collapsed.by(format_usd)))
 
 

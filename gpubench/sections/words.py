@@ -15,7 +15,6 @@ from gpubench.models import (
     Case,
     Estimate,
     Framework,
-    GpuSpec,
     Measurement,
     MemoryFormat,
     Offer,
@@ -26,9 +25,6 @@ from gpubench.models import (
 )
 from gpubench.offers.dates import dated
 from gpubench.units import (
-    UNKNOWN,
-    format_bytes,
-    format_duration,
     format_usd,
     listing,
     per_second,
@@ -43,11 +39,6 @@ def per_s_unit(ranking: Ranking) -> str:
     """The unit of ``Ranking.throughput_of``."""
     unit = plain(ranking.throughput_unit, 60)
     return f"× {unit[2:]}" if unit.startswith("x ") else unit
-
-
-def per_usd_unit(ranking: Ranking) -> str:
-    """The unit of ``Ranking.value_of``."""
-    return plain(ranking.value_unit, 60)
 
 
 def cases_words(cases: Iterable[Case]) -> str:
@@ -157,8 +148,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     m = heaviest.measurement
     point, ends = m.interval.apart(m.digits)
     alone = " of one process" if m.within_one_process else ""
-    flags = heaviest.doubts
-    flagged = f"; flagged {listing(flags)}" if flags else ""
+    flagged = f"; flagged {listing(heaviest.doubts)}" if heaviest.doubts else ""
     return (
         Fact(
             term="Measured here",
@@ -185,22 +175,9 @@ def price_date_words(row: Row) -> str:
     return f"{listed}{dated(plain(offer.price_date, 20), row.price_age_days)}"
 
 
-def hours_words(hours: float | None) -> str:
-    """The time of a job, in the unit that suits it."""
-    return format_duration(None if hours is None else hours * 3600)
-
-
 def in_stock_words(offer: Offer) -> str:
     """Whether hardware was seen in stock, and when."""
     return f"{'in stock' if offer.in_stock else 'not seen in stock'} on {offer.stock_date}"
-
-
-def memory_words(spec: GpuSpec | None, between: str = " ") -> str:
-    """The memory of a GPU and its type, as the data sheet says: "24 GiB GDDR6X"."""
-    if spec is None:
-        return UNKNOWN
-    kind = "" if spec.memory_type is None else f"{between}{plain(spec.memory_type, 20)}"
-    return f"{format_bytes(spec.memory_bytes)}{kind}"
 
 
 def moment_words(stamp: str) -> str:
