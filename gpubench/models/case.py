@@ -35,7 +35,7 @@ class MemoryFormat(StrEnum):
 
 
 class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How a workload does its work, beside batch and precision: what changes memory and time, not the task.
+    """How a workload does its work, besides batch and precision: it changes memory and time, not the task.
 
     Attributes:
         weight_type: In which the weights lie; of adapters, those of the frozen base.
@@ -92,7 +92,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The identity of a number. Two figures whose cases differ are never compared without saying so.
 
     What came after the first version has a default that means what was measured before, and is left out of
-    files where it stands at that: old files read as they always did.
+    files where it has that value, so old files still read.
 
     Attributes:
         batch_size: Samples per step on each GPU.

@@ -1,7 +1,7 @@
-"""AMD GPUs, by AMD's library through ``amdsmi``; without it torch alone tells of them.
+"""AMD GPUs, read with AMD's library through ``amdsmi``; without it only torch sees them.
 
-Written after the interface of that package, and tested with the package on a stand-in of its C library. No
-AMD GPU was at hand.
+Written from the interface of that package, and tested with the package on a mock of its C library. No AMD GPU
+was available.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class AmdReadings(Readings):
         pick: str | Callable[[Any], Any] | None = None,
         *arguments: Any,
     ) -> _T | None:
-        """Return what the library tells, in SI units; None with the reason where it refuses or cannot be.
+        """Return a value of the library in SI units; None, with the reason noted, if it is no plausible one.
 
         Args:
             field: Whose value it is.
@@ -166,7 +166,7 @@ class AmdReadings(Readings):
 
 
 def _power(told: Mapping[str, Any]) -> Any:
-    """Pick the power of the socket now, as Instinct cards tell it; older ones tell a mean alone."""
+    """Pick the current socket power, which Instinct cards report; older cards report only a mean."""
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
     return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
 
@@ -223,9 +223,9 @@ class AmdBackend(Backend):
         )
 
     def open_readings(self, device: DeviceProfile) -> Readings:
-        """Open the readings of one GPU; unknown throughout of one that torch alone tells of.
+        """Open the readings of one GPU; all are unknown for a GPU that only torch sees.
 
-        So are those of a partition: the library tells what the whole card draws and how it clocks.
+        They are unknown for a partition too: the library reports power and clocks of the whole card.
 
         Raises:
             DeviceGoneError: If the library no longer lists it.

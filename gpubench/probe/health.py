@@ -58,7 +58,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()
 
     def finding(self) -> Finding:
-        """The same as it is stored; process numbers are of no use to anybody else."""
+        """Return the finding to store; it leaves out process numbers, which mean nothing elsewhere."""
         return Finding(kind=FindingKind.SHARED_GPU, value=self.seen, limit=self.limit)
 
 
@@ -105,7 +105,7 @@ def preflight(
 def look_twice(
     device: DeviceProfile, readings: Readings, *, wait: Callable[[Seconds], None] = time.sleep
 ) -> Sharing | None:
-    """Return who else uses the device, if two looks a second apart agree that somebody does."""
+    """Return the use by others, if two looks one second apart both see it."""
     first = _look(device, readings)
     if first is None or not first.refuse:
         return first
@@ -122,14 +122,14 @@ def power_capped(enforced_w: float | None, default_w: float | None) -> Finding |
 
 
 def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
-    """The share of its default power limit that a card is held to; None if it is whole or not known."""
+    """Return the enforced share of the default power limit; None if it is not reduced or not known."""
     if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
         return None
     return enforced_w / default_w
 
 
 def _foreign(readings: Readings) -> list[int]:
-    # Numbers of the other processes that compute on a device, as far as its driver lists them.
+    # Ids of the other compute processes that the driver lists on a device.
     return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
 
 
@@ -160,7 +160,7 @@ def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> s
 
     Args:
         device: As probed.
-        mode: Its compute mode, where it tells.
+        mode: Its compute mode; None if unknown.
         taken_by: Who else computes on it.
     """
     back = f"set the mode back with nvidia-smi -i {device.index} -c DEFAULT"

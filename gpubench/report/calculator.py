@@ -44,7 +44,7 @@ from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain
 
 TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
-"""Of a GPU that the page asks about as one's own: without a sum it costs its energy alone."""
+"""Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy."""
 
 HAVE_COUNTS = (1, 2, 4, 8)
 """Numbers of owned GPUs that the page offers."""
@@ -368,7 +368,7 @@ def _offers(
 
 
 def _few(filtered: FilterResult) -> FilterResult:
-    """Keep at most ``MOST_OFFERS``: the cheapest of each kind, as far as the page can tell kinds apart."""
+    """Keep at most ``MOST_OFFERS``: the cheapest of each kind that the page distinguishes."""
     kept = filtered.kept
     if len(kept) <= MOST_OFFERS:
         return filtered

@@ -197,7 +197,7 @@ def as_csv(data: ReportData) -> str:
 
 
 def guard(text: str) -> str:
-    """Keep a spreadsheet from reading a name as a formula: such text gets a leading quote.
+    """Keep a spreadsheet from reading a name as a formula: text that it would gets a leading quote.
 
     >>> guard("=1+1"), guard("  @x"), guard("a100"), guard("")
     ("'=1+1", "'  @x", 'a100', '')

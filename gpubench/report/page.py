@@ -46,9 +46,9 @@ from gpubench.specs import load_specs
 from gpubench.units import format_bytes, format_chance, format_usd, format_whole, plain
 
 MOST_OFFERS = 1000
-"""Rows of a ranking whose figures a page carries: each takes 0.4 kB of it, packed."""
+"""Rows of a ranking in a page: each takes 0.4 kB, packed."""
 MOST_ROWS = 40
-"""Machines of the table that stands there without a script."""
+"""Machines in the table of a page without scripts."""
 
 
 @takes_options_of(ReportRequest)
@@ -201,7 +201,7 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
 
 
 def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
-    """Return a title, the answers and the best offer of each machine in words, as the script tells them."""
+    """Return a title, the answers and the best offer of each machine in words, as the script shows them."""
     heads: dict[tuple[str, int], Row] = {}
     for row in ranking.rows:
         heads.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
@@ -231,7 +231,7 @@ def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
 
 
 def _ranged(words: str) -> str:
-    return words.replace(" to ", "\N{EN DASH}")  # the answers stand on one screen
+    return words.replace(" to ", "\N{EN DASH}")  # the answers fit on one screen
 
 
 def _cells(row: Row) -> tuple[str, ...]:

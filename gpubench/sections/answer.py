@@ -1,4 +1,4 @@
-"""The answer: the three rows of a ranking, further rows beside them, and the sentences about them."""
+"""The answer: the three rows of a ranking, further rows, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    """Return the sentences besides the answers in the table, those about the question first."""
+    """Return the sentences that the table does not say, those about the question first."""
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
     return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    """Return the sentences that fit beside the table, with all about the question and every caution."""
+    """Return the sentences that fit below the table, and how many are left; no caution is left out."""
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])

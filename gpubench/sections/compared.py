@@ -54,7 +54,7 @@ JOB_SAMPLES = 1_000_000
 """A job to compare both on: about 17 passes over the 60,000 images of the classic digit set."""
 
 FAR_OFF = 10.0
-"""A CPU whose likely time is longer than the limit by this factor is too slow, whatever its interval."""
+"""If the likely time of a CPU exceeds the limit by this factor, it is too slow, whatever its interval."""
 
 SMALL_JOB_S = 900.0
 """If a CPU does the job within this time, no GPU is needed [s]."""

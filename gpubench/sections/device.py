@@ -1,4 +1,4 @@
-"""A device: the driver's answers beside the data sheet, and the rest of this machine."""
+"""A device: the driver's answers next to the data sheet, and the rest of this machine."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
-    """A GPU as its driver reports it, line by line beside its data sheet, and the values not reported."""
+    """A GPU as its driver reports it, next to its data sheet, and the values not reported."""
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
     reasons: dict[str, list[str]] = {}
     for name, reason in sorted(device.unavailable.items()):
@@ -165,7 +165,7 @@ NO_LINK = "No link between host and device is measured: this CPU works in the ho
 
 
 def micro(data: ReportData) -> list[Part]:
-    """Single operations beside their data-sheet values."""
+    """Single operations compared with their data-sheet values."""
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return []

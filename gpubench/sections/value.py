@@ -1,4 +1,4 @@
-"""What the rows are in order of: the best offer of each GPU, every offer as a table, and what is left out."""
+"""The ranking: the best offer of each GPU, every offer as a table, and what is left out."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ NOTE_CHARACTERS = 80
 """Of the note on a price in its row; the winners below have it in full."""
 
 RANK, P_BEST = "Rank", "P(best)"
-"""Titles of columns whose marks are explained below the table."""
+"""Titles of columns with marks that are explained below the table."""
 
 
 def offers(
@@ -260,12 +260,12 @@ def offers(
     """Offers, one a row, in the order of the ranking.
 
     Args:
-        data: Whose device is marked as the reader's own.
+        data: Gives the user's own device, which is marked.
         ranking: What the rows are of: its units, and whether they have a job and batches that differ.
         rows: Which of its rows.
         caption: What the table is called.
         wide: Also the batch, where batches differ, and the latency as columns.
-        one_a_gpu: Each row stands for its GPU: P(best) is that of the GPU, and a column says who else has it.
+        one_a_gpu: Each row represents its GPU: P(best) is that of the GPU, and a column lists other offers.
     """
     late = any(row.latency_s is not None for row in rows)
     generated = any(row.estimate.case.new_tokens for row in rows)
@@ -295,13 +295,13 @@ def offers(
 
 
 def rank_words(ranking: Ranking) -> Callable[[Row], str]:
-    """Return what says a rank, and whether another row shares it; a dash where a row has none."""
+    """Return a function that words a rank, marked if shared; a dash if a row has none."""
     shared = ranking.shared_ranks
     return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
 
 
 def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
-    """Yield throughput and value, and of a job its time and cost, which stand for both of a ratio."""
+    """Yield throughput and value, and time and cost of a job; these replace ratios to a reference GPU."""
     timed = any(row.hours.value is not None for row in ranking.rows)
     if not (timed and ranking.by_reference):
         yield number(
@@ -328,7 +328,7 @@ def _gpus_needed(row: Row) -> str:
 
 
 def _paid_first(data: ReportData) -> Callable[[Row], str]:
-    """Return what says what hardware costs to buy, before the words on its hour: "$1,450 first; "."""
+    """Return a function that words the purchase price of owned hardware: "$1,450 first; "."""
     paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
     def words(row: Row) -> str:
@@ -340,9 +340,9 @@ def _paid_first(data: ReportData) -> Callable[[Row], str]:
 
 
 def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
-    """Return what says how likely a row is the best.
+    """Return a function that words the chance of a row to be the best.
 
-    Where each row stands for its GPU, one to rent has the chance of any offer of it, whoever's that is.
+    If each row represents its GPU, a row to rent gets the chance of all offers of that GPU.
     """
     best_of_each = ranking.by_gpu if one_a_gpu else ()
     of_gpu = {each.offer.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
@@ -363,7 +363,7 @@ _TOKENS = {
 
 
 def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
-    """Yield a column for each kind of token that any of the rows has a cost of which its figures can tell."""
+    """Yield a column for each kind of token with a cost in any of the rows."""
 
     def cost_of(what: str) -> Callable[[Row], str]:
         return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
@@ -374,7 +374,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    """The time of a batch; of a generation first that of a token, which a limit is held against."""
+    """Return the time of a batch; for a generation first that of a token, which limits apply to."""
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 
@@ -385,7 +385,7 @@ def _token_time(row: Row) -> str:
 
 
 def also_at(ranking: Ranking) -> Callable[[Row], str]:
-    """Return what says where else a GPU is to be had than at its best offer: "lium $10.06, aws $12.00"."""
+    """Return a function that lists further providers of a GPU: "lium $10.06, aws $12.00"."""
     elsewhere = {(each.offer.gpu_key, each.source == "own"): each for each in ranking.by_gpu}
 
     def of(row: Row) -> str:
@@ -398,7 +398,7 @@ def also_at(ranking: Ranking) -> Callable[[Row], str]:
 
 def remarks_of(row: Row) -> str:
     """Return what to know of a row, in a few words each."""
-    # The age of a price stands beside the price; as a remark on most rows it would say nothing.
+    # The age of a price is in its own column; as a remark on most rows it would be noise.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
     each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""

@@ -73,7 +73,7 @@ def kinds_words(kinds: Iterable[FindingKind]) -> str:
 
 
 ALLOCATED, RESERVED, IN_USE = "Allocated by tensors", "Reserved by torch", "In use on the device"
-"""The three figures of memory, by which the same bytes are counted."""
+"""The three ways to count memory."""
 
 FINDINGS: Cell[Result | Effect] = text("Findings", lambda shown: kinds_words(shown.doubts))
 """The column of what casts doubt on a figure, or on either of two."""
@@ -112,7 +112,7 @@ def layout_words(case: Case) -> str:
 
 
 def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
-    """Return what tells jobs and recipes of these cases apart where precision, execution and batch do not.
+    """Return a function that names what distinguishes a case besides precision, execution and batch.
 
     What all cases of a workload share is left out: a table of one recipe need not repeat it.
     """
