@@ -72,11 +72,6 @@ class Mark:
     told: str = ""
     kind: Hashable = None
 
-    @property
-    def value(self) -> float:
-        """The value without its interval."""
-        return self.interval.value or 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
@@ -141,7 +136,8 @@ def dots(
     groups = [(look, found) for look, found in groups if found]
     traces = [
         {
-            "type": "scatter", "mode": "markers", "name": label(look.name), "x": [m.value for m in found],
+            "type": "scatter", "mode": "markers", "name": label(look.name),
+            "x": [m.interval.value or 0.0 for m in found],
             "y": [rows.index(m.row) for m in found], "hovertext": [m.hover for m in found],
             "hoverinfo": "text",
             "error_x": whiskers([m.interval for m in found], color=look.color, thickness=2.5),
@@ -152,7 +148,7 @@ def dots(
         }
         for look, found in groups
     ]  # fmt: skip
-    ends = [end for m in marks for end in (m.interval.low, m.value, m.interval.high) if end]
+    ends = [end for m in marks for end in (m.interval.low, m.interval.value, m.interval.high) if end]
     reach = max([*ends, line_at or 0.0], default=1.0)
     x = QUIET_AXIS | {
         "range": [0, reach * 1.06], "nticks": 6, "zeroline": False, "fixedrange": True,

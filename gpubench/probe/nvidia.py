@@ -404,21 +404,6 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
     raise DeviceGoneError(problem.line(), _FAULTS.get(device.code, "gpu_lost"))
 
 
-def read_all(session: Session, profile: DeviceProfile) -> None:
-    """Make every call of a measurement once, for a dump."""
-    of = open_on(session, profile)
-    for reading in (
-        of.sample,
-        of.energy_j,
-        of.held_clocks_s,
-        of.processes,
-        of.power_limits,
-        of.ecc_uncorrected,
-        of.compute_mode,
-    ):
-        reading()
-
-
 def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
     """The device with this place and UUID; a MIG slice by its UUID among the slices of its card.
 
@@ -603,7 +588,17 @@ def dump() -> list[dict[str, Any]]:
     try:
         report = _survey(session)
         for profile in report.devices if session.guard.hung is None else ():
-            read_all(session, profile)
+            of = open_on(session, profile)
+            for reading in (
+                of.sample,
+                of.energy_j,
+                of.held_clocks_s,
+                of.processes,
+                of.power_limits,
+                of.ecc_uncorrected,
+                of.compute_mode,
+            ):
+                reading()
         if (hung := session.guard.hung) is not None:
             told = (problem for problem in report.problems if problem.value == str(hung))
             raise NoDeviceError(next(told, _hung(hung)).line())

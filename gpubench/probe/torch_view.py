@@ -365,7 +365,6 @@ def seen_by_torch() -> DeviceProfile | None:
 
 
 def _why_not(error: str, view: View, device: DeviceProfile) -> tuple[str, str]:
-    """What was seen of a failure, and how to fix it."""
     opened = view.name is not None
     if opened and view.architectures and device.compute_capability and _way(view, device) is None:
         known: Problem | None = no_kernels(device, view.architectures)

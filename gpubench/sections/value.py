@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import (
+    NO_BREAK_SPACE,
     Block,
     Bullets,
     Cell,
@@ -41,7 +43,6 @@ from gpubench.sections.answer import elsewhere_words, in_full
 from gpubench.sections.data import ReportData
 from gpubench.sections.words import (
     MOST_OF_A_NOTE,
-    basis_mark,
     cases_words,
     in_stock_words,
     per_s_unit,
@@ -287,7 +288,12 @@ def offers(
         if wide and len(batches) > 1
         else None,
         number("Time of a token" if generated else "Latency", _latency) if wide and late else None,
-        text("Basis", lambda r: basis_mark(r.estimate), optional=1, glyph=True),
+        text(
+            "Basis",
+            lambda r: f"{BASIS_GLYPHS[r.estimate.basis]}{NO_BREAK_SPACE}{r.estimate.basis}",
+            optional=1,
+            glyph=True,
+        ),
         link("Link", lambda r: price_page(r.offer.provider, r.offer.source), optional=8),
         text("Remarks", remarks_of, optional=6, below=True),
         marks=marks(data, rows),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import Cell, Fact, Paragraph, Part, table, text
 from gpubench.blocks.parts import Row as Listed
 from gpubench.effects import Effect, Result
@@ -13,7 +12,6 @@ from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import (
     Case,
-    Estimate,
     Framework,
     Measurement,
     MemoryFormat,
@@ -156,11 +154,6 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
             detail=f"95 % interval{alone} {ends or 'unknown'}; {case_words(m.case)}{flagged}",
         ),
     )
-
-
-def basis_mark(estimate: Estimate) -> str:
-    """Where a throughput comes from in a word, with the glyph that its mark in a chart has."""
-    return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}"
 
 
 def price_date_words(row: Row) -> str:
