@@ -49,6 +49,8 @@ def workload_named(reference: str) -> str:
     >>> [workload_named(name) for name in ("ViT-B/16", "./resnet50", "llama-3.1-8b")]
     ['vit_b16', './resnet50', 'llama-3.1-8b']
     """
+    if reference in _standard_names():  # without a look at every package that is installed
+        return reference
     known = _installed()
     is_a_file = reference.startswith((".", "/")) or Path(reference).exists()
     if reference in known or is_a_file or decoders.find_decoder(reference) is not None:
@@ -116,18 +118,19 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def _standard() -> list[EntryPoint]:
+    from importlib.metadata import EntryPoint
+
+    return [EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP) for name in _standard_names()]
+
+
+@cache
+def _standard_names() -> tuple[str, ...]:
     """The standard workloads: each module of their package is one, under its own name.
 
     Modules with a leading underscore are shared; pytest's have its names.
     """
-    from importlib.metadata import EntryPoint
-
     names = (found.name for found in iter_modules(_standard_folders()))
-    return [
-        EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP)
-        for name in names
-        if name != "conftest" and not name.startswith(("_", "bench_"))
-    ]
+    return tuple(name for name in names if name != "conftest" and not name.startswith(("_", "bench_")))
 
 
 def _standard_folders() -> list[str]:

@@ -484,10 +484,9 @@ def batches_of(
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
-    """The batch asked for; else the main one; on a CPU the small one, or 1 if a step takes seconds.
+    """Return the batch asked for, else the main one; on a CPU the smallest, or 1 if a step takes seconds.
 
-    Of a model of the user's own it is that of its trace then: batch norm may not take a batch of 1.
-
+    A user's own model gets more than one sample if it can: batch norm over one value takes no batch of 1.
     For ``max`` it is where the search begins.
     """
     if isinstance(request.batch_size, int):
@@ -496,10 +495,11 @@ def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> 
         return profile.batches[-1]
     if not on_cpu:
         return profile.main_batch
-    small = profile.batches[0]
+    least = SMALL_BATCH if is_own(profile.name) else 1
+    small = next((each for each in profile.batches if each >= least), profile.batches[0])
     if small * profile.train_flops_per_sample <= CPU_STEP_FLOPS:
         return small
-    return min(small, SMALL_BATCH) if is_own(profile.name) else 1
+    return min(small, least)
 
 
 def _batch_of_each(batch: int, gpu_count: int) -> int:

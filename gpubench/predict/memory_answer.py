@@ -51,6 +51,7 @@ from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
 from gpubench.profile.memory import checkpointed, chunked, judge_fit, with_adapters
 from gpubench.specs import load_specs, usual_spec
+from gpubench.torch_builds import runs_on_todays_torch
 from gpubench.units import count, format_bytes, listing
 
 if TYPE_CHECKING:
@@ -275,9 +276,17 @@ def answer_memory(
     if not every:  # no card can run it
         at = in_memory(question.precision)
         every = [(specs[0], msgspec.structs.replace(case_at(question, at), **changes))]
-    like = next((pair for pair in every if class_of(pair[0]) is CardClass.GDDR), every[0])
-    spec, case = every[0] if len(specs) == 1 else like
     cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
+    hold = {key for card in cards if card.fit.fits for key in card.gpu_keys}
+    # One card stands for all: the first that holds the step, of those that run today's torch and have GDDR.
+    spec, case = min(
+        every,
+        key=lambda pair: (
+            pair[0].key not in hold,
+            runs_on_todays_torch(pair[0].compute_capability) is False,
+            class_of(pair[0]) is not CardClass.GDDR,
+        ),
+    )
     return MemoryAnswer(
         case=case,
         gpu_key=spec.key,

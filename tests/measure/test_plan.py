@@ -149,6 +149,16 @@ def test_a_heavy_model_of_ones_own_has_the_batch_of_its_trace_on_a_cpu(cpu, prof
     assert {planned.case.batch_size for planned in made.cases} == {2}
 
 
+@pytest.mark.parametrize(("batches", "batch"), [((1, 8, 32), 8), ((2, 8), 2), ((1,), 1)])
+def test_a_light_model_of_ones_own_has_more_than_one_sample_on_a_cpu_if_it_can(cpu, profiles, batches, batch):
+    """Batch norm over one value takes no batch of 1 in training."""
+    own = msgspec.structs.replace(
+        profiles["cnn"], name="mine.py", batches=batches, train_flops_per_sample=1e3
+    )
+    made = plan(RunRequest(workloads=("./mine.py",)), cpu, {"./mine.py": own})
+    assert {planned.case.batch_size for planned in made.cases} == {batch}
+
+
 def test_a_cpu_without_bf16_instructions_gets_fp32_alone_and_says_why_when_asked(cpu, profiles):
     plain = msgspec.structs.replace(cpu, tensor_core_precisions=())
     assert {p.case.precision for p in plan(RunRequest(), plain, profiles).cases} == {Precision.FP32}
