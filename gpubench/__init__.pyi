@@ -203,8 +203,8 @@ def run(
 ) -> Run:
     """Measure workloads on a device, store the run, and return it.
 
-    In a process of torchrun's beside the first, work for that one until its run is over; the run that is
-    returned is then without rows, and is not stored.
+    Under torchrun, every process but the first works for the first until its run is over; the run that it
+    returns has no rows and is not stored.
 
     Raises:
         MisuseError: For a request that cannot be met.

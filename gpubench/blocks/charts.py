@@ -1,6 +1,6 @@
 """Plotly figures as plain JSON values: few marks, one palette, readable in light, dark and print.
 
-Plotly itself is not imported: a test holds every figure against its schema.
+Plotly itself is not imported: a test checks every figure against its schema.
 
 Figures are drawn in the light colors; ``PALETTE`` gives the page's script the dark twin of each. The
 eight hues follow the Okabe-Ito set, which color-blind readers can tell apart, and no statement rests on
@@ -57,12 +57,12 @@ QUIET_AXIS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A value with its interval in a row of a chart; an unknown one stands at zero.
+    """A value with its interval in a row of a chart; an unknown value is drawn at zero.
 
     Attributes:
         row: Label of its row, as ``label`` or ``two_lines`` made it.
-        hover: What stands beside the pointer.
-        told: What it is and how much, for those who do not see the chart.
+        hover: Text shown at the pointer.
+        told: Name and value in words, for readers who do not see the chart.
         kind: Which of the looks it has.
     """
 
@@ -72,15 +72,10 @@ class Mark:
     told: str = ""
     kind: Hashable = None
 
-    @property
-    def value(self) -> float:
-        """The value without its interval."""
-        return self.interval.value or 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What marks share that mean the same: a name, and so a color and a symbol."""
+    """The name, color and symbol of one kind of mark."""
 
     name: str
     color: str
@@ -101,12 +96,12 @@ BASIS_LOOKS: Mapping[str, Look] = {
 
 
 def two_lines(name: str, detail: str) -> str:
-    """A row's label: what it is, and below it what qualifies it; narrow enough for a phone."""
+    """Return a row's label: its name, and a detail below; narrow enough for a phone."""
     return f"{label(name, 34)}<br>{label(detail, 38)}"
 
 
 def label(text: str, limit: int = 60) -> str:
-    """Make a name fit to stand in a figure.
+    """Make a name safe and short enough for a figure.
 
     Plotly reads ``<a href>``, ``<b>`` and entities in every text; a name must never be read so.
     """
@@ -130,18 +125,19 @@ def dots(
         marks: What to draw, in reading order.
         looks: By kind of mark.
         axis: Title of the value axis, with its unit.
-        alt: What the chart shows, before what is told of each mark.
+        alt: What the chart shows; the words of each mark follow.
         title: Of the figure, where there are several.
         row_px: Height of a row [CSS px].
         line_at: A value to mark by a line, such as 1 for "no gain".
-        logarithmic: For values that lie far apart; none is zero.
+        logarithmic: For values of different magnitudes; none is zero.
     """
     rows = list(dict.fromkeys(mark.row for mark in marks))
     groups = [(look, [mark for mark in marks if mark.kind == kind]) for kind, look in looks.items()]
     groups = [(look, found) for look, found in groups if found]
     traces = [
         {
-            "type": "scatter", "mode": "markers", "name": label(look.name), "x": [m.value for m in found],
+            "type": "scatter", "mode": "markers", "name": label(look.name),
+            "x": [m.interval.value or 0.0 for m in found],
             "y": [rows.index(m.row) for m in found], "hovertext": [m.hover for m in found],
             "hoverinfo": "text",
             "error_x": whiskers([m.interval for m in found], color=look.color, thickness=2.5),
@@ -152,7 +148,7 @@ def dots(
         }
         for look, found in groups
     ]  # fmt: skip
-    ends = [end for m in marks for end in (m.interval.low, m.value, m.interval.high) if end]
+    ends = [end for m in marks for end in (m.interval.low, m.interval.value, m.interval.high) if end]
     reach = max([*ends, line_at or 0.0], default=1.0)
     x = QUIET_AXIS | {
         "range": [0, reach * 1.06], "nticks": 6, "zeroline": False, "fixedrange": True,

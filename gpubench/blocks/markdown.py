@@ -1,4 +1,4 @@
-"""The same blocks as Markdown, for an issue, a chat or a repository: tables stand in for their charts."""
+"""The same blocks as Markdown, for an issue, a chat or a repository: tables replace the charts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def escape(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Escape a text, but let what stands between backticks be something to type.
+    """Escape a text, but keep text between backticks as code.
 
     >>> prose("run `gpubench run` here")
     'run `gpubench run` here'

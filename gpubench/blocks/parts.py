@@ -67,7 +67,7 @@ class Column:
 
     Attributes:
         optional: What a narrow terminal leaves out: the column with the highest number first; 0 stays.
-        below: On a page, whose width the columns share, its words stand below those of the first column.
+        below: On a page its words go below those of the first column, which saves width.
         link: On a page its words are a link, where they are an address of the web.
         glyph: Its words begin with a sign, which a narrow terminal sets before the first column when it
             leaves the rest out.
@@ -143,7 +143,7 @@ class Block:
     Attributes:
         parts: What the page shows, and Markdown.
         brief: What a terminal shows: the sentence and the table, made by the same functions.
-        finding: The one thing that a reader of its heading alone should know.
+        finding: The main result, shown in the heading.
     """
 
     title: str
@@ -199,7 +199,7 @@ NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
 def held_together(cell: str) -> str:
-    """Return a cell whose details keep each figure on the line of its unit."""
+    """Keep each figure in the details of a cell on the line of its unit."""
     value, *details = cell.split("\n")
     return "\n".join([value, *(re.sub(r"(?<=\d) (?=[\w%])", NO_BREAK_SPACE, detail) for detail in details)])
 
@@ -219,7 +219,7 @@ def drop_empty_columns(shown: Table) -> Table:
 
 
 def printable(value: Any) -> Any:
-    """Strip control characters from every text of a block, whoever made it.
+    """Strip control characters from every text of a block, whatever its source.
 
     Every renderer begins with this, so that no escape, and no mark that turns the direction of writing, gets
     past the one place that prints.
@@ -242,11 +242,8 @@ def printable(value: Any) -> Any:
 
 
 def as_html(block: Block) -> str:
-    """Return a block as HTML that needs no script: the tables of its charts stand in for them."""
+    """Return a block as HTML that needs no script: tables replace the charts."""
     return environment().get_template("block.html.j2").render(block=printable(block))
-
-
-TEMPLATES = ("report/templates", "blocks/templates")
 
 
 @cache
@@ -256,9 +253,9 @@ def environment() -> Environment:
 
     made = jinja2.Environment(
         autoescape=True,
-        loader=jinja2.FileSystemLoader([package_path(folder) for folder in TEMPLATES]),
+        loader=jinja2.FileSystemLoader([package_path("report/templates"), package_path("blocks/templates")]),
         undefined=jinja2.StrictUndefined,
-        finalize=_isolated,
+        finalize=lambda value: isolated(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -267,7 +264,3 @@ def environment() -> Environment:
         "held_together": held_together,
     }
     return made
-
-
-def _isolated(value: object) -> object:
-    return isolated(value) if type(value) is str else value

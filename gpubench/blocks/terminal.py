@@ -1,4 +1,4 @@
-"""Blocks on a terminal: plain where that is none, ASCII where it speaks no Unicode, and as wide as it is.
+"""Blocks on a terminal: plain text in a pipe, ASCII without Unicode, and as wide as the terminal.
 
 A table takes one line a row where that fits. If it does not, the detail of a cell goes below it, then
 optional columns go, those with the highest number first.
@@ -37,21 +37,21 @@ LEAST_TEXT, LONGEST_WORD = 10, 26
 """A column of words is not made narrower than this, nor than its longest word where that is no longer."""
 
 WHERE_THERE_IS_ROOM = 6
-"""Optional columns from this number on stand only where no line of the table need be broken."""
+"""Optional columns from this number on are shown only if no line of the table wraps."""
 
 TALLEST = 3
 """Lines that a text takes: an optional column goes before one takes more."""
 
 LAID_OUT_BY = 100
-"""Rows of a table by which its columns are shared out."""
+"""Rows of a table that decide the widths of its columns."""
 
 LEAST_WIDTH = 20
-"""However narrow a terminal says that it is: less holds no figure with its unit."""
+"""Least width assumed for a terminal: a narrower one holds no figure with its unit."""
 
 GAP = "  "
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
 _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
-"""Color goes where the terminal has any and NO_COLOR is not set; nothing rests on it alone."""
+"""Colors are used if the terminal has them and NO_COLOR is not set; no meaning depends on them."""
 
 
 def heed_columns() -> None:
@@ -130,7 +130,7 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
 
 
 def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a row: what qualifies a cell stands below it, in the first column set in."""
+    """Yield the lines of a row: details of a cell go below it, indented in the first column."""
     from rich.cells import set_cell_size
 
     cells = []
@@ -245,7 +245,7 @@ def _joined(cell: str) -> str:
 
 
 def _texts(table: Table, i: int) -> list[str]:
-    """Return what stands in a column, its title too, each line by itself; in the first they are set in."""
+    """Return the lines of a column with its title; details in the first column are indented."""
     below = f"\n{NO_BREAK_SPACE * len(GAP)}" if i == 0 else "\n"
     cells = (table.columns[i].title, *(row[i].replace("\n", below) for row in table.rows))
     return [line for cell in cells for line in cell.split("\n")]

@@ -128,14 +128,14 @@ def main() -> None:
             last_words.fail_unexpectedly(error)
         output.leave_quietly(sys.stdout)  # files of ours are named, a stream has no name
         last_words.fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last handler: no user sees a traceback
         if isinstance(error, click.Abort) or is_interrupt(error):
             last_words.fail("interrupted", ExitCode.INTERRUPTED)
         last_words.fail_unexpectedly(error)
 
 
 def _misuse(error: click.UsageError) -> str:
-    """What the parser holds against the line, the verb that may have been meant, and whose help says more."""
+    """Return what the parser objects to, the verb that may have been meant, and the help to read."""
     # An option without its value is found before there is a context.
     path = (
         error.ctx.command_path

@@ -1,4 +1,4 @@
-"""What ends the command line other than by its answer: one line, and a log where nobody expected it.
+"""How the command line ends without an answer: one line, and a log if the error is unexpected.
 
 It may come while modules are loaded, or where no file can be opened any more: nothing here needs one.
 """
@@ -26,7 +26,7 @@ def fail(message: str, exit_code: int) -> NoReturn:
 
 
 def fail_unexpectedly(error: BaseException) -> NoReturn:
-    """Say what nobody expected, and where a log with its traceback is; call while it is being handled."""
+    """Report an unexpected error and the log with its traceback; call this while handling the error."""
     try:
         report = f"please report it with {_log()}"
     except Exception as why:  # noqa: BLE001 - a full disk, no folder for it, no descriptor left to load a module

@@ -31,9 +31,9 @@ from gpubench.units import listing, plain
 
 RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
-"""Where settings stand, the first before the second, and in which table of it."""
+"""Files of settings, in order of precedence, each with the path of its table."""
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
-"""Where a list of choices may be broken as its lines are laid out; what stands for a hyphen meanwhile."""
+"""Where a list of choices may wrap, and what replaces a hyphen during the layout."""
 
 
 class Command(click.Command):
@@ -107,14 +107,12 @@ def _recipe_option(offered: Iterable[Option]) -> list[click.Option]:
     about = " ".join(
         ["How the workload is trained or run, where it is not as the workload itself says.", *keys]
     )
-    return [
-        click.Option([f"name_{RECIPE}", "--recipe"], multiple=True, metavar="KEY=VALUE,...", help=about)
-        for _ in keys[:1]
-    ]
+    option = click.Option([f"name_{RECIPE}", "--recipe"], multiple=True, metavar="KEY=VALUE,...", help=about)
+    return [option] if keys else []
 
 
 def _laid_out(each: Option) -> Iterator[click.Parameter]:
-    """Yield what the parser is told of an option: its place, and its name."""
+    """Yield the parser's parameters for an option: by position, and by name."""
     if each.way == RECIPE:
         return
     must_be = each.initial is msgspec.NODEFAULT
@@ -140,7 +138,7 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
 
 
 def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given by option; what was given by place joins what it stands for."""
+    """Return the given values by option; positional values join the option that they mean."""
     found: dict[str, Any] = {}
     for each in offered:
         places = [given.get(f"place_{each.name}"), given.get(f"name_{each.name}")]
@@ -217,14 +215,13 @@ def read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
 def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
     """Return what completes a value of an option; it looks for names only where a shell asks.
 
-    A shell takes a space as the end of a name: outside of quotes a hyphen stands for it, as in names of GPUs.
+    A space ends a word in a shell: outside quotes a hyphen replaces it, as in the names of GPUs.
     """
     names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
     if names is None:
         return None
 
-    def completions(ctx: Any, parameter: Any, incomplete: str) -> Sequence[str]:
-        del ctx, parameter
+    def completions(_context: Any, _parameter: Any, incomplete: str) -> Sequence[str]:
         found = [name if " " in incomplete else name.replace(" ", "-") for name in names()]
         found = [name.lower() for name in found] if incomplete == incomplete.lower() else found
         return [name for name in dict.fromkeys(found) if name.lower().startswith(incomplete.lower())]

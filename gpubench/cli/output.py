@@ -1,6 +1,6 @@
 """What the command line prints: JSON, paths and parts on stdout, talk on stderr, on streams as they come.
 
-A stream may lack characters, lead nowhere, or have a reader that leaves early.
+A stream may lack characters, be closed, or lose its reader early.
 """
 
 from __future__ import annotations

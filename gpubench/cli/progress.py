@@ -60,15 +60,15 @@ class Shown:
     def note(self, event: messages.Event) -> None:
         """Keep the last event of each kind; a new case or phase has no rounds yet."""
         self._last[type(event)] = event
-        self._rounds += isinstance(event, messages.RoundEnded)
-        if isinstance(event, messages.CaseBegan | messages.PhaseBegan):
+        self._rounds += isinstance(event, messages.RoundDone)
+        if isinstance(event, messages.CaseBegan | messages.Phase):
             self._rounds = 0
         if isinstance(event, messages.CaseBegan):
-            self._last.pop(messages.RoundEnded, None)
+            self._last.pop(messages.RoundDone, None)
 
     def line(self) -> str:
         """Return what is shown now."""
-        kinds = (messages.RunPlanned, messages.CaseBegan, messages.PhaseBegan, messages.RoundEnded)
+        kinds = (messages.RunPlanned, messages.CaseBegan, messages.Phase, messages.RoundDone)
         planned, began, phase, done = (self._last.get(kind) for kind in kinds)
         elapsed_s = time.monotonic() - self._began_s
         times_s = [elapsed_s, planned.most_s] if planned and elapsed_s <= planned.most_s else [elapsed_s]

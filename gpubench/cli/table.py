@@ -58,7 +58,7 @@ class ShownRequest(BriefRequest, frozen=True, kw_only=True):
 
 
 class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether what the driver answers is kept besides."""
+    """Whether the driver's answers are written to a file."""
 
     dump: Annotated[Path | None, Option("Write the driver's raw answers to FILE, identifiers masked.")] = None
 
@@ -132,7 +132,7 @@ class Verb(msgspec.Struct, frozen=True):
     """A verb, or an action of one; what is asked nothing is a verb of several actions.
 
     Attributes:
-        help: What it is for; the first sentence stands in the help of all.
+        help: What it is for; the list of verbs shows the first sentence.
         asked: Its requests in order.
         also_called: What it is called elsewhere.
         only: The options to offer by name, each with its panel in the help; empty offers all of its requests.

@@ -62,8 +62,7 @@ def file_name(device: DeviceProfile, torch: str | None) -> str:
     >>> file_name(DeviceProfile(backend="cuda", gpu_key="nvidia-tesla-t4-16gb"), "2.13.0+cu130")
     'cuda-check-nvidia-tesla-t4-16gb-2.13.0-cu130.json'
     """
-    key = _safe(device.gpu_key or device.name or "")
-    return f"cuda-check-{key}-{_safe(torch or '')}.json"
+    return f"cuda-check-{_safe(device.gpu_key or device.name or '')}-{_safe(torch or '')}.json"
 
 
 def nameless(device: DeviceProfile) -> DeviceProfile:
@@ -170,7 +169,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
-    """Judge every part of a check; one that did not end says why, beside what it read before."""
+    """Judge every part of a check; one that did not end says why, along with what it read before."""
     verdicts: list[Verdict] = []
     for log in check.parts:
         if log.state is not PartState.DONE:
@@ -228,8 +227,13 @@ def _of_ratio(part: str, what: str, blocks: Blocks, limits: tuple[float, float])
     seen = stats.ratio_of_blocks(blocks.first_s, blocks.second_s)
     if seen is None:
         return Verdict(part=part, what=what, state="undecided", limit=limit, reason="too few blocks")
-    found = seen.by("{:.4f}".format)
-    return Verdict(part=part, what=what, state=_state_of(seen, limits), found=found, limit=limit)
+    return Verdict(
+        part=part,
+        what=what,
+        state=_state_of(seen, limits),
+        found=seen.by("{:.4f}".format),
+        limit=limit,
+    )
 
 
 def _state_of(seen: Interval, limits: tuple[float, float]) -> State:
@@ -261,9 +265,9 @@ def _of_device(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge whose device CUDA opened, and each precision.
+    """Judge which device CUDA opened, and each precision.
 
-    Name and SM count prove no identity: of one such GPU they tell enough, of several any may be meant.
+    Name and SM count prove no identity: they suffice for a single such GPU, and not among several.
     """
     if check.identity is not None:
         names = [call.get("value") for call in check.nvml if call.get("function") == "nvmlDeviceGetName"]
@@ -278,11 +282,18 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
             reason=None if proven else f"identity not proven: {here}, and CUDA tells no bus id",
         )
     for proof in check.precisions:
-        unshown = [name for name, error in proof.control_errors.items() if not _shows_tf32(name, error)]
+        shows = Precision.FP32.facts.error_limit
+        unshown = [
+            name for name, error in proof.control_errors.items() if error is None or not error > shows(name)
+        ]
         if unshown:
-            what, limit = "fp32 under TF32, to show that its proof can fail", "beyond the limits of fp32"
-            reason = f"{', '.join(unshown)}: TF32 does not show, so that nothing is proven by it"
-            yield Verdict(part="precision", what=what, state="undecided", limit=limit, reason=reason)
+            yield Verdict(
+                part="precision",
+                what="fp32 under TF32, to show that its proof can fail",
+                state="undecided",
+                limit="beyond the limits of fp32",
+                reason=f"{', '.join(unshown)}: TF32 does not show, so that nothing is proven by it",
+            )
         facts = proof.precision.facts
         recurrent = "" if facts.recurrent_error is None else f", {RECURRENT} {facts.recurrent_error:.1e}"
         least = "" if proof.precision is Precision.FP32 else f", matmul over {IEEE_ERROR:.0e}"
@@ -293,10 +304,6 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
             limit=f"at most {facts.product_error:.0e}{recurrent}{least}",
             wrong=_why_wrong(proof),
         )
-
-
-def _shows_tf32(operator: str, error: float | None) -> bool:
-    return error is not None and error > Precision.FP32.facts.error_limit(operator)
 
 
 def _why_wrong(proof: PrecisionProof) -> str | None:
@@ -341,7 +348,7 @@ def _of_graph(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def _of_load(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge what the device told under a long load, and what it costs to ask."""
+    """Judge what the device reported under a long load, and the cost of asking."""
     proof = check.load
     if proof is None:
         return
@@ -349,8 +356,11 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
     before, after = proof.energy_edges_j
     shown_j = power_integral(proof.samples, proof.region_s)
     if before is None or after is None or shown_j is None:
-        no_power = "the power samples do not cover the load"
-        reason = "this device has no energy counter" if None in proof.energy_edges_j else no_power
+        reason = (
+            "this device has no energy counter"
+            if None in proof.energy_edges_j
+            else "the power samples do not cover the load"
+        )
         yield Verdict(part="load", what=what, state="left out", limit=limit, reason=reason)
     else:
         ratio = (after - before) / shown_j
@@ -417,8 +427,13 @@ def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
         )
     for row in excused:
         if row.status is Status.UNSUPPORTED:
-            why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"
-            yield Verdict(part="cases", what="case not here", state="shown", found=row.status, reason=why)
+            yield Verdict(
+                part="cases",
+                what="case not here",
+                state="shown",
+                found=row.status,
+                reason=f"{row.case.label}: {plain(row.reason or '', LONGEST)}",
+            )
     if late := check.left_out:
         found, reason = f"{len(late)} of {len(seen) + len(late)}", _named([*dict.fromkeys(late.values())])
         yield Verdict(part="cases", what="cases not tried", state="left out", found=found, reason=reason)
@@ -443,16 +458,26 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
         what = f"batch {row.case.batch_size:,} in {format_bytes(faults.cap_bytes)}"
         wrong = "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}"
         wrong = None if row.status is Status.OUT_OF_MEMORY else wrong
-        found = str(row.status).replace("_", " ")
-        yield _judged("faults", what, found=found, limit="out of memory", wrong=wrong)
+        yield _judged(
+            "faults",
+            what,
+            found=str(row.status).replace("_", " "),
+            limit="out of memory",
+            wrong=wrong,
+        )
     yield from _sound("the case after the lack of memory", faults.after_too_large, memory)
 
 
 def _sound(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator[Verdict]:
     if row is not None:
         fault = fault_of(row, memory_bytes)
-        found = "sound" if fault is None else "not sound"
-        yield _judged("faults", what, found=found, limit="sound", wrong=fault)
+        yield _judged(
+            "faults",
+            what,
+            found="sound" if fault is None else "not sound",
+            limit="sound",
+            wrong=fault,
+        )
 
 
 _RULES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {

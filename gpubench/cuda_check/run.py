@@ -62,12 +62,12 @@ SOUND_BATCH = 64
 COMPILED = ("cnn", "vgg16", "lstm")
 """What is compiled, in that order: the last is refused up to torch 2.11, which ends its process."""
 UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
-"""Assumed of a card whose driver does not tell its memory."""
+"""Assumed if the driver does not report the memory of a card."""
 PROOF_MEMORY_SHARE = 0.3
 """What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
 
 OnPart = Callable[[PartLog, int, int], None]
-"""Told of each part as it begins and as it ends: its log, its number from 1, how many there are."""
+"""Called as each part begins and ends: its log, its number from 1, how many there are."""
 _Answer = TypeVar("_Answer", bound=messages.CaseDone | messages.Proven)
 
 
@@ -79,8 +79,8 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
         block_s: Least length of a block [s].
         load_s, settle_s: Length of the load, and how much of its start is not judged [s].
         cap_bytes: What a process may take while memory is made to run out [B].
-        budget: Of the trials.
-        workloads: Of the cases; empty means all of the classic set.
+        budget: Budget of the trials.
+        workloads: Workloads of the cases; empty means the whole classic set.
     """
 
     fours: int = 3
@@ -123,12 +123,12 @@ class Work:
     until_s: Seconds = math.inf
 
     def add(self, **fields: object) -> None:
-        """Put fields of the check instead of what they were, and write it."""
+        """Replace fields of the check, and write it."""
         self.check = msgspec.structs.replace(self.check, **fields)
         self.save(self.check)
 
     def log(self, log: PartLog, **fields: object) -> PartLog:
-        """Put fields of a part's log instead of what they were, and write it."""
+        """Replace fields of a part's log, and write the check."""
         new = msgspec.structs.replace(log, **fields)
         self.add(parts=tuple(new if part.name == log.name else part for part in self.check.parts))
         return new
@@ -155,8 +155,9 @@ class Work:
         except (ChildLateError, ChildEndedError) as error:
             done = launcher.cut_short(seen, error)
             if done.status is Status.TIMEOUT and done.cause is None:
-                reason = f"cut off during {seen.phase}: its time was over"
-                raise PartEndedError(PartState.CUT_OFF, reason) from error
+                raise PartEndedError(
+                    PartState.CUT_OFF, f"cut off during {seen.phase}: its time was over"
+                ) from error
             raise PartEndedError(PartState.FAILED, scrub(done.reason or "")) from error
         except NoDeviceError as error:
             launcher.lost = capability.why_refused(error, self.launcher.device)
@@ -165,7 +166,7 @@ class Work:
             self._note_process(launcher.ready)
 
     def _note_process(self, ready: messages.Ready | None) -> None:
-        """Note what the first process has told; torch tells the memory where the driver does not."""
+        """Note what the first process reported; torch knows the memory where the driver does not."""
         if ready is None or self.check.identity is not None:
             return
         if self.launcher.device.memory_bytes is None:
@@ -201,7 +202,7 @@ def expected_bytes(case: Case) -> float:
 
 
 def proof_case(device: DeviceProfile) -> Case:
-    """Return the case of the proofs: one whose pace the GPU sets, as large as the card has room for."""
+    """Return the case of the proofs: GPU-bound, and as large as the card has room for."""
     room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
     amp = capability.best_amp(device)
     smaller, larger = (load_profiles()[name].batches for name in ("vgg16", "cnn"))
@@ -233,8 +234,7 @@ def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterato
         (Execution.GRAPH, others),
         (Execution.EAGER, (*first, *others)),
     ):
-        compiled = execution is Execution.COMPILE
-        wanted = [name for name in COMPILED if name in trained] if compiled else names
+        wanted = [n for n in COMPILED if n in trained] if execution is Execution.COMPILE else names
         for name, precision in product(wanted, precisions):
             yield case_of(name, precision, execution)
 
@@ -245,14 +245,14 @@ def usual_precisions(device: DeviceProfile) -> list[Precision]:
 
 
 def largest_within(case: Case, peak_bytes: float) -> int:
-    """Return the largest batch of a case whose peak the memory model puts within so much; at least 1."""
-
-    def peak_of(batch: int) -> float:
-        return planned_peak_bytes(
-            load_profiles()[case.workload], msgspec.structs.replace(case, batch_size=batch)
-        )
-
-    return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
+    """Return the largest batch of a case with a modeled peak of at most ``peak_bytes``; at least 1."""
+    profile = load_profiles()[case.workload]
+    count = bisect.bisect_right(
+        range(1, MOST_BATCH + 1),
+        peak_bytes,
+        key=lambda batch: planned_peak_bytes(profile, msgspec.structs.replace(case, batch_size=batch)),
+    )
+    return max(1, count)
 
 
 def waiting_case(precision: Precision) -> Case:
@@ -314,8 +314,9 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
     )
     proven = work.ask(order, messages.Proven)
     if proven.status is not Status.OK:
-        reason = f"{case.label}: {proven.status}: {proven.reason}"
-        raise PartEndedError(PartState.FAILED, reason, proven.traceback)
+        raise PartEndedError(
+            PartState.FAILED, f"{case.label}: {proven.status}: {proven.reason}", proven.traceback
+        )
     return getattr(proven, what)
 
 
@@ -357,7 +358,7 @@ def _tried(
     needed_bytes: float | None = None,
     memory_share: float | None = None,
 ) -> CaseRow:
-    """Return the row of a case; of one whose process died, what it died of.
+    """Return the row of a case; if its process died, the row says why.
 
     Raises:
         PartEndedError: If the time was over before it answered.
@@ -399,8 +400,10 @@ def inject_faults(work: Work) -> None:
     amp, cap = capability.best_amp(work.launcher.device), work.amounts.cap_bytes
     _note(work, waiting=_tried(work, WAITING, waiting_case(amp)))
     if work.launcher.device.memory_bytes is None:
-        reason = "neither the driver nor torch tells the memory of this card: it cannot be capped"
-        raise PartEndedError(PartState.FAILED, reason)
+        raise PartEndedError(
+            PartState.FAILED,
+            "neither the driver nor torch tells the memory of this card: it cannot be capped",
+        )
     share = min(1.0, cap / work.launcher.device.memory_bytes)
     tried = partial(_tried, work, "cnn", memory_share=share)
     _note(work, cap_bytes=cap)
@@ -426,7 +429,7 @@ STEPS: dict[str, Callable[[Work], None]] = {
     "faults": inject_faults,
     "cases": try_cases,
 }
-"""What is done in each part, by its name, in their order: what the others rest on comes first."""
+"""What each part does, by its name and in order: what the others rest on comes first."""
 
 
 def check_cuda(
@@ -445,7 +448,7 @@ def check_cuda(
         path: The file; replaced if it is there.
         full: Without a limit of time, and with nothing left out.
         amounts: How much of everything.
-        on_part: Told of each part.
+        on_part: Called with each part.
         module: What the measuring processes run.
 
     Returns:

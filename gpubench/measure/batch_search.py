@@ -52,8 +52,7 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION)
             good = batch
         else:
             bad = batch
-        grown = min(MOST_BATCH, math.ceil(good * GROWTH))
-        batch = grown if bad > MOST_BATCH else (good + bad) // 2
+        batch = min(MOST_BATCH, math.ceil(good * GROWTH)) if bad > MOST_BATCH else (good + bad) // 2
     return good
 
 
@@ -71,13 +70,13 @@ def with_largest_batches(
 ) -> Plan:
     """Give every case of a plan the largest batch that fits; one that fits at none is out of memory.
 
-    A case whose trial failed for another reason is a failed row with that reason; the others go on.
+    If a trial fails for another reason, the case is a failed row with that reason; the others go on.
 
     Args:
         made: The plan; the batches in it are replaced.
-        profiles: By the reference of the workload.
-        device: Where. Its memory decides.
-        on_trial: Told each case tried, with its batch, and whether it fits.
+        profiles: Profiles by the reference of the workload.
+        device: The device; its memory decides.
+        on_trial: Called with each case tried, at its batch, and whether it fits.
 
     Raises:
         MisuseError: On a CPU, or where nothing fits.
@@ -116,7 +115,7 @@ class TrialFailedError(GpuBenchError):
 
 
 def fits(launcher: Launcher, planned: PlannedCase, on_trial: OnTrial, batch: int) -> bool:
-    """Whether a few steps of a case at this batch run, in a process of the launcher, without want of memory.
+    """Whether a few steps of a case at this batch fit in memory, tried in a process of the launcher.
 
     Raises:
         TrialFailedError: If they failed for another reason.

@@ -21,14 +21,14 @@ MICRO_MOST_S = 15.0
 MICRO_WARM_S = 0.2
 """A micro-benchmark is repeated for this long before it is timed [s]."""
 LEAST_REPETITIONS = 5
-"""Of a micro-benchmark, however long they take."""
+"""A micro-benchmark is repeated at least this often, however long it takes."""
 MOST_REPETITION_S = 0.5
 """A matrix product that would take longer, by the rate of the size before it, is left out [s]: the smaller
 one has shown what the device can do."""
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""
 REFERENCE_SAMPLES = 4
-"""What a CPU computes to hold a device against: enough to tell a wrong answer, few enough for VGG16."""
+"""Samples that a CPU computes as a reference: enough to show a wrong answer, few enough for VGG16."""
 PROFILED_STEPS = (3, 10)
 PROFILED_S = 0.1
 """The profiled steps fill this time, between the least and the most of them: every kernel is counted, so that
@@ -119,25 +119,19 @@ PUBLISH = Budget(
 )
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (QUICK, DEFAULT, PUBLISH)}
 
-CPU_WARMUP_STEPS = 5
-CPU_CURVE_STEPS = 4
-"""A full VGG16 step takes half a second on two cores: a CPU gets fewer steps that are not timed."""
-CPU_WARMUP_LEAST_S = 2.0
-CPU_WINDOW_S = 0.4
-"""Its times settle late."""
+CPU_QUICK = msgspec.structs.replace(
+    QUICK,
+    warmup_steps=5,
+    warmup_least_s=2.0,
+    window_s=0.4,
+    curve_steps=4,
+    in_haste=False,
+)
+"""A full VGG16 step takes half a second on two cores, so a CPU gets fewer untimed steps. Its times settle
+late, so its warm-up and its windows are longer."""
 
 
 def budget_of(name: str | None, *, on_cpu: bool) -> Budget:
     """Return a budget by name, or the usual one; a CPU warms up longer, and is in no haste."""
     name = name or ("quick" if on_cpu else "default")
-    budget = BUDGETS[name]
-    if on_cpu and name == "quick":
-        return msgspec.structs.replace(
-            budget,
-            warmup_steps=CPU_WARMUP_STEPS,
-            warmup_least_s=CPU_WARMUP_LEAST_S,
-            window_s=CPU_WINDOW_S,
-            curve_steps=CPU_CURVE_STEPS,
-            in_haste=False,
-        )
-    return budget
+    return CPU_QUICK if on_cpu and name == "quick" else BUDGETS[name]

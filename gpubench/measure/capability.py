@@ -1,6 +1,6 @@
-"""Which precisions, executions and frameworks are to be had on a device, and why not where they are not.
+"""Which precisions, executions and frameworks a device has, and why it lacks the others.
 
-Of a framework: its packages, its variables, its executions. No framework is imported here.
+For a framework: its packages, variables and executions. No framework is imported here.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.probe import probe
+from gpubench.probe import health, probe
 from gpubench.probe.backend import DeviceGoneError
-from gpubench.probe.health import BUSY_LIMIT, look_twice
-from gpubench.probe.health import preflight as check_free
 from gpubench.probe.host import on_battery
 from gpubench.probe.torch_view import explain, first_words
 from gpubench.profile.cache import Answer, contradiction
@@ -54,16 +52,11 @@ from gpubench.user_model import is_own
 GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
-"""By a matrix product's precision: that of a training step whose products run at it."""
+"""The precision of a training step, by that of its matrix products."""
 
 GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
 CPU_GEMM_SIZES = (1024, 2048)
 """Edges of the square products that are timed, by their precision."""
-
-
-def gemm_precisions(*, in_haste: bool) -> dict[str, Precision]:
-    """Return ``GEMM_PRECISIONS``; in haste without those that no case is measured at unless asked for."""
-    return {name: p for name, p in GEMM_PRECISIONS.items() if p.is_usual or not in_haste}
 
 
 def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
@@ -76,7 +69,7 @@ def clock_ratio(device: DeviceProfile) -> float:
     """Return the highest SM clock of this card over that of its datasheet, at least 1; 1 if unknown.
 
     Consumer cards boost beyond the clock that the datasheet gives its figures for: an RTX 4090 to 3105 MHz
-    where its datasheet says 2520. That clock is told by the figure for fp32: two operations a core and clock.
+    where its datasheet says 2520. The fp32 figure gives that clock: two operations per core and cycle.
     """
     spec = load_specs().get(device.gpu_key or "")
     if spec is None or not (spec.fp32_flops_per_s and spec.cuda_core_count and device.sm_clock_max_hz):
@@ -113,8 +106,7 @@ def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None,
     for result in results:
         if result.name == "gemm":
             products.setdefault(result.precision, []).append(result)
-    several = (found for found in products.values() if len(found) > 1)
-    best = (max(found, key=lambda result: result.value) for found in several)
+    best = (max(found, key=lambda result: result.value) for found in products.values() if len(found) > 1)
     return frozenset((result.precision, result.size) for result in best)
 
 
@@ -136,7 +128,7 @@ def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
     return result.value / peak if peak else None
 
 
-# --- is the device free, at its own power limit, and still there? -----------------------------------------
+# --- is the device free and still there? ------------------------------------------------------------------
 
 
 def preflight(
@@ -151,19 +143,19 @@ def preflight(
     if device.is_cpu:
         return battery
     with probe.open_telemetry(device) as readings:
-        return battery + check_free(device, readings, allow_shared=allow_shared, wait=sleep)
+        return battery + health.preflight(device, readings, allow_shared=allow_shared, wait=sleep)
 
 
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
-    """Look once more when the measuring processes are gone: whoever is on the device now came meanwhile.
+    """Look once more after the measuring processes have ended: whoever is on the device now came meanwhile.
 
-    On a device that is gone itself nobody is; the rows say what became of it.
+    There is nothing to find on a lost device; the rows say what happened to it.
     """
     if device.is_cpu:
         return ()
     try:
         with probe.open_telemetry(device) as readings:
-            sharing = look_twice(device, readings, wait=sleep)
+            sharing = health.look_twice(device, readings, wait=sleep)
     except NoDeviceError:
         return ()
     return () if sharing is None else (sharing.finding(),)
@@ -183,7 +175,9 @@ def start_state(device: DeviceProfile) -> StartState | None:
     state = report.states[places.index(wanted)] if wanted in places else None
     if state is None:
         return None
-    idle = state.utilization is not None and state.utilization <= BUSY_LIMIT and not state.process_count
+    idle = (
+        state.utilization is not None and state.utilization <= health.BUSY_LIMIT and not state.process_count
+    )
     return StartState(
         temperature_c=state.temperature_c,
         idle_power_w=state.power_w if idle else None,
@@ -209,7 +203,7 @@ def fault_of(device: DeviceProfile) -> str | None:
 
 
 def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
-    """Say why a device could not be opened: as its driver has it, else what torch's words mean, else those.
+    """Say why a device could not be opened: from its driver, else from torch's words, explained if known.
 
     Args:
         error: What the measuring process gave as its reason, or a refusal of gpubench's own, which stays.
@@ -238,7 +232,7 @@ def describe_fault(fault: str) -> str:
 
 
 class NotHereError(GpuBenchError):
-    """This cannot be had here, as only its own library knows; the case is unsupported, for this reason."""
+    """This is not available here, as only its own library knows; the case is unsupported for this reason."""
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
         super().__init__(reason)
@@ -314,12 +308,6 @@ def best_amp(*devices: DeviceProfile) -> Precision:
     )
 
 
-def default_precisions(*devices: DeviceProfile) -> tuple[Precision, ...]:
-    """Return fp32 and the best AMP that all of the devices have."""
-    wanted = (Precision.FP32, best_amp(*devices))
-    return tuple(p for p in wanted if all(why_no_precision(p, device) is None for device in devices))
-
-
 def default_executions(
     framework: Framework, device: DeviceProfile, *, publish: bool, gpu_count: int
 ) -> tuple[Execution, ...]:
@@ -344,8 +332,8 @@ class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         backend: Its name in ``KERAS_BACKEND``, and what is imported.
         on_cpu, on_cuda: The packages to install, as pip takes them.
-        executions: Those that it has.
-        usual: Those that Keras itself chooses, or a user first; measured by default.
+        executions: The executions that it has.
+        usual: The ones that Keras itself or most users choose; measured by default.
     """
 
     backend: str
@@ -387,13 +375,12 @@ PACKAGES = {
     Framework.KERAS_TENSORFLOW: ("keras", "tensorflow", "tensorflow-cpu"),
     Framework.KERAS_JAX: ("keras", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 }
-"""What a record names beside torch, CUDA and cuDNN, where it is installed."""
+"""Packages that a record names besides torch, CUDA and cuDNN, if they are installed."""
 
 
 def versions(framework: Framework) -> dict[str, str]:
     """Return the versions of the packages that compute for a framework; nothing is imported."""
-    told = {name: version_of(name) for name in PACKAGES[framework]}
-    return {name: version for name, version in told.items() if version is not None}
+    return {name: version for name in PACKAGES[framework] if (version := version_of(name)) is not None}
 
 
 def version_of(package: str) -> str | None:
@@ -464,14 +451,13 @@ def variables_of(framework: Framework, device: DeviceProfile) -> dict[str, str]:
     """Return the variables of a child of a framework: its backend, and no memory taken in advance."""
     if framework is Framework.TORCH:
         return {}
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device.is_cpu else {}
     return {
         "KERAS_BACKEND": KERAS[framework].backend,
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "JAX_PLATFORMS": "cpu" if device.is_cpu else "cuda,cpu",
-        **hidden,
+        **({"CUDA_VISIBLE_DEVICES": ""} if device.is_cpu else {}),
     }
 
 
@@ -503,8 +489,10 @@ def profiles_in(
     others = profiles_of(
         [reference for reference in references if reference not in own], asked, gpu_count=gpu_count
     )
-    found = {reference: _own_profile(reference, keras[0], device) for reference in own}
-    return {reference: (others | found)[reference] for reference in references}
+    return {
+        reference: _own_profile(reference, keras[0], device) if reference in own else others[reference]
+        for reference in references
+    }
 
 
 def _own_profile(reference: str, framework: Framework, device: DeviceProfile) -> WorkloadProfile:

@@ -1,4 +1,4 @@
-"""A case in torch: build it, check it, prepare it, and what is looked at after its rounds."""
+"""A case in torch: build it, check it, prepare it, and take a second look after its rounds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ from gpubench.measure.step import (
     read_switches,
     seed_all,
     switches_for,
-    to_the_device,
 )
 from gpubench.measure.team import Look, Team, place_model, share
 from gpubench.models import (
@@ -74,7 +73,7 @@ def train_to_quality(order: TrainToQuality, context: WorkerContext) -> QualityDo
     try:
         with switches_for(order.case.precision):
             run = _train(order, context)
-    except Exception as error:  # noqa: BLE001 - whatever stops a training is told in its row
+    except Exception as error:  # noqa: BLE001 - whatever stops a training is reported in its row
         return QualityDone(reason=one_line(error))
     finally:
         context.hardware.release()
@@ -104,15 +103,14 @@ def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
         quality = _quality(work, goal, inputs, targets)
         if goal.is_met_by(quality):
             break
-    edges = (began_j, telemetry.energy_j())
-    energy = energy_of(clock.now_s() - began_s, edges, (), context.power_limit_w())
+    edges_j = (began_j, telemetry.energy_j())
     return SeedRun(
         seed=order.seed,
         reached=goal.is_met_by(quality),
         steps=steps,
         train_s=train_s,
         quality=quality if math.isfinite(quality) else None,
-        energy_j=energy.joules,
+        energy_j=energy_of(clock.now_s() - began_s, edges_j, (), context.power_limit_w()).joules,
     )
 
 
@@ -134,11 +132,10 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
     order_of = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
     parts = (part for part in order_of.split(goal.batch_size) if len(part) == goal.batch_size)
     batches = tuple((samples[part], labels[part]) for part in parts)
-    optimizer = partial(torch.optim.Adam, lr=goal.learning_rate)
-    return dataclasses.replace(task, batches=batches, optimizer=optimizer), (
-        samples[held_out],
-        labels[held_out],
+    trained = dataclasses.replace(
+        task, batches=batches, optimizer=partial(torch.optim.Adam, lr=goal.learning_rate)
     )
+    return trained, (samples[held_out], labels[held_out])
 
 
 def _quality(work: Work, goal: Goal, inputs: Tensor, targets: Tensor) -> float:
@@ -152,7 +149,7 @@ def _quality(work: Work, goal: Goal, inputs: Tensor, targets: Tensor) -> float:
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 TRIED_STEPS = 4
-"""Of a trial, after the first ones, which make the optimizer's state: the later ones are as all."""
+"""Steps of a trial after the first ones, which create the optimizer's state."""
 
 
 @dataclass(kw_only=True)
@@ -162,8 +159,8 @@ class WorkerContext(Bench):
     Attributes:
         team: The other processes of a data-parallel job; None if one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so that all start alike.
-        proved: What shows that a proof of strict fp32 can fail here.
-        expected: What the latest task gives in float32 on the CPU, where a language model takes seconds.
+        proved: Shows that a proof of strict fp32 can fail here.
+        expected: Result of the latest task in float32 on the CPU, where a language model takes seconds.
     """
 
     hardware: Hardware
@@ -240,9 +237,9 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
 
 
 def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
-    """Go the way of a measurement with a few steps for its rounds: it needs as much memory.
+    """Run a measurement with a few steps instead of its rounds: it needs as much memory.
 
-    The checks at its end need some too, and may find none on a device that the step has filled. The launch
+    The checks at its end need memory too, and may find none on a device that the step has filled. The launch
     holds what a measurement holds before its first timed round: errors, switches, peak memory.
     """
     whole = MeasureCase(reference=order.reference, case=order.case, launch=0)
@@ -254,8 +251,9 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
             work.edge_loss(advance(index), index)
         _prove_again(seen, work, context)
         if seen.spilled_bytes:
-            lent = format_bytes(seen.spilled_bytes)
-            raise torch.cuda.OutOfMemoryError(f"out of memory: {lent} lay in the host's memory")
+            raise torch.cuda.OutOfMemoryError(
+                f"out of memory: {format_bytes(seen.spilled_bytes)} lay in the host's memory"
+            )
         if before:
             seen.parameters_moved = guards.has_moved(work.model, before)
 
@@ -277,7 +275,6 @@ def _conduct(
 
 def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Job:
     work, before = _build(order, context, seen, deadline_s)
-    alone = context.team is None
     return Job(
         loop=partial(
             Loop,
@@ -290,7 +287,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
         ),
         prove_again=lambda: _prove_again(seen, work, context),
         has_moved=lambda: guards.has_moved(work.model, before) if before else None,
-        look_again=(lambda loop: _look_again(loop, work, context, seen)) if alone else None,
+        look_again=None if context.team else lambda loop: _look_again(loop, work, context, seen),
         reserve_s=guards.latency_time_s if _wants_latency(work, context) else lambda *_: 0.0,
         tokens_at_s=work.tokens_at_s,
     )
@@ -299,7 +296,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
 def _build(
     order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds
 ) -> tuple[Work, list[torch.Tensor]]:
-    """Return the work on its device, its arithmetic checked, and the fingerprint of what it trains.
+    """Build the work on its device, check its arithmetic, and return it with the fingerprint of its weights.
 
     The task as built stays on the CPU; the work is a copy of it.
 
@@ -322,8 +319,7 @@ def _build(
 
         def made() -> Work:
             ours = copied(task, lambda: built(order.reference, order.case, context.seed))
-            place = to_the_device if context.team is None else place_model
-            return move(ours, order.case, context.hardware.device, place)
+            return move(ours, order.case, context.hardware.device, place_model)
 
         work = made()
     in_time(deadline_s)
@@ -335,8 +331,7 @@ def _build(
     seen.is_contiguous = (
         order.case.memory_format is MemoryFormat.CONTIGUOUS and order.case.precision is not Precision.FP32
     )
-    is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
-    if not is_reference:
+    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # which is the reference
         expected = context.expected_of(task, order.case)
         seen.unchecked, seen.draws, seen.carries = expected.unchecked, expected.draws, expected.carries
         if expected.rebinds and order.case.execution is Execution.GRAPH:
@@ -392,7 +387,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
 
 
 def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
-    """Return the errors of what a precision rests on: at strict fp32 a recurrent layer has its own switch."""
+    """Return the errors that prove a precision: at strict fp32 a recurrent layer has its own switch."""
     strict = work.case.precision is Precision.FP32
     recurrent = strict and any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
     return context.errors_of(work.case.precision, recurrent=recurrent)
@@ -406,9 +401,8 @@ def _prove_again(seen: LaunchRecorder, work: Work, context: WorkerContext) -> No
 
 def _wants_latency(work: Work, context: WorkerContext) -> bool:
     """Whether single passes are timed: an inference of one sample on one device; tokens are timed anyway."""
-    if work.new_tokens:
-        return False
-    return work.case.task is TaskKind.INFER and work.case.batch_size == 1 and context.team is None
+    is_single = work.case.task is TaskKind.INFER and work.case.batch_size == 1
+    return is_single and not work.new_tokens and context.team is None
 
 
 def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchRecorder) -> None:

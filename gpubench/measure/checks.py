@@ -38,7 +38,7 @@ from gpubench.probe.health import power_capped
 
 NOISE = 0.05
 IEEE_ERROR = Precision.FP32.facts.product_error
-"""It parts IEEE fp32 from TF32."""
+"""The error that separates IEEE fp32 from TF32."""
 SKIPPED_STEPS = 0.05
 EAGER_OVER_GRAPH = 1.10
 LEAST_BUSY = 0.90
@@ -48,7 +48,7 @@ SLOWDOWN_SHARE = 0.01
 CHILD_CLOCK_SLACK_S = 1.0
 """What the clocks of child and parent may differ by over the rounds of one case."""
 LEAST_OF_ARRIVALS = 0.8
-"""Of the time in which timed rounds came in, what they add up to; the rest is reading losses and telling."""
+"""Timed rounds add up to this share of the time in which they came in; the rest is reading and reporting."""
 WAIT_S = 0.1
 """For a processor of a busy host, between two rounds; such a row leads nothing."""
 HOST_LOAD = 0.5
@@ -68,7 +68,7 @@ SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdow
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
-"""Counted by the driver, and no fault of cooling or power; low utilization shows in the idle reason."""
+"""The driver counts these; they are no fault of cooling or power. The idle reason shows low utilization."""
 _INVALIDATING = frozenset(
     {
         FindingKind.IMPLAUSIBLE,
@@ -98,7 +98,7 @@ def judge_measurement(
     Args:
         measurement: Status ok and raw launches, or a status that already says why there is no figure.
         planned_launches: How many launches the budget asks for.
-        siblings: The other measurements of the run: eager is judged beside graph.
+        siblings: The other measurements of the run: eager is compared with graph.
         allow_throttled: Whether throttling leaves the row fit to be ranked; a row that was once judged so
             stays so.
     """
@@ -327,7 +327,7 @@ def _reason_shares(launch: Launch) -> dict[str, float]:
 
 
 def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Iterator[Finding]:
-    """Flag an eager row whose pace the host sets, by the best evidence there is."""
+    """Flag an eager row if the host sets its pace, by the best evidence there is."""
     case = measurement.case
     if case.execution is not Execution.EAGER:
         return
@@ -407,7 +407,7 @@ def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Fin
 
 
 def _size(finding: Finding) -> float:
-    """How far a finding goes, for comparing: up or down alike; words and NaN stand for what has no number."""
+    """Return the size of a finding, up or down alike; words and NaN count as infinite."""
     if finding.value is None:
         return -1.0
     if isinstance(finding.value, str) or math.isnan(finding.value):

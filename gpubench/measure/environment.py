@@ -20,7 +20,7 @@ from gpubench.probe.backend import child_environment
 from gpubench.probe.host import container, cpu_governor, cpu_name, os_name
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""By which torch and its libraries choose their number of threads when they load."""
+"""From these torch and its libraries take their number of threads when they load."""
 VARIABLES = (
     *TF32_VARIABLES,
     *CPU_MATH_VARIABLES,
@@ -66,8 +66,8 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
     """Return what this run runs on.
 
     Args:
-        device: Whose driver is named.
-        ready: What the measuring child said of its libraries; None before there is one.
+        device: The device with the driver to name.
+        ready: What the measuring child reported of its libraries; None before there is one.
     """
     told = ready or Ready()
     return Environment(

@@ -21,21 +21,21 @@ from gpubench.units import Seconds
 TIME_LIMIT_S = 60.0
 """A worker that has not given its next batch by then is taken for hung."""
 CLIP_FRAMES = 16
-"""Of the clips of the workload ``augment_video``."""
+"""Frames in a clip of the workload ``augment_video``."""
 BATCH = 16
 """Images that a worker hands over at once, or frames of one clip."""
 DRAWN = 64
 """Different images that are prepared over and over."""
 TENSOR_BYTES = 4 * 3 * 224 * 224
-"""Of one prepared image, as float32."""
+"""Size of one prepared image, as float32."""
 EIGHT_BIT_BYTES = 3 * 500 * 375
-"""Of the whole photograph, for a GPU that crops it."""
+"""Size of the whole photograph, for a GPU that crops it."""
 LEAST_ROUNDS = 3
 TIMED_S = 6.0
 
 
 class ImageRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Images per second with their 95 % interval, whose ends are None if they are unknown."""
+    """Images per second with their 95 % interval. An unknown end is None."""
 
     images_per_s: float
     low: float | None = None
@@ -121,7 +121,7 @@ def _end_with(parent_pid: int, _worker: int) -> None:
 
 
 def _prepared(pipeline: Any, drawn: Sequence[Any]) -> Any:
-    """Prepare one batch, in a worker: each sample by its own, as a dataset does."""
+    """Prepare one batch in a worker, sample by sample, as a dataset does."""
     import torch
 
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""A fast wrong answer is not an answer: is the step's arithmetic right, and does a graph do the same work?"""
+"""A fast wrong answer is worthless: is the step's arithmetic right, and does a graph do the same work?"""
 
 from __future__ import annotations
 
@@ -66,11 +66,6 @@ def prepare(work: Work) -> Advance:
     return way(work)
 
 
-def eager(work: Work) -> Advance:
-    """Return the step as it is."""
-    return work.step
-
-
 def compiled(work: Work) -> Advance:
     """Return the step with its model compiled, its first step done: that is when torch compiles.
 
@@ -87,8 +82,7 @@ def compiled(work: Work) -> Advance:
         raise NotPreparedError("a generation is measured eagerly and as a CUDA graph, not with torch.compile")
     torch.compiler.reset()
     counters.clear()
-    model = cast("nn.Module", torch.compile(work.model))
-    compiled_work = dataclasses.replace(work, model=model)
+    compiled_work = dataclasses.replace(work, model=cast("nn.Module", torch.compile(work.model)))
     compiled_work.step(0)
     if not counters["stats"]["unique_graphs"]:
         off = (
@@ -139,7 +133,7 @@ def capture(work: Work) -> Advance:
 
 
 _WAYS: Mapping[Execution, Callable[[Work], Advance]] = {
-    Execution.EAGER: eager,
+    Execution.EAGER: lambda work: work.step,
     Execution.GRAPH: capture,
     Execution.COMPILE: compiled,
 }
@@ -178,7 +172,7 @@ def _captured(
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """Begin captures with an empty cache, and tell what ended one: want of memory, the model, or its step.
+    """Begin captures with an empty cache, and say what ended one: lack of memory, the model, or its step.
 
     Raises:
         NotPreparedError: With the reason of what the capture could not take.
@@ -208,7 +202,7 @@ def _capturing() -> Iterator[None]:
 
 
 def _free_bytes() -> int:
-    """What this process may still take: free on the device, and within the share of it that it is held to."""
+    """Return what this process may still take: what is free, within the share that it is limited to."""
     free, total = torch.cuda.mem_get_info()
     fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # older torch does not tell it
     share = 1.0 if fraction is None else fraction()
@@ -272,13 +266,9 @@ def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) 
     Enough passes for the 99th percentile where they are quick enough.
     """
     times: list[Seconds] = []
-
-    def one() -> None:
-        advance(len(times))
-
     began_s = clock.now_s()
     while len(times) < LATENCY_PASSES and (clock.now_s() - began_s < most_s or not times):
-        times.append(clock.time(one))
+        times.append(clock.time(lambda: advance(len(times))))
     return tuple(times)
 
 
@@ -322,7 +312,7 @@ class Expected(NamedTuple):
             (an input pipeline draws what it gives), and where weights are of fewer bits than float32: then
             the CPU errs as the device does, and is no reference for outputs.
         is_whole: Whether it is of the whole batch, which a few samples could not be cut from.
-        unchecked: Why nothing of it can be held against the device; None if something can.
+        unchecked: Why nothing of it can be compared with the device; None if something can.
         draws: Whether the forward pass draws random numbers, dropout apart.
         needs_grad: Whether it fails without autograd, because model or loss take derivatives.
         carries: Whether another pass of the same model gives another loss, because it carries something on.
@@ -359,8 +349,7 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
         task: The same task on the CPU.
         expected: What it gives, where that is known: it is the same for every precision and execution.
     """
-    if expected is None:
-        expected = expected_of(task, work.case)
+    expected = expected or expected_of(task, work.case)
     if expected.unchecked is not None:
         return Errors(None)
     inputs, targets = task.batches[0] if expected.is_whole else _reference_batch(task, work.case)
@@ -407,8 +396,15 @@ def expected_of(task: Task, case: Case) -> Expected:
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
     is_kept = not train and types == {torch.float32} and isinstance(outputs, Tensor)
     unchecked = NO_NUMBER if loss is None and not is_kept else None
-    kept = outputs if is_kept else None
-    return Expected(loss, kept, is_whole, unchecked, needs_grad=needs_grad, carries=carries, rebinds=rebinds)
+    return Expected(
+        loss,
+        outputs if is_kept else None,
+        is_whole,
+        unchecked,
+        needs_grad=needs_grad,
+        carries=carries,
+        rebinds=rebinds,
+    )
 
 
 def _held(model: nn.Module) -> list[Tensor]:
@@ -431,7 +427,7 @@ def _on_cpu(
 ) -> tuple[float | None, Any, bool]:
     """Return loss and outputs of a batch on the CPU, and whether random numbers were drawn for them.
 
-    No loss is that of inference by a model whose answer its loss does not take.
+    The loss is None for inference where the loss function does not take the model's answer.
     """
     inputs, targets = batch
     with (
@@ -453,7 +449,7 @@ def _on_cpu(
 
 
 def unspent(task: Task) -> Task:
-    """Return a task to be thrown away after a pass, where the model is a user's own; else the task itself."""
+    """Return a copy to throw away after a pass if the model is a user's own; else the task itself."""
     return task if task.again is None else copied(task)
 
 
@@ -572,7 +568,7 @@ def _two_losses(work: Work, advance: Advance) -> list[float]:
 
 
 def _reference_batch(task: Task, case: Case) -> Batch:
-    """The first samples of the first batch, and of each the tokens that a CPU computes in a moment."""
+    """Return the first samples of the first batch, cut to the tokens that a CPU computes in a moment."""
     inputs, targets = (_slice(part, case.batch_size, task.reference_tokens) for part in task.batches[0])
     return inputs, targets
 

@@ -1,7 +1,7 @@
 """Keras on one backend: what builds a model, its steps (eager, traced, compiled), its proofs, a case.
 
 A model of the user's own is a file whose ``build(batch_size)`` returns a ``keras.Model``. It may return a
-compiled model alone, whose inputs are drawn by its own shapes, or ``(model, inputs, targets, loss)`` and an
+compiled model alone (its inputs are drawn by its own shapes), or ``(model, inputs, targets, loss)`` and an
 optimizer as a fifth, with numpy arrays. Trusted code, but code of others: it is imported in a child process
 only, that of a measurement or, before there is a plan, one that runs this file.
 
@@ -192,7 +192,7 @@ LABELS = 4
 # --- what is measured ------------------------------------------------------------------------------------
 
 CHECKED_STEPS = 2
-"""Of an execution, held against eager ones: the second loss depends on the update of the first."""
+"""Steps of an execution that are compared with eager ones: the second loss depends on the first update."""
 
 Values = list[Any]
 """Copies of every variable on the host, in the model's order."""
@@ -229,8 +229,7 @@ def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches
             import jax
 
             with jax.default_matmul_precision("tensorfloat32" if on else "highest"):
-                set_to = jax.config.values["jax_default_matmul_precision"]
-                yield _switches(is_on=set_to != "highest")
+                yield _switches(is_on=jax.config.values["jax_default_matmul_precision"] != "highest")
         case _:
             from gpubench.measure.step import switches_for
 
@@ -347,8 +346,9 @@ class Steps:
         layers = self.model._flatten_layers() if execution is Execution.COMPILE else ()  # noqa: SLF001 - Keras's own way
         for layer in layers:
             if not layer.supports_jit:
-                kind = type(layer).__name__
-                raise capability.NotHereError(f"Keras does not compile its layer {layer.name} ({kind}) here")
+                raise capability.NotHereError(
+                    f"Keras does not compile its layer {layer.name} ({type(layer).__name__}) here"
+                )
         match self.framework:
             case Framework.KERAS_JAX:
                 if execution is not Execution.EAGER:
@@ -365,8 +365,7 @@ class Steps:
             case Framework.KERAS_TENSORFLOW if execution is not Execution.EAGER:
                 import tensorflow as tf
 
-                is_compiled = execution is Execution.COMPILE
-                step = tf.function(step, jit_compile=is_compiled, reduce_retracing=True)
+                step = tf.function(step, jit_compile=execution is Execution.COMPILE, reduce_retracing=True)
             case Framework.KERAS_TORCH if execution is not Execution.EAGER:
                 import torch
 
@@ -394,8 +393,7 @@ class Steps:
 
     def restore(self, values: Values) -> None:
         """Write values back, none or all."""
-        variables = chain.from_iterable(self._groups())
-        for variable, value in zip(variables, values, strict=False):
+        for variable, value in zip(chain.from_iterable(self._groups()), values, strict=False):
             variable.assign(value)
 
     def fingerprint(self) -> Values:
@@ -516,7 +514,7 @@ def _job(
 def _first_steps(
     case: Case, bench: KerasBench, seen: launch.LaunchRecorder, steps: Steps, deadline_s: Seconds
 ) -> Callable[[int], object]:
-    """Prepare the execution, hold it against eager steps, and keep the losses of its first steps.
+    """Prepare the execution, compare it with eager steps, and keep the losses of its first steps.
 
     Raises:
         NotHereError: If it is jax's LSTM of cuDNN, which Keras takes on a GPU whatever the type.

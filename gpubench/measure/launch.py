@@ -24,9 +24,9 @@ from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
-from gpubench.measure import capability, messages
+from gpubench.measure import messages
 from gpubench.measure.budget import Budget
-from gpubench.measure.capability import NotHereError
+from gpubench.measure.capability import NotHereError, describe_fault
 from gpubench.measure.loop import (
     Loop,
     OutOfTimeError,
@@ -42,7 +42,7 @@ from gpubench.probe.backend import Readings
 from gpubench.probe.host import read_text
 from gpubench.units import Joules, Seconds, Watts, format_bytes
 
-# --- what others took of the host's processors while rounds were timed ------------------------------------
+# --- CPU time that others took while rounds were timed ----------------------------------------------------
 
 
 PROC = Path("/proc")
@@ -54,8 +54,8 @@ class Others(NamedTuple):
     """CPU time of others over that of all the host's threads, 0 to 1; None if it is unknown.
 
     Attributes:
-        load: Of other processes of this host.
-        steal: Of other guests of the machine that this host is a guest of.
+        load: Share of other processes on this host.
+        steal: Share of other guests on the same physical machine.
     """
 
     load: float | None = None
@@ -67,8 +67,8 @@ class HostTimes(NamedTuple):
 
     Attributes:
         host: Since boot, a column for each kind; None if there is no such file (macOS, Windows).
-        own: Of this process and its children that have ended.
-        processes: How many on this host work alike: the others of a job are no strangers.
+        own: Times of this process and of its ended children.
+        processes: Processes of the same job on this host: they do not count as others.
     """
 
     host: tuple[int, ...] | None
@@ -105,8 +105,8 @@ class HostTimes(NamedTuple):
 
 INTERVAL_S = 0.1
 WARMUP_INTERVAL_S = 1.0
-"""Of the warm-up one sample in this time is kept: it shows how the device heated, and two minutes of it
-at ten a second would take more of the file than the rounds do."""
+"""One sample of the warm-up is kept in this time [s]: it shows how the device heated, and two minutes at
+ten a second would take more of the file than the rounds do."""
 GIVE_UP_AFTER_S = 6.0
 """A little longer than probe waits for a driver call."""
 
@@ -231,7 +231,7 @@ def _too_much(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) ->
 
 
 MOST_GAPS = 8192
-"""Of the times between tokens that are kept: eight times what a 99th percentile rests on."""
+"""Most times between tokens that are kept: eight times what a 99th percentile rests on."""
 
 
 @dataclass(kw_only=True)
@@ -271,8 +271,8 @@ class Bench:
         Args:
             setup: The first message.
             line: To the parent.
-            telemetry: Of what is measured; open as long as this process lives.
-            own: What a framework keeps beside it.
+            telemetry: Readings of the device; open as long as this process lives.
+            own: Fields of a framework's own bench.
         """
         return cls(
             budget=setup.budget,
@@ -410,7 +410,7 @@ class LaunchRecorder:
         )
 
     def _own_findings(self) -> Iterator[Finding]:
-        """What the numbers of the record cannot say: a distance without end is null in the file."""
+        """Yield what the numbers cannot express: an infinite distance is null in the file."""
         if self.energy.finding is not None:
             yield self.energy.finding
         if self.unequal is not None:
@@ -443,10 +443,10 @@ def conduct(
     once, and never reaches the next case.
 
     Args:
-        order: What is to be measured.
-        bench: Where.
-        seen: Takes what is seen.
-        measure: Does it, until the deadline that it is given [s].
+        order: The case to measure.
+        bench: The process that measures it.
+        seen: Records what is seen.
+        measure: Measures until the deadline that it is given [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
     status, reason, cause, trace = Status.OK, None, None, None
@@ -468,7 +468,7 @@ def conduct(
         trace = traceback_of(error)
     seen.stopped = bench.stopped()
     if lost := bench.telemetry.fault:
-        status, reason, cause = Status.FAILED, capability.describe_fault(lost), None
+        status, reason, cause = Status.FAILED, describe_fault(lost), None
     return CaseDone(
         status=status,
         reason=reason,
@@ -505,10 +505,10 @@ def time_job(
 
 
 def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
-    """Status and reason of an exception: type, words, and the line of the user's code that it came from.
+    """Return status and reason of an exception: type, words, and the line of the user's code.
 
-    What cannot be had here is unsupported, in its own words. Of a lack of memory the reason names batch and
-    phase, too: both say what to do with less.
+    What is not available here is unsupported, in its own words. For a lack of memory the reason also names
+    batch and phase: both say what to do with less.
     """
     if isinstance(error, NotHereError):
         return Status.UNSUPPORTED, str(error)

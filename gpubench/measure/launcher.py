@@ -1,4 +1,4 @@
-"""The parent of a measurement: which child does what, by when, and what becomes of each case.
+"""The parent of a measurement: which child does what, by when, and how each case ends.
 
 The parent imports no torch. A child that crashes, hangs or runs out of memory costs the case at hand; the
 cases left go on in a new process.
@@ -23,8 +23,6 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.budget import MICRO_MOST_S
-from gpubench.measure.capability import best_gemm, peak_flops_per_s
-from gpubench.measure.checks import CHILD_CLOCK_SLACK_S
 from gpubench.measure.environment import environment_of
 from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
 from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
@@ -81,7 +79,7 @@ STOPPING_S = 2.0
 
 @contextmanager
 def answering(answer: Callable[[int], None], *signals: signal.Signals) -> Iterator[None]:
-    """Answer signals, told by their numbers, where this is the thread that may listen to them."""
+    """Answer signals, passing their numbers, if this is the thread that may handle them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -125,16 +123,14 @@ class Control:
 
 
 MOST_REPORTS = 100_000
-"""Of one case: a round takes a tenth of a second or more, and few cases take an hour."""
-NO_SIGN = "no sign of life"
-"""How the reason begins of a row whose process fell silent: to people, and in checks of before its cause."""
+"""Most reports of one case: a round takes a tenth of a second or more, and few cases take an hour."""
 
 _Report = TypeVar("_Report")
 
 STARTED: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
 """How the start of a process ends."""
 Until = Callable[[str], Seconds]
-"""By when the next word must come in a phase, on the clock of ``time.monotonic``."""
+"""Gives the time by which the next report must come in a phase, on ``time.monotonic``."""
 
 
 class JobOverError(Exception):
@@ -178,7 +174,7 @@ class Progress:
         if told != given:
             return f"sent a result of {len(given)} rounds that are not the {len(told)} it reported"
         wall_s, elapsed_s = sum(s for _, s in given), time.monotonic() - self.began_s
-        if wall_s > elapsed_s + CHILD_CLOCK_SLACK_S:
+        if wall_s > elapsed_s + checks.CHILD_CLOCK_SLACK_S:
             return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
         return None
 
@@ -201,13 +197,13 @@ def next_report(
     on_phase: Callable[[messages.Phase], None],
     seen: Progress | None = None,
 ) -> _Report:
-    """Return the next report, which is of one of these kinds; phases that begin before it are told.
+    """Return the next report, of one of these kinds; ``on_phase`` gets the phases that begin before it.
 
     Args:
-        child: Whose.
-        kinds: What may come, beside phases.
-        until_s: By when the next word must come in a phase.
-        on_phase: Told each phase.
+        child: The process that reports.
+        kinds: What may come, besides phases.
+        until_s: Gives the time by which the next report must come in a phase.
+        on_phase: Called with each phase.
         seen: What the process has reported so far; None if this begins with its start.
 
     Raises:
@@ -247,7 +243,7 @@ def how_it_ended(error: ChildLateError | ChildEndedError, phase: str) -> str:
     """Say of a row how the process ended that measured it, or that it fell silent, and in which phase."""
     if isinstance(error, ChildEndedError):
         return f"the measuring process {error} (phase: {phase})"
-    return f"{NO_SIGN} during {phase}: the process was ended"
+    return f"no sign of life during {phase}: the process was ended"
 
 
 @dataclass
@@ -263,7 +259,7 @@ class Record:
     begun: int = 0
 
     def measurement(self, unit: Unit) -> Measurement:
-        """The measurement of a case with every launch so far, not yet judged beside others."""
+        """Return the measurement of a case with every launch so far, not yet compared with others."""
         case = unit.planned.case
         status, reason, cause = self.ended.get(case, (Status.OK, None, None))
         return Measurement(
@@ -277,7 +273,7 @@ class Record:
             hardware_flops_per_sample=unit.planned.hardware_flops_per_sample,
             tokens_per_sample=unit.planned.tokens_per_sample,
             parameter_count=unit.planned.parameter_count,
-            peak_flops_per_s=peak_flops_per_s(self.device, case.precision),
+            peak_flops_per_s=capability.peak_flops_per_s(self.device, case.precision),
             gemm_flops_per_s=self.gemm.get(case.precision),
             cpu_threads=case.threads or self.threads,
             convolves=unit.planned.convolves,
@@ -301,11 +297,11 @@ class Record:
 GRACE_S = 1.0
 """A child that ends by itself at its deadline needs a moment to say so."""
 MICRO_SHARE = 0.1
-"""Of the time left under a time limit, the micro-benchmarks of a process begin no probe after this share."""
+"""Under a time limit, the micro-benchmarks of a process begin no probe after this share of the time left."""
 LEAST_CASE_S = 1.0
 """A case with less time than this is not begun."""
 MICRO_GROUP = Group(launch=0)
-"""The process that measures what the device does beside its cases."""
+"""The process of the micro-benchmarks."""
 PHASE_LIMITS_S = {
     "start": 60.0,
     "import": 180.0,
@@ -383,7 +379,7 @@ class Launcher:
                     continue
                 if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
                     self._measure_micro(unit.group)  # what its processes exchange, in the job of its cases
-                record.gemm = best_gemm(self.micro)
+                record.gemm = capability.best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
                 self.on_event(
@@ -398,7 +394,7 @@ class Launcher:
                     (*units[number + 1 :], *self._instead(unit, record)), key=lambda each: each.launch
                 )
                 measurement = self._judged(record, unit)
-                yield measurement  # stored by the time that it is told
+                yield measurement  # it is stored before it is reported
                 if finished.status is not Status.OK and measurement.status is Status.OK:
                     why = plain(finished.reason or "no reason known")
                     text = (
@@ -407,12 +403,13 @@ class Launcher:
                     )
                     self.on_event(messages.Remark(text=text))
                     continue
-                ended = messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
-                self.on_event(ended)
+                self.on_event(
+                    messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
+                )
                 if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
-                    record.gemm = best_gemm(self.micro)
-                    yield self._judged(record, unit)  # beside the products read since
+                    record.gemm = capability.best_gemm(self.micro)
+                    yield self._judged(record, unit)  # with the products measured since
         finally:
             self.close()
 
@@ -421,8 +418,9 @@ class Launcher:
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
-            eager = msgspec.structs.replace(case, execution=Execution.EAGER)
-            planned = msgspec.structs.replace(unit.planned, case=eager)
+            planned = msgspec.structs.replace(
+                unit.planned, case=msgspec.structs.replace(case, execution=Execution.EAGER)
+            )
             self.plan = msgspec.structs.replace(self.plan, cases=(*self.plan.cases, planned))
             yield from (Unit(launch=n, planned=planned) for n in range(self.plan.budget.launches))
 
@@ -468,8 +466,12 @@ class Launcher:
             return messages.QualityDone(reason="stopped on request")
         if self._time_left_s() <= 0:
             return messages.QualityDone(reason=OUT_OF_TIME)
-        order = messages.TrainToQuality(case=planned.case, seed=seed)
-        return self.ask(Group(launch=0), order, messages.QualityDone, seen)
+        return self.ask(
+            Group(launch=0),
+            messages.TrainToQuality(case=planned.case, seed=seed),
+            messages.QualityDone,
+            seen,
+        )
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
         """Run a few steps of a case; the next trial has another process if this one must not be trusted."""
@@ -533,8 +535,9 @@ class Launcher:
         if self._time_left_s() < LEAST_CASE_S:
             left_s = format_duration(max(0.0, self._time_left_s()))
             least = format_duration(LEAST_CASE_S)
-            reason = f"left out: a case takes {least} at least, and the time limit leaves {left_s}"
-            return seen.done(Status.TIMEOUT, reason)
+            return seen.done(
+                Status.TIMEOUT, f"left out: a case takes {least} at least, and the time limit leaves {left_s}"
+            )
         try:
             child = self._child_of(unit.group)
             child.send(
@@ -554,9 +557,11 @@ class Launcher:
     def cut_short(
         self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
     ) -> messages.CaseDone:
-        """End the process, and say how its work ends: first what the driver holds against the device."""
+        """End the process, and say how its work ends; what the driver reports of the device comes first."""
         self.close()
-        fault = self._fault()
+        fault = None if self.control.stopping.is_set() else capability.fault_of(self.device)
+        if fault is not None:  # no case follows then
+            self.lost = fault = capability.describe_fault(fault)
         if isinstance(error, JobOverError):
             done = seen.done(error.over.status, fault or error.over.reason)
             return msgspec.structs.replace(done, traceback=error.over.traceback)
@@ -570,18 +575,9 @@ class Launcher:
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
         return seen.done(status, how_it_ended(error, seen.phase), cause)
 
-    def _fault(self) -> str | None:
-        """Say what the driver holds against the device, after a process died on it; no case follows then."""
-        fault = None if self.control.stopping.is_set() else capability.fault_of(self.device)
-        if fault is None:
-            return None
-        self.lost = capability.describe_fault(fault)
-        return self.lost
-
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
         """Run the micro-benchmarks of one process or of those of a job, once; a failure costs no more."""
-        known = group.gpu_count in self._probed
-        if known or self.lost is not None or self.control.stopping.is_set():
+        if group.gpu_count in self._probed or self.lost is not None or self.control.stopping.is_set():
             return
         self._probed.add(group.gpu_count)
         limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
@@ -657,7 +653,7 @@ class Launcher:
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
         """Keep what the first process says, one of torch before any other, and the packages of all.
 
-        ``of_all`` says that it computes with all threads of a CPU: those that the run is told to have.
+        ``of_all`` says that it computes with all threads of a CPU: the run stores that count.
         """
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
@@ -669,8 +665,9 @@ class Launcher:
         """Start a process for one GPU, or the first of torchrun's, or one that stands for all of a job."""
         if group.gpu_count == 1:
             return Child(variables, self.module)
-        of_job = JOINED if self.place is not None else f"{group.gpu_count}"
-        return Child(variables, MODULE, arguments=(of_job,))
+        return Child(
+            variables, MODULE, arguments=(JOINED if self.place is not None else f"{group.gpu_count}",)
+        )
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""

@@ -46,7 +46,7 @@ DRIFT_ERRORS = 3.0
 """With 2 standard errors the guard itself spoils the coverage of the interval (simulated)."""
 GIVE_UP_AFTER = 2.0
 """Shortest timed parts that a series with its target out of reach gets: 40 rounds show how many more it
-takes, and at the spread of a host (5 %, correlation 0.6) bear an interval of some 5 %."""
+takes, and at the spread of a host (5 %, correlation 0.6) give an interval of about 5 %."""
 OUT_OF_REACH = 2.0
 """A series that would need this many times its longest timed part is given up: what it would need is known to
 a factor of about 1.5 (one standard error, after 40 rounds at a correlation of 0.6)."""
@@ -66,7 +66,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Heap:
-    """What must have settled beside the times: allocator segments and retries, the gradient scale."""
+    """What must settle besides the times: allocator segments and retries, and the gradient scale."""
 
     segments: int | None = None
     retries: int | None = None
@@ -238,9 +238,7 @@ class StopRule:
 
     def converged(self) -> bool:
         """Whether rounds and half-width suffice."""
-        if len(self.accepted) < LEAST_ROUNDS:
-            return False
-        width = self.half_width()
+        width = self.half_width() if len(self.accepted) >= LEAST_ROUNDS else None
         return width is not None and width <= self.target
 
     def unmet(self) -> Finding | None:
@@ -305,7 +303,7 @@ class StopRule:
 
 
 def stop_rule(budget: Budget, round_s: Seconds = 0.0) -> StopRule:
-    """Return the rule of the timed part of one case whose rounds take so long [s]."""
+    """Return the stop rule of a case's timed part; ``round_s`` is the length of a round [s]."""
     return StopRule(
         target=budget.target,
         deadline_s=max(budget.timed_s, min((LEAST_ROUNDS + SPARE_ROUNDS) * round_s, SLOW_STEPS_S)),
@@ -325,10 +323,6 @@ def _not_converged(value: float | str | None, limit: float | str) -> Finding:
     return Finding(kind=FindingKind.NOT_CONVERGED, value=value, limit=limit)
 
 
-def _nothing_to_wait_for() -> None:
-    """A CPU has finished a step when the call returns."""
-
-
 def _now_ns() -> int:
     return time.perf_counter_ns()  # looked up at each call: a test may script it
 
@@ -337,14 +331,15 @@ def _now_ns() -> int:
 class Clock:
     """A synchronizing clock; both parts are injected, so that a test can script time.
 
+    A CPU has finished a step when the call returns: there is nothing to wait for.
     Without the synchronize, issuing work is timed instead of the work: a step of 47.5 ms on an H200
     then "takes" 7.2 ms.
     """
 
-    synchronize: Callable[[], None] = _nothing_to_wait_for
+    synchronize: Callable[[], None] = lambda: None
     now_ns: Callable[[], int] = _now_ns
 
-    def time(self, work: Callable[[], None]) -> Seconds:
+    def time(self, work: Callable[[], object]) -> Seconds:
         """Return the wall time of ``work`` and of all the device work that it issued [s]."""
         self.synchronize()
         start = self.now_ns()
@@ -360,7 +355,7 @@ class Clock:
 MOST_STEPS = 100_000
 """A round of the shortest steps stays countable."""
 WARMUP_SHARE = 0.5
-"""Of the time left under a time limit, the warm-up takes at most this much."""
+"""The warm-up takes at most this share of the time left under a time limit."""
 
 
 Report: TypeAlias = Callable[[bool, Round, float | None, TelemetrySample | None], None]
@@ -385,12 +380,12 @@ class Loop:
         batches: Prebuilt batches; a round of several steps takes whole rotations of them.
         deadline_s: Moment on the clock after which no further step is issued.
         stopped: Whether the parent has asked to stop.
-        report: Told each round as it ends (timed or not, the round, the half-width so far, what the device
-            last said).
+        report: Called as each round ends (timed or not, the round, the half-width so far, the latest sample
+            of the device).
         samples: Gives the telemetry since it was last asked.
         heap: Gives the state of allocator and gradient scaler.
-        announce: Tells the other processes of the job of a block, by first index and count; None if there
-            are none. A block once announced is never broken off: the others would wait for its end.
+        announce: Announces a block to the other processes of the job, by first index and count; None if
+            there are none. An announced block is never cut short: the others would wait for its end.
     """
 
     advance: Callable[[int], Any]

@@ -35,7 +35,7 @@ from gpubench.models import (
 from gpubench.models.run import SeedRun
 from gpubench.units import Seconds, Watts
 
-# --- where a process of a job stands, as torchrun tells it by variables -----------------------------------
+# --- the place of a process in its job, from the variables of torchrun ------------------------------------
 
 
 MODULE = "gpubench.measure.worker"
@@ -43,12 +43,12 @@ MODULE = "gpubench.measure.worker"
 JOINED = "joined"
 """Tells a child that it is the first of the processes that a user's torchrun has started."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
-"""Names the file by which the processes of one machine find each other: nothing listens for it."""
+"""Names the file through which the processes of one machine find each other; no port is opened."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands.
+    """The place of a process in its job.
 
     Attributes:
         rank, size: Among all processes of the job.
@@ -68,8 +68,12 @@ class Place:
     @classmethod
     def here(cls) -> Place:
         """Read the place of this process."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        return cls(*(int(os.environ[name]) for name in names))
+        return cls(
+            rank=int(os.environ["RANK"]),
+            size=int(os.environ["WORLD_SIZE"]),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+        )
 
 
 def place_under_torchrun() -> Place | None:
@@ -124,7 +128,7 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
-    """Compare what the harness relies on with something that it shares no code with.
+    """Compare what the harness relies on with something that shares no code with it.
 
     Attributes:
         what: ``precision`` needs nothing of the case but its precision.
@@ -179,7 +183,10 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
-    """A new phase has begun; the parent holds each to a deadline."""
+    """A new phase of the case at hand: build, check, first steps, capture, warm-up, timed ...
+
+    The parent holds each to a deadline.
+    """
 
     name: str
 
@@ -283,7 +290,7 @@ Ending = CaseDone | QualityDone | Proven
 
 
 def scrubbed(done: Ending) -> Ending:
-    """Return an end whose reason names nothing of this machine."""
+    """Return the end with nothing of this machine in its reason."""
     return done if done.reason is None else msgspec.structs.replace(done, reason=scrub(done.reason))
 
 
@@ -317,12 +324,6 @@ class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-PhaseBegan = Phase
-"""The case at hand is in a new phase: build, check, first steps, capture, warm-up, timed ..."""
-RoundEnded = RoundDone
-"""One more round of the case at hand, and what the device drew and how warm it was at its end."""
-
-
 class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):
     """One case of one launch is over; the measurement holds all its launches so far.
 
@@ -346,6 +347,6 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-Event = RunPlanned | CaseBegan | PhaseBegan | RoundEnded | CaseEnded | MicroEnded | Remark
+Event = RunPlanned | CaseBegan | Phase | RoundDone | CaseEnded | MicroEnded | Remark
 
 OnEvent = Callable[[Event], None]

@@ -23,7 +23,6 @@ from gpubench.measure.capability import (
     CPU_GEMM_SIZES,
     GEMM_PRECISIONS,
     GEMM_SIZES,
-    gemm_precisions,
     why_no_precision,
 )
 from gpubench.measure.checks import IEEE_ERROR
@@ -52,7 +51,7 @@ _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
 }
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
-"""Of products whose result is of another type than their operands."""
+"""Result types of the products that differ from their operands."""
 _UNITS = {form.name: form.unit for form in FORMATS}
 _IN_8_BITS = {FP8.name: quantize.why_no_fp8, INT8.name: quantize.why_no_int8}
 """What a torch or a device may lack although the device's model has it."""
@@ -86,7 +85,7 @@ def run_micro(
 ) -> Iterator[MicroResult | Finding]:
     """Run the probes: products of each precision, copies, transfers and launches.
 
-    Setting is not effect: strict fp32 is first proven against float64, and its products are
+    A switch proves nothing: strict fp32 is first proven against float64, and its products are
     ``TF32_IN_FORCE`` where they are not IEEE. What there is no memory for is made smaller, and said: see
     ``measure_all``; where not even the proof has any, no product in fp32 is measured.
 
@@ -94,7 +93,7 @@ def run_micro(
         hardware: The device.
         profile: Which precisions it has, how much memory.
         budget: How long and how sure.
-        telemetry: Of the device, read while each probe is repeated.
+        telemetry: Readings of the device, taken while each probe is repeated.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
     deadline_s = deadline_in(time_s)
@@ -130,13 +129,13 @@ def run_all_reduce(
     """Measure how fast the processes of a job sum what each of them holds, by size.
 
     The rate is that of the bus, as NCCL's own tests state it: each process sends and receives
-    2 (n - 1) / n of the bytes, so that it can be held against a link whatever the number of processes.
+    2 (n - 1) / n of the bytes, so the rate compares with a link at any number of processes.
 
     Args:
         team: The processes.
         hardware: The first one's device.
         budget: How long and how sure.
-        telemetry: Of all devices.
+        telemetry: Readings of all devices.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
     probes = (all_reduce_probe(size, team.size) for size in ALL_REDUCE_BYTES)
@@ -174,7 +173,7 @@ def _all_reduce(size: Bytes, device: torch.device) -> Action:
 
 
 def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
-    """What speaks against strict fp32 here; None if there is no memory even for its proof."""
+    """Return findings against strict fp32 here; None if there is no memory even for its proof."""
     try:
         with switches_for(Precision.FP32):
             errors = probe_errors(hardware.device).values()
@@ -189,15 +188,15 @@ def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
 def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[Probe]:
     """Matrix products of the precisions that the device has, over several sizes; in haste the usual ones."""
     on_cpu = profile.is_cpu
-    for name, precision in gemm_precisions(in_haste=in_haste).items():
-        if why_no_precision(precision, profile):
+    for name, precision in GEMM_PRECISIONS.items():
+        if (in_haste and not precision.is_usual) or why_no_precision(precision, profile):
             continue
         for size in CPU_GEMM_SIZES if on_cpu else GEMM_SIZES[name]:
             yield gemm(name, size)
 
 
 def _multiply(precision: str, size: int, device: torch.device) -> Action:
-    """A product; in FP8 each operand is under its own scale, whole numbers are of all their range."""
+    """Make a product; in FP8 each operand has its own scale, and integers use their full range."""
     given = _TYPES[precision]
     out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
     if precision == INT8.name:
@@ -281,8 +280,14 @@ def other_probes(*, alone: bool) -> Iterator[Probe]:
     yield from copies(alone=alone)
     if not alone:
         yield Probe(name="launch device", size="1 launch", unit="s", make=_add)
-    size = f"{LAUNCHES} launches"
-    yield Probe(name="launch wall", size=size, unit="s", make=_add, on_device=False, repeats=LAUNCHES)
+    yield Probe(
+        name="launch wall",
+        size=f"{LAUNCHES} launches",
+        unit="s",
+        make=_add,
+        on_device=False,
+        repeats=LAUNCHES,
+    )
 
 
 def copies(*, alone: bool, inside: Inside = _copy_inside, across: Across = _copy_across) -> Iterator[Probe]:

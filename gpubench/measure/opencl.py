@@ -96,9 +96,9 @@ def run_micro(
     A device that promises more memory than it has refuses a buffer: see ``measure_all``.
 
     Args:
-        queue: Of the device.
-        profile: How much memory it says that it has.
-        budget: How long and how sure.
+        queue: A queue of the device.
+        profile: Says how much memory the device reports.
+        budget: How long and how precisely to measure.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
 

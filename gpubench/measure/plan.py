@@ -43,12 +43,12 @@ from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
 from gpubench.user_model import SMALL_BATCH, is_own
 
-# --- what ``--to-quality`` trains, on what, and to which quality ------------------------------------------
+# --- the goals of ``--to-quality`` ------------------------------------------------------------------------
 
 
 SEEDS = 5
 EVALUATE_EVERY = 10
-"""Steps between two looks at the held-out samples: as fine as the steps can be told."""
+"""Steps between two evaluations on the held-out samples: the resolution of the steps."""
 HELD_OUT = 5
 """Every fifth sample is never trained on."""
 WORDS, TEXT_TOKENS, TEXT_SEED = 100, 20_000, 0
@@ -131,7 +131,7 @@ GOALS = {
 }
 
 START_S, AROUND_S, COMPILED_S = 20.0, 10.0, 60.0
-"""What a process may take to start, and a case or a compiled one beside its warm-up and rounds [s].
+"""What a process may take to start, and a case or a compiled one besides its warm-up and rounds [s].
 
 On an H100 and an H200 of 16 cores a process took 11 with its first optimizer, a case of the default suite 7
 on average (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to 26.
@@ -149,7 +149,7 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
 _ON_A_GPU = "resnet50"
-"""Of the default suite: a step of it takes a CPU too long, and it is not a Keras model here."""
+"""Part of the default suite on GPUs only: a step takes a CPU too long, and it is no Keras model here."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,8 +168,8 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 class Group(NamedTuple):
     """What shares a process, or as many as it has GPUs: launch, GPUs, framework, threads, memory.
 
-    Of a CPU ``threads`` are those that compute; 0 is all that the process has. Of the memory it may take a
-    share, 0 to 1; None is all of it.
+    ``threads`` are the CPU threads that compute; 0 is all that the process has. ``memory_share`` is the share
+    of the device's memory that it may take, 0 to 1; None is all of it.
     """
 
     launch: int
@@ -193,7 +193,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be measured, in order, and what cannot be; ``peers`` are the GPUs beside the first.
+    """What will be measured, in order, and what cannot be; ``peers`` are the other GPUs.
 
     ``done`` are the cases and launches that an earlier part of the run has measured, ``has_micro`` says that
     it has the micro-benchmarks too. ``quality`` are the cases that are trained to a stated quality.
@@ -213,11 +213,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     has_micro: bool = False
     quality: tuple[PlannedCase, ...] = ()
     falls_back: bool = False
-
-    @property
-    def has_fp32(self) -> bool:
-        """Whether anything of it is computed in strict fp32."""
-        return self.micro == "only" or any(p.case.precision is Precision.FP32 for p in self.cases)
 
     @property
     def micro_left(self) -> bool:
@@ -242,7 +237,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
         Launches are interleaved, so that heat and drift hit all cases alike, each with its own process.
         The executions of one case follow each other, compile last of all. The first launch begins with the
-        AMP case of the most arithmetic, whose figure is the first that means something.
+        AMP case of the most arithmetic: its figure is the first that means something.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
@@ -266,8 +261,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             if launch == 0:
                 opening = max(shuffled, key=lambda block: _amp_flops(block[0]))
                 shuffled.sort(key=lambda block: block is not opening)
-            in_order = [unit for block in shuffled for unit in block]
-            yield from sorted(in_order, key=lambda u: u.planned.case.execution is Execution.COMPILE)
+            yield from sorted(
+                (unit for block in shuffled for unit in block),
+                key=lambda unit: unit.planned.case.execution is Execution.COMPILE,
+            )
 
 
 def _amp_flops(unit: Unit) -> float:
@@ -286,18 +283,23 @@ def plan(
 
     Args:
         request: What was asked.
-        device: Where.
+        device: The device to measure.
         profiles: The profile of every workload of the request, by the reference that names it.
-        peers: The GPUs of this machine that work beside the first; each case is then measured on one GPU and
+        peers: The GPUs of this machine that work with the first; each case is then measured on one GPU and
             on all, so that what the others add is known from one run.
 
     Raises:
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
     """
     if request.to_quality:  # eager, at the batch of the goal
-        batch = next(iter(GOALS.values())).batch_size
-        trained = {"executions": (Execution.EAGER,), "batch_size": batch, "micro": "none"}
-        made = plan(msgspec.structs.replace(request, to_quality=False, **trained), device, profiles)
+        trained = msgspec.structs.replace(
+            request,
+            to_quality=False,
+            executions=(Execution.EAGER,),
+            batch_size=next(iter(GOALS.values())).batch_size,
+            micro="none",
+        )
+        made = plan(trained, device, profiles)
         return msgspec.structs.replace(made, cases=(), quality=made.cases)
     budget = budget_of(request.budget, on_cpu=device.is_cpu)
     made = Plan(
@@ -332,7 +334,7 @@ def plan(
 def _refuse_unrun(
     request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]
 ) -> None:
-    """Refuse a workload that is only described, and a device that runs none."""
+    """Refuse a workload that is only described, and a device that runs no workload."""
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
@@ -384,7 +386,9 @@ def _every_case(
                 task=task,
                 precision=precision,
                 execution=execution,
-                memory_format=_layout(profile, precision, framework),
+                memory_format=profile.memory_format_at(precision)
+                if framework is Framework.TORCH or not profile.is_image
+                else MemoryFormat.CHANNELS_LAST,  # Keras has it at every precision
                 batch_size=_batch_of_each(batch, count) if request.strong else batch,
                 sample_unit=profile.sample_unit,
                 gpu_count=count,
@@ -437,13 +441,6 @@ def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
     return tuple(2**power for power in range(most.bit_length()) if 2**power < most)
 
 
-def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework) -> MemoryFormat | None:
-    """The layout of images: Keras has its channels last, whatever the precision."""
-    if framework is Framework.TORCH or not profile.is_image:
-        return profile.memory_format_at(precision)
-    return MemoryFormat.CHANNELS_LAST
-
-
 def references(request: RunRequest) -> tuple[str, ...]:
     """Return the workloads that a request names, or those of its suite."""
     return request.workloads or tuple(SUITES[request.suite or "default"])
@@ -467,11 +464,12 @@ def asked_executions(request: RunRequest) -> tuple[str, ...]:
 
 
 def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -> tuple[Precision, ...]:
-    """Precisions by name, ``amp`` resolved; none named means those that all of the devices have."""
-    if not names:
-        return capability.default_precisions(*devices)
-    wanted = (capability.best_amp(*devices) if name == AMP else Precision(name) for name in names)
-    return tuple(dict.fromkeys(wanted))
+    """Return precisions by name, ``amp`` resolved; none named means fp32 and the best AMP of all devices."""
+    amp = capability.best_amp(*devices)
+    if names:
+        return tuple(dict.fromkeys(amp if name == AMP else Precision(name) for name in names))
+    has_amp = all(capability.why_no_precision(amp, device) is None for device in devices)
+    return (Precision.FP32, amp) if has_amp else (Precision.FP32,)
 
 
 def batches_of(
@@ -526,7 +524,7 @@ def refuse_forced_precision(made: Plan) -> None:
     Raises:
         MisuseError: Naming the variable.
     """
-    if not made.has_fp32:
+    if made.micro != "only" and not any(p.case.precision is Precision.FP32 for p in made.cases):
         return
     forced = forcing_fewer_bits(os.environ) if made.on_cpu else forcing_tf32(os.environ)
     if forced:
@@ -563,7 +561,7 @@ def planned_case(
 
 
 RESUME_TAKES = frozenset({"device", "time_limit", "allow", "resume", "results"})
-"""What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
+"""Options allowed with ``resume``; every other one is the run's own, and would be ignored."""
 
 
 def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:

@@ -1,4 +1,4 @@
-"""One thing to time, of torch or OpenCL: made to fit, repeated under the stop rule, told as a median."""
+"""One thing to time in torch or OpenCL: made to fit, repeated under the stop rule, reported as a median."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
 
 
 def memory_refused(what: str, profile: DeviceProfile) -> Finding:
-    """Name what was refused of what is promised."""
-    seen = f"{what}, of {format_bytes(profile.memory_bytes)} promised"
-    return Finding(kind=FindingKind.MEMORY_REFUSED, value=seen)
+    """Return the finding that names what was refused, and how much memory the device promises."""
+    promised = format_bytes(profile.memory_bytes)
+    return Finding(kind=FindingKind.MEMORY_REFUSED, value=f"{what}, of {promised} promised")
 
 
 def one_by_one(
@@ -203,9 +203,8 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
     width = stats.relative_half_width(seconds)
     value = each if probe.work is None else probe.work / each
     interval = stats.rate_interval(value, width)
-    findings: tuple[Finding, ...] = ()
-    if width is None or width > rule.target:
-        findings = (Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=rule.target),)
+    converged = width is not None and width <= rule.target
+    unmet = Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=rule.target)
     watts = [s.power_w for s in samples if s.power_w is not None]
     reasons = [s.clock_event_reasons for s in samples if s.clock_event_reasons is not None]
     return MicroResult(
@@ -224,7 +223,7 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
         mean_power_w=fmean(watts) if watts else None,
         sm_clock_min_hz=min((s.sm_clock_hz for s in samples if s.sm_clock_hz is not None), default=None),
         clock_event_reasons=tuple(sorted({name for told in reasons for name in told})) if reasons else None,
-        findings=findings,
+        findings=() if converged else (unmet,),
     )
 
 

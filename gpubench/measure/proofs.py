@@ -1,6 +1,6 @@
-"""What the harness relies on, held against something that shares no code with it, in the measuring process.
+"""What the harness relies on, compared with something that shares no code with it, in the measuring process.
 
-Raw readings only: what they mean is judged by whoever reads them.
+These are raw readings; whoever reads them judges what they mean.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
     """Return a training step as a tutorial writes it; it takes the number of the step.
 
     Args:
-        work: Whose weights it trains.
-        in_graph: Whether it is to be captured: autocast must not keep a copy of a weight from outside.
+        work: The work with the weights that it trains.
+        in_graph: Whether it will be captured: autocast must not keep a copy of a weight from outside.
     """
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
     assert optimizer is not None  # only training is written by hand
@@ -156,7 +156,7 @@ WORKLOAD = Workload(
 )
 
 WARM_S = 1.0
-"""Steps run this long before the first block, beside the first ones, in which cuDNN tries its algorithms."""
+"""Steps run this long before the first block, after the first ones, in which cuDNN tries its algorithms."""
 
 
 def prove(order: Prove, context: WorkerContext) -> Proven:
@@ -166,12 +166,11 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
             match order.what:
                 case "precision":
                     precision = order.case.precision
-                    errors = context.errors_of(precision, recurrent=True)
                     control = context.control().errors if precision is Precision.FP32 else {}
                     proof = PrecisionProof(
                         precision=precision,
                         switches=switches,
-                        errors=_finite(errors),
+                        errors=_finite(context.errors_of(precision, recurrent=True)),
                         control_errors=_finite(control),
                     )
                     proven = Proven(precision=proof)
@@ -192,15 +191,12 @@ def _finite(errors: dict[str, float]) -> dict[str, float | None]:
 
 
 def _clock(order: Prove, context: WorkerContext) -> ClockProof:
-    """Rounds of the harness beside a loop by hand, and beside device events, of the same steps."""
+    """Time rounds of the harness, a loop by hand, and device events of the same steps."""
     work, loop, steps = _running(order, context)
     hardware, by_hand = context.hardware, step_by_hand(work)
 
     def harness() -> Seconds:
         return loop.round(steps).wall_s / steps
-
-    def bare() -> Seconds:
-        return bare_loop(by_hand, hardware, steps) / steps
 
     def events() -> Seconds:
         times = guards.event_times(loop.advance, steps)
@@ -208,26 +204,28 @@ def _clock(order: Prove, context: WorkerContext) -> ClockProof:
 
     return ClockProof(
         case=order.case,
-        by_hand=in_fours(harness, bare, order.fours),
+        by_hand=in_fours(harness, lambda: bare_loop(by_hand, hardware, steps) / steps, order.fours),
         events=in_fours(harness, events, order.fours),
         issue_s=guards.host_issue_times(loop.advance, hardware.clock())[::2],
     )
 
 
 def _graph(order: Prove, context: WorkerContext) -> GraphProof:
-    """Replays of the harness beside replays of a graph captured by hand."""
+    """Time replays of the harness and of a graph captured by hand."""
     work, loop, steps = _running(order, context)
     replay = bare_graph(work)
-    blocks = in_fours(
-        lambda: loop.round(steps).wall_s / steps,
-        lambda: bare_loop(lambda _: replay(), context.hardware, steps) / steps,
-        order.fours,
+    return GraphProof(
+        case=order.case,
+        by_hand=in_fours(
+            lambda: loop.round(steps).wall_s / steps,
+            lambda: bare_loop(lambda _: replay(), context.hardware, steps) / steps,
+            order.fours,
+        ),
     )
-    return GraphProof(case=order.case, by_hand=blocks)
 
 
 def _load(order: Prove, context: WorkerContext) -> LoadProof:
-    """Steps without a pause, with telemetry beside them; then the cost of that telemetry."""
+    """Run steps without a pause under telemetry, then measure what that telemetry costs."""
     _, loop, steps = _running(order, context)
     telemetry, clock = context.telemetry, loop.clock
     with Sampler(telemetry, clock.now_s) as sampler:

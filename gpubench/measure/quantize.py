@@ -26,7 +26,7 @@ QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
 GROUP = 128
 """Weights that share a scale and a zero point at 4 bits."""
 INT8_MULTIPLE = 8
-"""Of both sizes of a layer in int8: others torchao computes in whole numbers of 32 bits, on the host."""
+"""Both sizes of an int8 layer are multiples of this; torchao computes others in int32 on the host."""
 
 
 _REFUSALS = (
@@ -41,7 +41,7 @@ _REFUSALS = (
 
 
 class NotQuantizedError(NotHereError):
-    """So few bits cannot be had here, of weights or of products; none are held in more under that name."""
+    """So few bits are not available here, for weights or for products; no wider type takes their name."""
 
 
 def quantize(model: nn.Module, weight_type: WeightType) -> None:
@@ -73,7 +73,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
     Args:
         model: On the device, changed in place.
         name: Of the workload, for the message.
-        device: If it lies.
+        device: Where it is.
 
     Raises:
         NotQuantizedError: If this torch or device cannot, or the model has no such layer.
@@ -116,10 +116,10 @@ def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
 
 @contextmanager
 def refusing(words: str) -> Iterator[None]:
-    """Say in these words, and the cause's own, that what is inside cannot be had; a lack of memory is none.
+    """Turn an error inside into a refusal in these words and its own; a lack of memory passes through.
 
     Raises:
-        NotQuantizedError: For whatever torch and torchao raise where they have not what is asked for.
+        NotQuantizedError: For whatever torch and torchao raise where they lack what is asked for.
     """
     try:
         yield
@@ -179,8 +179,7 @@ def _torchao(weight_type: str, what: str = "weights") -> Any:
 
 
 FP8_MULTIPLE = 16
-"""Of each dimension of a product in FP8: what the tensor cores take."""
-_FORWARD = "float8_e4m3fn"
+"""Each dimension of an FP8 product is a multiple of this, as the tensor cores need."""
 
 
 def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
@@ -191,7 +190,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
     Args:
         model: Changed in place, wherever it lies.
         name: Of the workload, for the message.
-        device: If it will be run.
+        device: Where it will run.
 
     Raises:
         NotQuantizedError: If this torch or device cannot, torchao is absent, or the model has no such layer.
@@ -230,8 +229,7 @@ def why_no_fp8(device: torch.device) -> str | None:
 
     def multiply() -> object:
         a, b = (
-            torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(getattr(torch, _FORWARD))
-            for _ in range(2)
+            torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(torch.float8_e4m3fn) for _ in range(2)
         )
         return scaled_product(a, b.t())
 
@@ -247,10 +245,10 @@ def scaled_product(
         a: (M, K), by rows; b: (K, N), by columns; result: (M, N).
 
     Args:
-        a: The left operand; its scale is 1, as that of the other.
-        b: The right one.
-        out_type: Of the result.
-        out: Takes the result, of that type.
+        a: The left operand; both scales are 1.
+        b: The right operand.
+        out_type: Type of the result.
+        out: Receives the result, of that type.
     """
     one = torch.ones((), device=a.device)
     product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no other name for it

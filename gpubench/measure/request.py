@@ -45,7 +45,7 @@ SuiteName = Literal["default", "modern"]
 MicroWish = Literal["also", "only", "none"]
 ALLOWANCES = ("shared", "throttled")
 MOST_SEED = 2**31 - 1
-"""With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
+"""The seeds of further batches lie above it, still below the limit of NumPy."""
 
 
 class RunRequest(RecipeRequest, frozen=True, kw_only=True):
@@ -57,10 +57,10 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         precisions: Empty means fp32 and the best AMP that the device has; ``amp`` means the latter.
         executions: Empty means graph on a GPU that has it, else eager; ``publish`` measures all.
         batch_size: None means the workload's main batch (a small one on a CPU).
-        gpus: GPUs of each machine that work at once, measured beside one of them alone.
-        jobs: How they do: one job that averages gradients, one that shards the model, or a job on each.
+        gpus: GPUs of each machine that work at once; one of them is measured alone, too.
+        jobs: How they work: one job that averages gradients, one that shards the model, or a job on each.
         strong: Whether the batch is shared out over them, instead of a batch for each.
-        nnodes: Machines, as torchrun tells; the first process of all decides, times and stores.
+        nnodes: Machines, from torchrun; the first process of all decides, times and stores.
         frameworks: What runs the steps; each in processes of its own.
         thread_scaling: Whether each case is also timed on 1, 2, 4 ... threads of the CPU.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.

@@ -57,7 +57,7 @@ class Hardware:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether graphs and device events are to be had."""
+        """Whether graphs and device events are available."""
         return self.device.type == "cuda"
 
     @property
@@ -119,7 +119,7 @@ class Hardware:
         self.drop_cache()
 
     def drop_workspaces(self) -> None:
-        """Take back what cuBLAS keeps for each stream that it ever computed on; graphs made before end here.
+        """Free what cuBLAS keeps for each stream that it has computed on; earlier graphs become invalid.
 
         It counts as allocated, 66 MiB a stream on an H200, and has no public name up to torch 2.13.
         """
@@ -175,7 +175,7 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
 
 
 def identity_of(profile: DeviceProfile) -> Identity | None:
-    """Say by what a device that ``check_device`` let pass is known to be the one that was probed."""
+    """Say how a device that passed ``check_device`` is known to be the one that was probed."""
     if not profile.is_nvidia:
         return None
     uuid, place = told_by_torch(torch.cuda.get_device_properties(0))
@@ -186,11 +186,11 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 
 
 HELD_IMAGES = 4
-"""Of a convolution, which are compared with float64: all of the largest take the host over a second."""
+"""Images of a convolution that are compared with float64; all of the largest take the host over a second."""
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
 CONTROL_SCALES = (1, 4, 8)
-"""Of the convolution, in turn until TF32 shows; an H100 computed the smallest in fp32 under TF32, too."""
+"""Sizes of the convolution, tried until TF32 shows; an H100 computed the smallest in fp32 under TF32, too."""
 
 
 class SwitchesRefusedError(GpuBenchError):
@@ -234,13 +234,13 @@ def read_switches() -> Switches:
 def probe_errors(
     device: torch.device, dtype: torch.dtype = torch.float32, *, scale: int = 1
 ) -> dict[str, float]:
-    """Return the relative error of a float32 matmul and convolution against float64: setting is not effect.
+    """Return the relative error of a float32 matmul and convolution against float64: a switch proves nothing.
 
     Inputs are normal with a fixed seed; the error is that of the whole result, ``|x - y| / |y|``.
 
     Args:
-        device: If they are computed.
-        dtype: In which the results must come, another one under autocast; one in another type is NaN.
+        device: Where they are computed.
+        dtype: The type that the results must have, another one under autocast; any other type gives NaN.
         scale: Times the channels and images of the smallest convolution.
     """
     sizes = (PROOF_SIZE, scale * PROOF_CHANNELS, PROOF_IMAGE, scale * HELD_IMAGES)
@@ -282,8 +282,8 @@ class Control:
     """What shows that a proof of strict fp32 can fail on this device.
 
     Attributes:
-        errors: Of the operators of the proof under TF32; empty if the device has none.
-        scale: Of the convolution by which TF32 shows: cuDNN computes small ones in fp32 anyway.
+        errors: Errors of the proof's operators under TF32; empty if the device has no TF32.
+        scale: Size of the convolution that shows TF32: cuDNN computes small ones in fp32 anyway.
     """
 
     errors: dict[str, float] = field(default_factory=dict)
@@ -370,9 +370,9 @@ AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
     precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)
 }
 HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-"""Of weights that are cast whole, and their inputs with them."""
+"""Types of weights that are cast as a whole, with their inputs."""
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
-"""Of the fused kernels torch spreads these over the parts of a sharded parameter, and fails at the others."""
+"""The fused kernels that torch runs on the parts of a sharded parameter; with others it fails."""
 
 _WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)
 
@@ -515,9 +515,9 @@ def generate(
     Args:
         work: Its ``tokens_at_s`` takes the times.
         turn: The generation.
-        index: Of the step, and so of the batch.
-        start: In place of the turn's own, such as the replay of its graph.
-        go_on: The same of one further token.
+        index: Number of the step, which selects the batch.
+        start: Replaces the turn's own, as by the replay of its graph.
+        go_on: Replaces the turn's own step of one further token.
 
     Returns:
         The scores of the last token, (N, vocabulary).
@@ -575,21 +575,15 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
     return replace(task, model=model, loss=task.loss if loss is None else loss)
 
 
-def to_the_device(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
-    """Put a whole model on the device."""
-    del case
-    return model.to(device)
-
-
-def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_the_device) -> Work:
+def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None = None) -> Work:
     """Put a task on the device in the case's memory format; the model becomes the device's own.
 
     Args:
         task: On the CPU. Its model is moved, not copied: pass a copy to keep it. A model in float32 is cast
             where the case has its weights in half precision, and its inputs with it.
         case: What is to be measured.
-        device: Where.
-        place: Puts the model there; the processes of a job may each take a part.
+        device: The target.
+        place: Puts the model there; the processes of a job may each take a part. None moves all of it.
     """
     train_it = case.task is TaskKind.TRAIN
     cast = HALF_TYPES.get(case.weight_type)
@@ -598,7 +592,7 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
         place_narrow(model, case, device)
     if case.precision.facts.in_blocks:
         compute_in_fp8(model, case.workload, device)
-    model = set_mode(place(model, case, device), train=train_it)
+    model = set_mode(model.to(device) if place is None else place(model, case, device), train=train_it)
     if case.weight_type in QUANTIZED:
         quantize(model, case.weight_type)
     if case.precision is Precision.INT8:
@@ -627,20 +621,20 @@ def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any
     What has a ``to`` of its own moves itself; what holds no tensor stays as it is.
     """
     cast = None if case is None else HALF_TYPES.get(case.weight_type)
-    images = 4
 
     def move_one(tensor: Tensor) -> Tensor:
         moved = tensor.to(device)
         if cast is not None and moved.is_floating_point():
             moved = moved.to(cast)
-        if case is not None and case.memory_format is MemoryFormat.CHANNELS_LAST and moved.dim() == images:
+        if case is not None and case.memory_format is MemoryFormat.CHANNELS_LAST and moved.dim() == 4:
             return moved.contiguous(memory_format=torch.channels_last)
         return moved
 
-    def move_itself(part: Any) -> Any:
-        return copy.copy(part).to(device) if callable(getattr(part, "to", None)) else None
-
-    return with_tensors(value, move_one, move_itself)
+    return with_tensors(
+        value,
+        move_one,
+        lambda part: copy.copy(part).to(device) if callable(getattr(part, "to", None)) else None,
+    )
 
 
 def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Case) -> Optimizer:
@@ -649,10 +643,8 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     Fused Adam and SGD take the gradient scale themselves; unfused ones make GradScaler wait for the
     device at every step, which no graph allows.
     """
-    options: dict[str, bool] = {"fused": True}
-    bound = getattr(factory, "keywords", {})
-    accepted = _keywords(factory)
-    options = {name: value for name, value in options.items() if name in accepted and name not in bound}
+    is_open = "fused" in _keywords(factory) and "fused" not in getattr(factory, "keywords", {})
+    options = {"fused": True} if is_open else {}
     parameters = [p for p in model.parameters() if p.requires_grad]
     sharded = any(hasattr(p, "to_local") for p in parameters)
     unfused = sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED

@@ -76,15 +76,16 @@ def share(work: Work) -> Work:
     if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
         return work
     device_ids = None if Hardware(device=work.device).is_cpu else [work.device]
-    unused = _leaves_some_unused(work)
-    model = DistributedDataParallel(work.model, device_ids=device_ids, find_unused_parameters=unused)
+    model = DistributedDataParallel(
+        work.model, device_ids=device_ids, find_unused_parameters=_leaves_some_unused(work)
+    )
     return dataclasses.replace(work, model=model)
 
 
 def _leaves_some_unused(work: Work) -> bool:
     """Whether a step leaves a parameter without a gradient in any process, such as that of a spare head.
 
-    DistributedDataParallel fails at its second step then, unless it is told to look for them.
+    DistributedDataParallel fails at its second step then, unless it looks for them.
     """
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
@@ -228,7 +229,7 @@ class Team:
 
 
 def leave_the_word(error: BaseException) -> None:
-    """If an error is the echo of another's loss, wait to be ended by who knows the cause."""
+    """If an error follows from the loss of another process, wait: torchrun knows the cause."""
     of_torch = getattr(distributed, "DistError", ())  # a RuntimeError, of newer versions
     told = isinstance(error, RuntimeError) and re.search("gloo|Connection closed", f"{error}")
     if told or isinstance(error, of_torch):
@@ -293,8 +294,8 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
     """Be one of the other processes, in one job after the other, until the first one says that all is over.
 
     Args:
-        place: Of this process.
-        devices: Of this machine; none where the first process tells them, which is on it.
+        place: Place of this process.
+        devices: Devices of this machine; empty if the first process is on it and sends them.
     """
     try:
         while (call := answer_call(open_store(), place.rank)).setup is not None:

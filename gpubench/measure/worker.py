@@ -141,9 +141,10 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     team = None if place is None else Team(setup, hardware, place)
     if team is not None:
         line.farewell = partial(team.announce, Over())
-    devices = (setup.device, *setup.peers)
     telemetry = (
-        open_telemetry(setup.device) if place is None else GpuGroup(devices, whole=place.machines == 1)
+        open_telemetry(setup.device)
+        if place is None
+        else GpuGroup((setup.device, *setup.peers), whole=place.machines == 1)
     )
     opened = time.perf_counter()
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
@@ -217,7 +218,7 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
 
 
 def _stand_for_job(line: ParentChannel) -> None:
-    """Run torchrun, and tell the parent which process was lost first, and of what."""
+    """Run torchrun, and tell the parent which process was lost first, and why."""
     folder = scratch_folder()
     folder.mkdir(0o700)
     os.dup2(line.read_fd, 0)
@@ -257,7 +258,7 @@ def _stand_for_job(line: ParentChannel) -> None:
 
 
 def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
-    """Say which process was lost first, and of what; an error of Python is in the file that it left."""
+    """Say which process was lost first, and why; a Python error is in the file that it left."""
     rank, failure = error.get_first_failure()
     said = failure.error_file_data.get("message")
     if isinstance(said, dict):
@@ -284,7 +285,7 @@ def _end_with_parent(read_fd: int) -> None:
 
 
 def _be_rank(torchrun_pid: int) -> None:
-    """Be one process of the job: take its pipes from where torchrun leaves them; leave word of an error.
+    """Be one process of the job: take its pipes from where torchrun leaves them, and report an error.
 
     Never returns: what a model has left in this process could keep it from ending.
     """

@@ -34,13 +34,8 @@ class MemoryFormat(StrEnum):
     CONTIGUOUS = "contiguous"
 
 
-def _one() -> int:
-    # Make a default that is written anyway: a stored case has always named its GPU count
-    return 1
-
-
 class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How a workload does its work, beside batch and precision: what changes memory and time, not the task.
+    """How a workload does its work, besides batch and precision: it changes memory and time, not the task.
 
     Attributes:
         weight_type: In which the weights lie; of adapters, those of the frozen base.
@@ -97,7 +92,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The identity of a number. Two figures whose cases differ are never compared without saying so.
 
     What came after the first version has a default that means what was measured before, and is left out of
-    files where it stands at that: old files read as they always did.
+    files where it has that value, so old files still read.
 
     Attributes:
         batch_size: Samples per step on each GPU.
@@ -119,7 +114,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     memory_format: MemoryFormat | None
     batch_size: AtLeastOne
     sample_unit: str
-    gpu_count: AtLeastOne = msgspec.field(default_factory=_one)
+    gpu_count: AtLeastOne = msgspec.field(default_factory=lambda: 1)  # a factory's default is written out
     framework: Framework = Framework.TORCH
     weight_type: WeightType = WeightType.FLOAT32
     checkpointing: Checkpointing = Checkpointing.NONE
@@ -136,12 +131,8 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Set the parallel mode that the number of GPUs implies."""
-        if self.gpu_count == 1:
-            mode = ParallelMode.SINGLE
-        elif self.parallel_mode is ParallelMode.SINGLE:
-            mode = ParallelMode.DDP
-        else:
-            return
+        of_several = ParallelMode.DDP if self.parallel_mode is ParallelMode.SINGLE else self.parallel_mode
+        mode = ParallelMode.SINGLE if self.gpu_count == 1 else of_several
         msgspec.structs.force_setattr(self, "parallel_mode", mode)
 
     @property

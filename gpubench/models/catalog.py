@@ -18,16 +18,16 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index.
 
     Attributes:
-        tdp_w: Power limit of the GPU with its memory, alone; None if only that of a module is published.
+        tdp_w: Power limit of the GPU with its memory; None if only the limit of a module is published.
         module_tdp_w: Limit of the module, or of one GPU's part of it, where a CPU shares it.
         ecc: Whether the memory can correct errors; boards with ECC off by default count as True.
         cooling: active (a fan), passive (the server's air), liquid, or module.
-        shared_names: Names in price lists that other cards bear too: they mean this one only where its memory
-            agrees.
-        driver_names: Names that a driver says of other cards too: parted by memory, and by the power limit.
+        shared_names: Names in price lists that other cards share: they mean this card only if its memory
+            matches.
+        driver_names: Driver names shared with other cards: memory and power limit distinguish them.
         board_source: Where clocks, lanes, FP64 and the facts of the board are from.
         variants: Keys of the cards that the name can mean, where a price list leaves the form factor open.
-            Each figure of such a row is that of its slowest variant.
+            Each figure of the row is that of its slowest variant.
         not_ranked_because: Set where an accelerator is listed for information only.
     """
 
@@ -90,14 +90,14 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 
     @property
     def link(self) -> Literal["nvlink", "fabric"] | None:
-        """What joins such GPUs past PCIe: NVLink, or Infinity Fabric."""
+        """The link between these GPUs besides PCIe: NVLink, or Infinity Fabric."""
         if not self.nvlink_bytes_per_s:
             return None
         return "nvlink" if self.is_nvidia else "fabric"
 
     @property
     def is_linked(self) -> bool:
-        """Whether every such GPU is joined so: of cards the bridge joins pairs, and is sold apart."""
+        """Whether every such GPU has the link; the bridge of cards joins pairs, and is sold separately."""
         return self.link is not None and not (self.form_factor or "PCIe").startswith("PCIe")
 
     @property
@@ -109,12 +109,12 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
 
-    ``kind`` is vm, marketplace, serverless, or one of ``offers.table.NOT_RANKED``, which are listed alone.
+    ``kind`` is vm, marketplace, serverless, or one of ``offers.table.NOT_RANKED``, which are only listed.
     ``is_floor`` marks a price that its source calls the least: "from", "starting at", the lowest of several.
-    ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+    ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set only on reserved prices.
     ``in_stock`` is whether the provider had one free on ``stock_date``; None if no source says so.
     Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
-    ``ask_median_usd_per_hour``, where a source says so. ``seller`` is None of owned hardware alone.
+    ``ask_median_usd_per_hour``, where a source says so. ``seller`` is None only for owned hardware.
     ``host_id`` and ``machine_id`` are the marketplace's own, ``reliability`` the share of time that the host
     was there, ``pcie_bytes_per_s`` is measured to one GPU, and ``disk_bytes`` is the most to be had.
 

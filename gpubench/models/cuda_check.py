@@ -18,7 +18,7 @@ CHECK_VERSION = 3
 quick run, of a job on several GPUs and of the largest batch is passed over: each run judges them itself."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
-"""By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""
+"""How CUDA's device was matched to the driver's; the last cannot distinguish two cards of one model."""
 
 
 class PartState(StrEnum):
@@ -104,7 +104,7 @@ class LoadProof(Record, frozen=True, kw_only=True):
         samples: Times count from the start of the judged region, below 0 before it.
         region_s: Length of the judged region [s].
         energy_edges_j: The counter at both ends of that region; None if there is none [J].
-        sampled: Rounds with telemetry read beside them, and rounds without.
+        sampled: Rounds while telemetry is read, and rounds without it.
     """
 
     case: Case
@@ -119,7 +119,7 @@ class CaseRow(Record, frozen=True, kw_only=True):
     """A few steps of one case: how they ended, how right they were, what memory they took.
 
     Attributes:
-        cause: None if nothing hangs on it.
+        cause: None if no rule depends on it.
         expected_bytes: Peak memory by the memory model [B].
         took_s: Wall time from the order to its end [s].
     """

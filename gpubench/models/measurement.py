@@ -43,14 +43,14 @@ class Status(StrEnum):
 
 
 UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
-"""With more time, or left alone, such a case may give a figure: a run that goes on measures it again."""
+"""With more time, or without the interruption, these cases may succeed: a resumed run repeats them."""
 
 
 class Cause(StrEnum):
     """What ended a case, where a rule asks for more than its status; the reason says the same to people.
 
     ``REFUSED_IN_CAPTURE`` is CUDA's own refusal of a call inside a capture, no error that followed from it.
-    ``SILENCE`` is that of a process that was ended, unlike one whose time was over.
+    ``SILENCE`` marks a process that was killed because it sent nothing, not one that ran out of time.
     """
 
     REFUSED_IN_CAPTURE = "refused in a capture"
@@ -58,7 +58,7 @@ class Cause(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """The five fp32 switches of torch as read back; None if this torch has no such switch."""
+    """The five fp32 switches of torch as read back; None if this torch lacks the switch."""
 
     cudnn_allow_tf32: bool
     matmul_allow_tf32: bool
@@ -80,7 +80,7 @@ class Switches(Record, frozen=True, kw_only=True):
         )
 
     def unexpected(self, precision: Precision) -> str | None:
-        """Name the first switch that does not stand as this precision needs it, with its value."""
+        """Name the first switch with a value that this precision does not need, and the value."""
         wanted = Switches.wanted(precision)
         for name in self.__struct_fields__:
             value = getattr(self, name)
@@ -92,7 +92,7 @@ class Switches(Record, frozen=True, kw_only=True):
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One look at a working device; in a file what is unknown is left out, because there are thousands.
 
-    Idle is not a reason for a lower clock: it stands apart from the reasons.
+    Idle is a field of its own: it is no reason for a lower clock.
     """
 
     sm_clock_hz: float | None = None
@@ -163,7 +163,7 @@ class Launch(Record, frozen=True, kw_only=True):
         energy_edges_j: The device's energy counter at the first timed round's start and the last one's end
             [J]; only the difference means anything.
         held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
-            timed, by the driver's own counters [s]; empty if it tells none.
+            timed, by the driver's own counters [s]; empty if there are none.
         host_load: CPU time that others took of the host's threads while rounds were timed, 0 to 1.
         host_steal: The same of other guests of the machine that this one is a guest of.
         memory_errors: Uncorrectable memory errors that appeared while this was measured.
@@ -239,7 +239,7 @@ class Launch(Record, frozen=True, kw_only=True):
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
     def moment(self, step_s: float) -> heat.Moment:
-        """Return how hot it was in its timed rounds, whose steps took so long on average [s]."""
+        """Return clock and temperature of the timed rounds, and their mean seconds per step, ``step_s``."""
         read = [(x.t_s, x.temperature_c) for x in self.timed_telemetry if x.temperature_c is not None]
         tells = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
         return heat.Moment(
@@ -258,13 +258,13 @@ BatchChoice = Literal["fixed", "largest"]
 
 
 LONG_LOOK_S = 8.0
-"""Shorter timed parts miss what comes every few seconds, and tell no slope of the temperature."""
+"""Shorter timed parts miss events every few seconds, and give no slope of the temperature."""
 ENOUGH_LAUNCHES = 5
 """The spread of this many launches holds what varies within them."""
 FP32_CONVOLUTION = 2.25
 """Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
 DIGITS_OF_ONE_LAUNCH = 3
-"""Of a throughput of which one process alone was seen: more would be of that process."""
+"""Digits of a throughput from one process: further digits would differ in another process."""
 
 MOST_HALF_WIDTH = 0.5
 """Relative half-width of a step time up to which the throughput has an upper end."""
@@ -276,12 +276,12 @@ class Measurement(Record, frozen=True, kw_only=True):
     """One case as measured: raw rounds of every launch, and the figures that follow from them.
 
     Attributes:
-        cause: None if nothing hangs on it, and in files of before.
-        batch_choice: How the batch was found; no part of the case, whose work is the same. None is unknown.
-        flops_per_sample: The model's own arithmetic, by which MFU is told [FLOP]; of a generation that of the
-            prompt, and no MFU is told.
+        cause: None if no rule depends on it, and in older files.
+        batch_choice: How the batch was found; the case does not depend on it. None is unknown.
+        flops_per_sample: The model's own arithmetic, which MFU counts [FLOP]; for a generation that of the
+            prompt, and MFU is None.
         hardware_flops_per_sample: With what the step computes again: checkpointed blocks, scores of a chunk
-            of tokens [FLOP]. By it HFU is told. None is unknown.
+            of tokens [FLOP]. HFU counts it. None is unknown.
         tokens_per_sample: None if the input is not tokens, of a generation, whose prompt and new tokens
             are distinguished, and where it was not recorded.
         convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
@@ -308,7 +308,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def at_largest_batch(self) -> bool:
-        """Whether the batch is the largest that fits: never to be ranked beside an equal batch."""
+        """Whether the batch is the largest that fits: it is never ranked against equal batches."""
         return self.batch_choice == "largest"
 
     @property
@@ -411,7 +411,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def slowing_to_come(self) -> float | None:
-        """By what share of the step time the card may still slow down as it heats; None if nothing tells.
+        """By what share of the step time the card may still slow down as it heats; None if unknown.
 
         From mean clock and temperature of the timed part of each launch, and what a degree costs its run.
         """
@@ -511,7 +511,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def mean_power_w(self) -> float | None:
-        """Mean power over the timed regions whose energy is known [W]."""
+        """Mean power over the timed regions with known energy [W]."""
         known = [(x.energy_j, x.energy_region_s) for x in self.launches if x.energy_j and x.energy_region_s]
         return sum(e for e, _ in known) / sum(s for _, s in known) if known else None
 
@@ -572,7 +572,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     def achieved_flops_per_s(self) -> float | None:
         """Counted floating-point operations per second.
 
-        None of a generation: its prompt alone is counted, and a token waits for memory and not for products.
+        None for a generation: only its prompt is counted, and a token waits for memory, not for arithmetic.
         """
         if self.flops_per_sample is None or self.samples_per_s is None or self.case.new_tokens:
             return None
@@ -600,14 +600,14 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def over_product(self) -> float | None:
-        """Achieved over the best matrix product that was read beside it, whether that can be or not."""
+        """Achieved over the best matrix product of the same run, even if the ratio is impossible."""
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
 
     @property
     def mfu_of_gemm(self) -> float | None:
-        """Achieved over this card's own best matrix product at the same precision, as far as that can be."""
+        """Achieved over this card's best matrix product at the same precision; None if impossible."""
         share = self.over_product
         return share if share is None or share <= self.most_utilization else None
 

@@ -16,7 +16,7 @@ MEMORY_VERSION = 2
 
 
 class CardClass(StrEnum):
-    """Cards on which context, driver and libraries take alike: what readings of memory tell apart."""
+    """Classes of cards with the same overhead of context, driver and libraries."""
 
     HBM = "hbm"
     GDDR = "gddr"
@@ -67,7 +67,7 @@ class MemoryParts(Record, frozen=True, kw_only=True):
 
     Attributes:
         saved_bytes: Kept by the forward pass for the backward pass, the prebuilt batches included.
-        transient_bytes: Alive beside these at the highest moment only.
+        transient_bytes: Also alive, but only at the peak.
         workspace_bytes: CUDA context, driver, scratch space of the libraries, rounding of the allocator, and
             what a CUDA graph finds held and of no use to it.
         margin_bytes: From the likely figure to the upper end.
@@ -108,7 +108,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         algorithm_bytes: What of the upper ends cuDNN may take for its fastest convolution in strict float32;
             0 of a measured peak, which holds what it took [B].
         compiled_loss: What torch's allocator holds of the same step by a loop that compiles its loss as well,
-            where readings speak of such a step; no card is judged by it [B].
+            where readings cover it; no verdict uses it [B].
     """
 
     allocated: Interval
@@ -151,7 +151,7 @@ class MeasuredMemory(Record, frozen=True, kw_only=True):
     Attributes:
         allocated_bytes: Of tensors.
         reserved_bytes: Held by the allocator of torch; None if it was not read.
-        device_bytes: In use on a device that nobody else used; None if the driver did not tell.
+        device_bytes: In use on a device without other users; None if the driver did not report it.
         card_class: Of that device.
         same_card: Whether it is of the very kind that is asked about.
         in_graph: Whether the step ran in a CUDA graph.
@@ -170,9 +170,9 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
     Attributes:
         verdict: It may fit where the lower end does and the upper end does not.
-        largest_batch: The largest whose upper end fits; 0 if none does.
+        largest_batch: The largest batch with an upper end that fits; 0 if none does.
         one_may_fit: Whether the lower end of a batch of 1 fits where no upper end does.
-        ran: Whether the case was run on such a card: it fits, whatever the upper end.
+        ran: Whether the case ran on this kind of card: then it fits, whatever the upper end.
         by_reference: Whether the run that did is one that the package ships, none of this user's.
         graph_high_bytes: Upper end of the memory in use in a CUDA graph, where it surely fits in eager steps
             alone, whose need it is; None elsewhere [B].
@@ -193,7 +193,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
     @property
     def in_eager_steps(self) -> bool:
-        """Whether it fits so alone, and may not in a CUDA graph."""
+        """Whether it fits in eager steps only, and may not fit in a CUDA graph."""
         return self.graph_high_bytes is not None
 
     @property
@@ -233,7 +233,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return f"{self.largest_batch:,}{' in eager steps' if self.in_eager_steps else ''}"
 
     def largest_text(self) -> str:
-        """Return the largest batch in words, and by which execution where that tells two apart."""
+        """Return the largest batch in words, with the execution if it differs between the two."""
         graph, eager = self.graph_largest_batch, self.eager_largest_batch
         if graph is None or eager is None:
             if self.largest_batch:
@@ -243,7 +243,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return f"largest batch {in_graph}{eager:,} in eager steps{'' if graph else ' alone'}"
 
     def after_a_run(self, batch_size: int, *, by_reference: bool = False) -> MemoryFit:
-        """Return the same of a case that was run on such a card at this batch; by whom as the field says."""
+        """Return the answer after a run on this kind of card at this batch; see ``by_reference``."""
         return msgspec.structs.replace(
             self,
             verdict=Verdict.FITS,
@@ -255,7 +255,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         )
 
     def needs(self) -> str:
-        """Return the figures alone: ``needs 17.2 to 18.9 of 24 GiB``, and what they lack."""
+        """Return only the figures, ``needs 17.2 to 18.9 of 24 GiB``, and why there is no trace."""
         device = self.need.device
         assert device.low is not None
         assert device.high is not None
@@ -287,7 +287,7 @@ _NOT_TRACED = "; not traced"
 
 
 def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
-    """Format a need beside what there is, in one unit: ``17.2 to 18.9 of 24 GiB``.
+    """Format a need and the memory available in one unit: ``17.2 to 18.9 of 24 GiB``.
 
     >>> format_range(17.2 * 2**30, 18.9 * 2**30, 24 * 2**30), format_range(1e12, 1.2e12, 2**34)
     ('17.2 to 18.9 of 24 GiB', '931 to 1,120 of 16 GiB')
@@ -300,6 +300,6 @@ def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
 
 
 def _of(bytes_: float) -> tuple[float, str]:
-    """The unit of what there is, and what there is in words: ``of 24 GiB``."""
+    """Return the unit for a card, and its memory in words: ``of 24 GiB``."""
     unit, name = (GIB, "GiB") if bytes_ >= GIB else (MIB, "MiB")
     return unit, f"of {format_number(bytes_ / unit).removesuffix('.0').removesuffix('.00')} {name}"

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 Source = Literal["cloud", "marketplace", "own"]
-"""Who has the machine: a provider with regions and quotas, a single host of a marketplace, the buyer."""
+"""Who owns the machine: a cloud provider, a host of a marketplace, or the buyer."""
 
 
 class Job(Record, frozen=True, kw_only=True):
-    """The work that hours and dollars are of.
+    """The work that hours and dollars refer to.
 
     Attributes:
         words: "90 epochs of ImageNet", "24 h of one A100 SXM4 80GB".
         samples: How much, in ``unit``; of work given in hours of a reference GPU its likely figure.
-        is_default: Whether nobody asked for it.
+        is_default: Whether the question named no job.
         startup_minutes: Paid before the first step on every rented machine.
     """
 
@@ -43,11 +43,11 @@ class Job(Record, frozen=True, kw_only=True):
 
 
 class Asks(Record, frozen=True, kw_only=True):
-    """What the hosts of marketplaces ask for an hour of one such GPU, paid alike [USD].
+    """Asking prices of marketplace hosts for an hour of one such GPU, with the same pricing [USD].
 
     Attributes:
-        low, high: Ends of what nine tenths of them lie within, by the spread of their logarithms.
-        own_weight: How much the asks count against what the list prices of clouds suggest: 1 is alone.
+        low, high: Ends of the 90 % range of the asks, from the spread of their logarithms.
+        own_weight: Weight of the asks against the list prices of clouds; 1 is the asks alone.
     """
 
     median_usd_per_hour: float
@@ -67,7 +67,7 @@ class Elsewhere(Record, frozen=True, kw_only=True):
 
 
 class Choice(Record, frozen=True, kw_only=True):
-    """A row with what else must be known before it is paid for; unknown is None.
+    """A row, with everything else to know before paying; unknown is None.
 
     Attributes:
         row: The offer in its place; without a rank where it stands beside the ranking, as hardware to buy
@@ -75,7 +75,7 @@ class Choice(Record, frozen=True, kw_only=True):
         condition: What its price is: a list price, one host's, of new or used cards, or quoted by the buyer.
         purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
         assumed: Of owned hardware: what was not given.
-        price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
+        price_note: A doubt about the price, or a remark on it; for a card to buy, its source.
         price_doubt: How far a price that no other provider confirms stands from theirs; None where it is
             believed.
         asks: Of a marketplace: what the others ask.
@@ -86,7 +86,7 @@ class Choice(Record, frozen=True, kw_only=True):
             any work is lost; None for other data.
         feed_vcpus: How many vCPUs that takes, at ``recommend.candidates.IMAGES_PER_VCPU_S``, assumed.
         also_at: The same GPU elsewhere, best first.
-        host_unsaid: What nobody says of the host, with what the job takes of it: "RAM (23.2 GiB needed)".
+        host_unsaid: Unknown facts of the host, with what the job needs: "RAM (23.2 GiB needed)".
     """
 
     row: Row
@@ -130,10 +130,10 @@ class Choice(Record, frozen=True, kw_only=True):
 
 
 RANKING_SCHEMA = "gpubench.ranking/3"
-"""Schema of ``gpubench rank --json``, apart from the version of every other document."""
+"""Schema of ``gpubench rank --json``; other documents have their own versions."""
 
 SortedBy = Literal["total", "value", "throughput", "cost", "time", "joules"]
-"""What the rows of a ranking are in order of: the last two are of a job."""
+"""What sorts the rows of a ranking."""
 
 
 SentenceKind = Literal["answer", "asked", "sureness", "caution", "note"]
@@ -337,7 +337,7 @@ class Ranking(Record, frozen=True, kw_only=True):
 
     @property
     def shared_ranks(self) -> frozenset[int]:
-        """Ranks that several offers have: ties, and what stands among them."""
+        """Ranks that several offers share: ties, and the rows among them."""
         of = Counter(row.rank for row in self.rows)
         return frozenset(
             row.rank for row in self.rows if row.rank is not None and (row.tie or of[row.rank] > 1)

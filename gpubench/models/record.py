@@ -20,7 +20,7 @@ LINES_IN_REPR, ROWS_IN_TABLE = 6, 20
 """A record of many parts shows this many lines as a repr, and rows as the table of a notebook."""
 
 ABOVE = {"views": "gpubench.report.views", "labels": "gpubench.labels"}
-"""Rooms above this one by which a record shows itself; nothing else here reaches upwards by name."""
+"""Higher modules that display records; nothing else here imports upwards."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -30,7 +30,7 @@ RUN_VERSION = 2
 class DeviceProfile(Record, frozen=True, kw_only=True):
     """What a device is, as its driver answers. A refused field is None; ``unavailable`` says why.
 
-    ``uuid`` is shown by ``probe`` alone. A stored run holds ``device_id``, a salted hash, instead.
+    Only ``probe`` shows ``uuid``. A stored run holds ``device_id``, a salted hash, instead.
 
     Attributes:
         index: Place in the driver's order (PCI order), as ``probe`` lists it.
@@ -104,7 +104,7 @@ class Environment(Record, frozen=True, kw_only=True):
     """The software and host that a run ran on.
 
     Attributes:
-        packages: Versions of the frameworks beside torch, and of what they compute with.
+        packages: Versions of other frameworks, and of their backends.
     """
 
     gpubench: str
@@ -128,7 +128,7 @@ class Environment(Record, frozen=True, kw_only=True):
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """What a run was told, beside its cases, budget name and seed.
+    """The options of a run, besides its cases, budget name and seed.
 
     Attributes:
         time_limit_s: For the whole run; None for no limit [s].
@@ -162,7 +162,7 @@ class StartState(Record, frozen=True, kw_only=True):
     pcie_width: int | None = None
 
 
-# --- what it measured, beside cases ----------------------------------------------------------------------
+# --- what it measured, besides cases ---------------------------------------------------------------------
 
 
 class MicroResult(Record, frozen=True, kw_only=True):
@@ -175,7 +175,7 @@ class MicroResult(Record, frozen=True, kw_only=True):
         left_out: Repetitions before them that the drift guard left out.
         work: FLOP or bytes of one call; None if the time itself is the result.
         repeats: Calls in one repetition.
-        times_s: Each repetition in turn, those left out included, as far as they are kept [s].
+        times_s: Each repetition in turn, including those left out, if they are kept [s].
         mean_power_w, sm_clock_min_hz, clock_event_reasons: Telemetry while it was repeated.
     """
 
@@ -211,9 +211,9 @@ class SeedRun(Record, frozen=True, kw_only=True):
     Attributes:
         reached: Whether the stated quality was seen on the held-out samples.
         steps: Taken until it was first seen; of one that did not reach it, all that it was given.
-        train_s: Of the steps alone, without the looks at the held-out samples [s].
+        train_s: Time of the steps, without the evaluations on the held-out samples [s].
         quality: What was last seen; None for what is not a number.
-        energy_j: Of the device from the first step to the last look; None if it cannot be told [J].
+        energy_j: Of the device from the first step to the last look; None if unknown [J].
     """
 
     seed: int

@@ -22,7 +22,7 @@ PHOTOGRAPH_SHAPE = (3, 224, 224)
 
 
 class OperatorKind(StrEnum):
-    """The kinds of operator that the roofline tells apart."""
+    """The kinds of operator that the roofline distinguishes."""
 
     CONV3X3 = "conv3x3"
     CONV = "conv"
@@ -36,7 +36,7 @@ CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.
 
 
 class Operator(Record, frozen=True, kw_only=True):
-    """``count`` alike kernels of one step. FLOPs and bytes are of one of them, bytes at 4 per element."""
+    """``count`` identical kernels of one step. FLOPs and bytes are per kernel, with 4 bytes per element."""
 
     kind: OperatorKind
     count: int
@@ -87,7 +87,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
     both, which is above every sum of powers of the batch.
 
     Attributes:
-        is_amp: Under autocast, of either type; fp32 and tf32 are alike.
+        is_amp: Under autocast, of either type; fp32 and tf32 need the same.
         lines: By rising bytes per sample; of two small batches.
         weights_bytes: Parameters and buffers, in every line.
         trained_bytes: Of the weights, those that take a gradient; a forward pass counts them too.
@@ -181,7 +181,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return max(1.0, max(peaks[place : place + 2]) / self.peak(batch_size).fixed_bytes)
 
     def _place(self, batch_size: int) -> int:
-        """Return the place of the lower point beside a batch; beyond the last point, the last but one."""
+        """Return the index of the point below a batch; beyond the last point, the last but one."""
         batches = [point.batch_size for point in self.points]
         return min(bisect.bisect_left(batches, batch_size), len(batches) - 1) - 1
 
@@ -221,7 +221,7 @@ class DecodeWork(Record, frozen=True, kw_only=True):
     Attributes:
         weight_bytes: Weights read once for the whole batch [B].
         cache_bytes_per_token: Keys and values of one token of one sequence [B].
-        flops_per_token: Products of one token of one sequence, attention apart [FLOP].
+        flops_per_token: Products of one token of one sequence, without attention [FLOP].
     """
 
     weight_bytes: float
@@ -253,7 +253,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         train_flops_per_sample: Forward and both backward products [FLOP]: the model's own arithmetic. Frozen
             weights have no gradient product; what is computed again is in ``train`` alone.
         saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
-        saved_bytes_per_pair: Their growth with the square of the batch; told where ``memory`` is empty [B].
+        saved_bytes_per_pair: Their growth with the square of the batch; set if ``memory`` is empty [B].
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
         summary: What the model is, in a few words.
@@ -269,7 +269,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
             empty is that of the recipe for any number.
         parallel_mode: How the GPUs of one job share it, unless told otherwise.
         is_classic: Whether it is among "all".
-        is_run: Whether it is ever built and measured; else memory and ranking alone know it.
+        is_run: Whether it can be built and measured; otherwise only memory and ranking know it.
         tokens_per_sample: Of a sample of tokens; None if the input is something else.
         decode: Of each generated token; None if nothing is generated.
         is_contiguous_only: Whether a step fails where its images are channels_last.
@@ -332,8 +332,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """The profile by this recipe; None if it was not traced."""
         if recipe == self.recipe:
             return self
-        others = {variant.recipe: variant for variant in self.variants}
-        found = others.get(recipe)
+        found = next((variant for variant in self.variants if variant.recipe == recipe), None)
         if found is None:
             return None
         rest = tuple(
@@ -349,7 +348,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """The task asked for; of what is never trained, inference: training is asked for by default.
 
         Raises:
-            MisuseError: If inference is asked of what is trained alone.
+            MisuseError: If inference is asked for, and the workload is only trained.
         """
         task = TaskKind(asked)
         if task is TaskKind.INFER and task not in self.tasks:
@@ -411,7 +410,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     @property
     def takes_photographs(self) -> bool:
-        """Whether a sample is an image that somebody decodes, crops and augments first."""
+        """Whether a sample is a photograph that must be decoded, cropped and augmented first."""
         return self.is_image and self.sample_shape == PHOTOGRAPH_SHAPE
 
     @property

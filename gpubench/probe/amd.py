@@ -1,7 +1,7 @@
-"""AMD GPUs, by AMD's library through ``amdsmi``; without it torch alone tells of them.
+"""AMD GPUs, read with AMD's library through ``amdsmi``; without it only torch sees them.
 
-Written after the interface of that package, and tested with the package on a stand-in of its C library. No
-AMD GPU was at hand.
+Written from the interface of that package, and tested with the package on a mock of its C library. No AMD GPU
+was available.
 """
 
 from __future__ import annotations
@@ -65,11 +65,6 @@ def open_library() -> Any:
     return amdsmi
 
 
-def how_to_read() -> str:
-    """Say what gives an AMD GPU its telemetry."""
-    return f"{pip_install('amdsmi')}, beside the ROCm of that release"
-
-
 class AmdReadings(Readings):
     """Readings of one AMD GPU through the library, which stays open: another line may still ask it.
 
@@ -114,7 +109,12 @@ class AmdReadings(Readings):
 
     def energy_j(self) -> float | None:
         """Read the energy counter [J]."""
-        return self.get("energy_j", _ENERGY, "energy_count", _energy_uj)
+        return self.get(
+            "energy_j",
+            _ENERGY,
+            "energy_count",
+            lambda told: float(told["energy_accumulator"]) * float(told["counter_resolution"]),
+        )
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List the processes on the GPU; the library does not say which of them only draw."""
@@ -141,7 +141,7 @@ class AmdReadings(Readings):
         pick: str | Callable[[Any], Any] | None = None,
         *arguments: Any,
     ) -> _T | None:
-        """Return what the library tells, in SI units; None with the reason where it refuses or cannot be.
+        """Return a value of the library in SI units; None, with the reason noted, if it is no plausible one.
 
         Args:
             field: Whose value it is.
@@ -166,13 +166,9 @@ class AmdReadings(Readings):
 
 
 def _power(told: Mapping[str, Any]) -> Any:
-    """Pick the power of the socket now, as Instinct cards tell it; older ones tell a mean alone."""
+    """Pick the current socket power, which Instinct cards report; older cards report only a mean."""
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
     return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
-
-
-def _energy_uj(told: Mapping[str, Any]) -> float:
-    return float(told["energy_accumulator"]) * float(told["counter_resolution"])
 
 
 def _processes(told: Any) -> tuple[GpuProcess, ...]:
@@ -210,7 +206,8 @@ class AmdBackend(Backend):
         if lines is None and (self.root / "dev/kfd").exists():
             problem = Problem(
                 what="an AMD GPU is here, and AMD's library does not tell of it",
-                fix=f"{how_to_read()}; without it the GPU is timed without telemetry",
+                fix=f"{pip_install('amdsmi')}, beside the ROCm of that release; without it the GPU is timed "
+                "without telemetry",
                 exit_code=0,
                 backend=self.name,
                 torch_may_know=True,
@@ -226,9 +223,9 @@ class AmdBackend(Backend):
         )
 
     def open_readings(self, device: DeviceProfile) -> Readings:
-        """Open the readings of one GPU; unknown throughout of one that torch alone tells of.
+        """Open the readings of one GPU; all are unknown for a GPU that only torch sees.
 
-        So are those of a partition: the library tells what the whole card draws and how it clocks.
+        They are unknown for a partition too: the library reports power and clocks of the whole card.
 
         Raises:
             DeviceGoneError: If the library no longer lists it.

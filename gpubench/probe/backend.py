@@ -1,7 +1,7 @@
 """What a probe hands back, what a backend must offer, the readings of a device, and which device it is.
 
 A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``. Its native units are converted
-there and nowhere else. Which device it is, is told to no stranger, and not mistaken for its neighbor.
+there and nowhere else. A device's identity is never disclosed, and never confused with its neighbor's.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         memory_used_bytes: As the driver counts it, its own reserve included where it cannot part the two.
-        memory_in_use_bytes: Without the driver's reserve; None if that cannot be told.
-        pcie_generation_card: The most that the card alone could do in another slot.
+        memory_in_use_bytes: Without the driver's reserve; None if that is unknown.
+        pcie_generation_card: The highest generation that the card supports, in any slot.
     """
 
     temperature_c: float | None = None
@@ -99,7 +99,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and its software, as far as they bear on a measurement. No host or user name."""
+    """The parts of the machine and its software that affect a measurement. No host or user name."""
 
     os: str
     python: str
@@ -135,7 +135,6 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         return bounded(f"<ProbeReport: {count(len(self.devices), 'device')}: {listed}{problems}>")
 
     def _repr_html_(self) -> str:
-        """Return the devices as a table for notebooks."""
         problems = "".join(f"; {problem.what}" for problem in self.problems[:_DEVICES_IN_REPR])
         rows = [
             (device.name or device.backend, device.architecture or UNKNOWN, format_bytes(device.memory_bytes))
@@ -174,7 +173,7 @@ class Backend:
         raise NotImplementedError
 
     def open_readings(self, device: DeviceProfile) -> Readings:
-        """Open a line to one of them, for telemetry; here one that tells nothing.
+        """Open the telemetry of one device; this default reports nothing.
 
         Raises:
             DeviceGoneError: If the driver no longer shows it.
@@ -199,9 +198,9 @@ class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readings:
-    """An open line to one device, for a ``with`` block. Each value is None if the device does not tell.
+    """The telemetry of one device, for a ``with`` block. A value that the device does not report is None.
 
-    This one tells nothing, as of a CPU, or of a GPU whose driver cannot be asked.
+    This base class reports nothing: it serves a CPU, and a GPU without a usable driver library.
     """
 
     @property
@@ -226,7 +225,7 @@ class Readings:
     def held_clocks_s(self) -> dict[str, float]:
         """Read for how long each policy has held the clocks down [s]; only differences mean anything.
 
-        Keys: power, thermal, sync_boost, board_limit, low_utilization, reliability, as far as told.
+        Keys: power, thermal, sync_boost, board_limit, low_utilization, reliability, if reported.
         """
         return {}
 
@@ -286,7 +285,7 @@ def storable(profile: DeviceProfile) -> DeviceProfile:
 
 
 def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
-    """Variables that leave a child process these devices alone to see: by UUID, else by place in PCI order.
+    """Return variables that show a child process only these devices: by UUID, else by PCI order.
 
     A device with neither leaves the choice of devices as it is.
     """
@@ -298,7 +297,7 @@ def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
 
 
 def uuid_is_blank(uuid: str | None) -> bool:
-    """Whether a UUID tells nothing: absent, or all zeros as some virtual machines show it."""
+    """Whether a UUID identifies nothing: it is absent, or all zeros as on some virtual machines."""
     return uuid is None or not _digits(uuid).strip("0")
 
 
@@ -338,8 +337,8 @@ def check_same_device(
 
 
 def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | None) -> Identity:
-    """Say by what a device that passes ``check_same_device`` is known to be the driver's one."""
-    is_slice = (profile.uuid or "").startswith("MIG-")  # CUDA releases differ in whose UUID they show
+    """Say which identifier matches a device that passes ``check_same_device`` to the driver's."""
+    is_slice = (profile.uuid or "").startswith("MIG-")  # some CUDA releases show the UUID of the card
     if not is_slice and not uuid_is_blank(profile.uuid) and not uuid_is_blank(uuid):
         return "UUID"
     if bus_id(profile.pci_bus_id) and bus_id(pci_bus_id):
@@ -348,7 +347,7 @@ def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | No
 
 
 def told_by_torch(properties: Any) -> tuple[str | None, str | None]:
-    """UUID and PCI bus id of a device by torch's properties of it, as far as this torch tells them."""
+    """Return UUID and PCI bus id from torch's device properties; None where this torch has none."""
     uuid, bus = (getattr(properties, name, None) for name in ("uuid", "pci_bus_id"))
     place = None
     if isinstance(bus, int):
@@ -371,13 +370,13 @@ def bus_id(text: str | None) -> str | None:
 
 
 def _must_agree(what: str, ours: str | int | None, theirs: str | int | None) -> None:
-    if ours is None or theirs is None or ours == theirs:
-        return
-    raise NoDeviceError(
-        f"torch and the driver disagree on the {what} of the device (torch {theirs}, driver {ours}): "
-        "telemetry would be of another GPU",
-        fix="name the GPU by its UUID with --device, and unset CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES",
-    )
+    if ours is not None and theirs is not None and ours != theirs:
+        raise NoDeviceError(
+            f"torch and the driver disagree on the {what} of the device (torch {theirs}, driver {ours}): "
+            "telemetry would be of another GPU",
+            fix="name the GPU by its UUID with --device, and unset CUDA_VISIBLE_DEVICES and "
+            "HIP_VISIBLE_DEVICES",
+        )
 
 
 def _digits(uuid: str | None) -> str:

@@ -58,7 +58,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()
 
     def finding(self) -> Finding:
-        """The same as it is stored; process numbers are of no use to anybody else."""
+        """Return the finding to store; it leaves out process numbers, which mean nothing elsewhere."""
         return Finding(kind=FindingKind.SHARED_GPU, value=self.seen, limit=self.limit)
 
 
@@ -105,7 +105,7 @@ def preflight(
 def look_twice(
     device: DeviceProfile, readings: Readings, *, wait: Callable[[Seconds], None] = time.sleep
 ) -> Sharing | None:
-    """Return who else uses the device, if two looks a second apart agree that somebody does."""
+    """Return the use by others, if two looks one second apart both see it."""
     first = _look(device, readings)
     if first is None or not first.refuse:
         return first
@@ -116,20 +116,20 @@ def look_twice(
 
 def power_capped(enforced_w: float | None, default_w: float | None) -> Finding | None:
     """``POWER_CAPPED`` with the enforced share of the default power limit, where it is below the limit."""
-    share = _capped_share(enforced_w, default_w)
-    capped = Finding(kind=FindingKind.POWER_CAPPED, value=round(share or 0.0, 3), limit=POWER_CAP_LIMIT)
-    return None if share is None else capped
+    if (share := _capped_share(enforced_w, default_w)) is None:
+        return None
+    return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
 
 
 def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
-    """The share of its default power limit that a card is held to; None if it is whole or not known."""
+    """Return the enforced share of the default power limit; None if it is not reduced or not known."""
     if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
         return None
     return enforced_w / default_w
 
 
 def _foreign(readings: Readings) -> list[int]:
-    # Numbers of the other processes that compute on a device, as far as its driver lists them.
+    # Ids of the other compute processes that the driver lists on a device.
     return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
 
 
@@ -160,7 +160,7 @@ def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> s
 
     Args:
         device: As probed.
-        mode: Its compute mode, where it tells.
+        mode: Its compute mode; None if unknown.
         taken_by: Who else computes on it.
     """
     back = f"set the mode back with nvidia-smi -i {device.index} -c DEFAULT"
@@ -205,21 +205,17 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     return found
 
 
-def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
-    found = []
+def _link(device: DeviceProfile, state: DeviceState) -> Iterator[str]:
     width, most = state.pcie_width_now, device.pcie_width
     if width is not None and most is not None and width < most:
-        found.append(f"PCIe link x{width} of x{most}; check seating and slot (some laptops are wired so)")
+        yield f"PCIe link x{width} of x{most}; check seating and slot (some laptops are wired so)"
     elif most is not None and most <= _NARROW_LINK:
-        found.append(f"PCIe link of x{most}: copies to and from the host are slow; use a wider slot")
+        yield f"PCIe link of x{most}: copies to and from the host are slow; use a wider slot"
     generation, best = state.pcie_generation_now, device.pcie_generation
     if generation is not None and best is not None and generation < best and state.idle is False:
-        found.append(f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS")
+        yield f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS"
     if best is not None and state.pcie_generation_card is not None and best < state.pcie_generation_card:
-        found.append(
-            f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
-        )
-    return found
+        yield f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 ``root`` is "/" but in tests. A CPU runs the same workloads where there is no GPU, and says so. The GPU of an
 Apple chip is reached by torch as ``mps`` and has no telemetry here; its part is written after the manual page
-of system_profiler, and tested with stand-ins of it. No Mac was at hand.
+of system_profiler, and tested with mocks of it. No Mac was available.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def nvidia_nodes(root: Path = Path("/")) -> tuple[list[str], list[str]]:
 
 
 def on_battery() -> bool:
-    """Whether this is a laptop that is not plugged in, as far as the system tells."""
+    """Whether the system says that this is a laptop on battery power."""
     battery = None
     with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):  # not on every system
         battery = psutil.sensors_battery()
@@ -138,7 +138,7 @@ _VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "0x41": "Arm", "0x61
 
 @dataclass(frozen=True)
 class CpuBackend(Backend):
-    """The one CPU of this machine, as far as this process may use it."""
+    """The CPU of this machine, limited to the cores that this process may use."""
 
     name: str = "cpu"
     root: Path = Path("/")

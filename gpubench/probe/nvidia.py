@@ -86,7 +86,6 @@ _USUAL_FOLDERS = (
 
 
 def _hung(error: HungCallError, index: int | None = None) -> Problem:
-    """A call did not come back, of the driver or of one of its GPUs."""
     who = "the NVIDIA driver" if index is None else f"GPU {index}"
     return Problem(
         what=f"{who} does not answer",
@@ -98,7 +97,6 @@ def _hung(error: HungCallError, index: int | None = None) -> Problem:
 
 
 def _device_unusable(index: int, code: int, reason: str | None) -> Problem:
-    """One GPU of the machine cannot be used; the others may."""
     texts = {
         GPU_IS_LOST: (
             f"GPU {index} is lost",
@@ -151,7 +149,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 
 def loaded_library() -> str | None:
-    """Path of the driver library that this process has loaded; None if the system does not tell."""
+    """Path of the driver library that this process has loaded; None if unknown."""
     for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         if Path(path).name.startswith("libnvidia-ml.so"):
@@ -251,7 +249,7 @@ _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
 def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
-    """Do the calls of a reading on the driver's thread; where one hangs its value is ``otherwise``."""
+    """Run a reading on the driver's thread; if a call hangs, the value is ``otherwise``."""
 
     def decorate(read: Callable[[NvmlReadings], T]) -> Callable[[NvmlReadings], T]:
         @wraps(read)
@@ -267,7 +265,7 @@ def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[Nvm
 
 
 class NvmlReadings(Readings):
-    """An open line to one GPU. A call that hangs ends the line: every later value is None."""
+    """Readings of one GPU. After a call that hangs, every later value is None."""
 
     def __init__(self, session: Session, device: Device) -> None:
         """Take over the session; ``close`` shuts it down."""
@@ -311,12 +309,12 @@ class NvmlReadings(Readings):
 
     @_or(None)
     def energy_j(self) -> float | None:
-        """Read the energy counter [J]; it steps about every 100 ms, and at 0 it tells nothing."""
+        """Read the energy counter [J]; it steps about every 100 ms, and 0 means unknown."""
         return self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption")
 
     @_or({})
     def held_clocks_s(self) -> dict[str, float]:
-        """Read for how long each policy has held the clocks down [s]; policies not told are left out."""
+        """Read for how long each policy has held the clocks down [s]; unreported policies are left out."""
         answers = {
             name: self._fields.get(f"held_clocks_s.{name}", _HELD, "nvmlDeviceGetViolationStatus", policy)
             for policy, name in CLOCK_POLICIES.items()
@@ -325,7 +323,7 @@ class NvmlReadings(Readings):
 
     @_or(None)
     def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List processes on the GPU; None if the driver does not tell."""
+        """List processes on the GPU; None if the driver does not list them."""
         found: dict[int, GpuProcess] = {}
         answered = False
         for function, compute in (
@@ -406,21 +404,6 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
     raise DeviceGoneError(problem.line(), _FAULTS.get(device.code, "gpu_lost"))
 
 
-def read_all(session: Session, profile: DeviceProfile) -> None:
-    """Make every call of a measurement once, for a dump."""
-    of = open_on(session, profile)
-    for reading in (
-        of.sample,
-        of.energy_j,
-        of.held_clocks_s,
-        of.processes,
-        of.power_limits,
-        of.ecc_uncorrected,
-        of.compute_mode,
-    ):
-        reading()
-
-
 def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
     """The device with this place and UUID; a MIG slice by its UUID among the slices of its card.
 
@@ -492,7 +475,7 @@ class NvidiaBackend(Backend):
             session.close()
 
     def open_readings(self, device: DeviceProfile) -> Readings:
-        """Open a line to one GPU for telemetry; unknown throughout for one that torch alone tells of.
+        """Open the telemetry of one GPU; every value is unknown for a GPU that only torch sees.
 
         Raises:
             DeviceGoneError: If the driver cannot be opened, or no longer shows this device.
@@ -509,7 +492,7 @@ BACKEND = NvidiaBackend()
 
 
 def _survey(session: Session) -> BackendReport:
-    """Describe every GPU, and what it is doing; those after one that hangs are not waited for."""
+    """Describe every GPU and its state; GPUs after one that hangs are skipped."""
     found: list[tuple[DeviceProfile, DeviceState]] = []
     problems: list[Problem] = []
     versions, index, count = Versions(None, None, None, {}), None, 0
@@ -540,7 +523,7 @@ def _survey(session: Session) -> BackendReport:
 
 
 def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
-    """Return the driver's versions and the count of its GPUs; 0 with a Problem where it tells none."""
+    """Return the driver's versions and its count of GPUs; 0, with a Problem, if it reports none."""
     versions = read_versions(session)
     answer = session.ask("nvmlDeviceGetCount")
     code, reason = (answer.code, answer.reason) if isinstance(answer, Refused) else (UNKNOWN, None)
@@ -605,7 +588,17 @@ def dump() -> list[dict[str, Any]]:
     try:
         report = _survey(session)
         for profile in report.devices if session.guard.hung is None else ():
-            read_all(session, profile)
+            of = open_on(session, profile)
+            for reading in (
+                of.sample,
+                of.energy_j,
+                of.held_clocks_s,
+                of.processes,
+                of.power_limits,
+                of.ecc_uncorrected,
+                of.compute_mode,
+            ):
+                reading()
         if (hung := session.guard.hung) is not None:
             told = (problem for problem in report.problems if problem.value == str(hung))
             raise NoDeviceError(next(told, _hung(hung)).line())
@@ -616,7 +609,7 @@ def dump() -> list[dict[str, Any]]:
 
 
 def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A dump without what tells one card or one user from another: UUIDs and process numbers.
+    """Mask what identifies a card or a user in a dump: UUIDs and process ids.
 
     An all-zero UUID stays, because it is a finding. Others become a running number in the same shape.
     """

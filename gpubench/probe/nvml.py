@@ -1,4 +1,4 @@
-"""NVML, through one gate, and what one NVIDIA device tells through it in SI units.
+"""NVML behind one gate, and what it reports of one NVIDIA device in SI units.
 
 Calls into a driver may never come back: they run on their own thread, each with a time limit. Slow is
 not hung: a thread that keeps beginning calls is alive, however many there are. One that hangs ends the
@@ -329,7 +329,7 @@ CLOCK_EVENTS = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-# Policies whose violation time the driver counts (nvmlPerfPolicyType_t); it tells the time in nanoseconds.
+# Policies with a violation time (nvmlPerfPolicyType_t), which the driver counts in nanoseconds.
 CLOCK_POLICIES = {
     0: "power",
     1: "thermal",
@@ -342,7 +342,7 @@ CLOCK_POLICIES = {
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions of driver, CUDA and NVML; None with a reason in ``refused`` where not told."""
+    """Versions of driver, CUDA and NVML; None, with a reason in ``refused``, if not reported."""
 
     driver: str | None
     cuda: str | None
@@ -403,7 +403,7 @@ def read(
 
 
 def mig_slices(session: Session, device: Device) -> list[Device]:
-    """The slices of a card; none where it does not tell how many it may have."""
+    """Return the slices of a card; none if it does not report how many it may have."""
     most = Fields(session, device).get("slices", plausible.DEVICES, "nvmlDeviceGetMaxMigDeviceCount")
     pieces = (session.mig_slice(device, place) for place in range(most or 0))
     return [piece for piece in pieces if not isinstance(piece, Refused)]
@@ -431,7 +431,7 @@ def read_state(session: Session, device: Device) -> DeviceState:
 
 
 def at_work(of: Fields) -> dict[str, Any]:
-    """What a device's state and a sample of its telemetry both tell, by field."""
+    """Return the fields that a device's state and a telemetry sample share."""
     reasons = of.get("clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons")
     return {
         "power_w": of.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
@@ -550,7 +550,7 @@ _ASKED: Mapping[str, tuple[Any, ...]] = {
 
 
 def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
-    """A MIG slice: its own identity, processors and memory; what belongs to the card alone is left out."""
+    """A MIG slice: its own identity, processors and memory; values of the whole card are left out."""
     of = Fields(session, piece)
     of_the_card = "belongs to the whole card, not to the MIG slice"
     of.unavailable.update(

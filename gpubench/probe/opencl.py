@@ -1,6 +1,6 @@
 """Devices that OpenCL reaches, of any maker: for some of AMD's and Intel's there is no other way.
 
-They are listed in a child process that runs this file, because a broken driver takes down whoever asks it.
+A child process that runs this file lists them, because a broken driver crashes the process that calls it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def listing() -> backend.BackendReport:
 def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
     """Return a device of pyopencl in SI units; what no device can have becomes None, with the reason.
 
-    Of a CPU, compute units are cores; it alone has a count of cores.
+    The compute units of a CPU are its cores; only a CPU has a core count.
     """
     unavailable: dict[str, str] = {}
 
@@ -114,7 +114,7 @@ class OpenClBackend(backend.Backend):
     def devices(self) -> backend.BackendReport:
         """List the devices that are no CPU; nothing if pyopencl is not installed.
 
-        If no GPU can be reached nobody is asked: the child would take as long as all else of a probe.
+        If no GPU can be reached, no child starts: it would take as long as the rest of a probe.
         """
         if not (installed() and may_have_gpus()):
             return backend.BackendReport()

@@ -1,7 +1,7 @@
 """What a reading can be: the one gate at which native units become SI, and nonsense becomes unknown.
 
-Drivers say "not available" with a value whose bits are all set, and some forget to say that it means that; a
-card in trouble may answer anything. The limits are far beyond any card of today, and far below such values.
+Drivers report "not available" as a value with all bits set, and some do not document it. A failing card may
+answer anything. The limits are far beyond today's cards, and far below such values.
 """
 
 from __future__ import annotations
@@ -96,18 +96,14 @@ def taken(
 
 
 def part(take: Callable[[Any], Any], convert: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Return what reads a part of an answer, and nothing else of it."""
-
-    def read(answer: Any) -> T:
-        return convert(take(answer))
-
-    return read
+    """Return a function that converts one part of an answer."""
+    return lambda answer: convert(take(answer))
 
 
 # Quantities in SI units; a backend reads them `of` its own units.
 POWER = Gate("power", "W", 0, 10_000)
 POWER_LIMIT = replace(POWER, what="power limit", least=1)
-ENERGY = Gate("energy count", "J", 1e-3, 1e13)  # a counter that stands at 0 does not count
+ENERGY = Gate("energy count", "J", 1e-3, 1e13)  # a counter at 0 does not work
 SM_CLOCK = Gate("clock", "Hz", 0, 10e9)
 MEMORY_CLOCK = Gate("clock", "Hz", 0, 50e9)  # GDDR7 is reported at 14 GHz
 HIGHEST_SM_CLOCK = replace(SM_CLOCK, least=1e6)

@@ -1,9 +1,9 @@
-"""Every kind of device, every device of this machine, and what they tell as they work, without torch.
+"""Every kind of device, every device of this machine, and their telemetry, without torch.
 
 The kinds are the five that gpubench brings, and those of installed packages: one adds its own with an entry
-point of the group ``gpubench.backends`` that names its ``BACKEND``. Those that people ask for and that no
-training step is timed on stand below, with what is known of them. Of several GPUs that work as one, what they
-draw adds up, and the slowest sets the pace.
+point of the group ``gpubench.backends`` that names its ``BACKEND``. ``UNMEASURED`` lists kinds that people
+ask for and that no training step is timed on. The power of several GPUs of one job adds up, and the slowest
+sets the pace.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def probe(_request: ProbeRequest) -> ProbeReport:
     backends = load_backends()
     by_name = {name: backend.devices() for name, backend in backends.found.items() if name != opencl.NAME}
     if all(device.is_cpu for report in by_name.values() for device in report.devices):
-        by_name = {opencl.NAME: opencl.BACKEND.devices()} | by_name  # GPUs that OpenCL alone reaches
+        by_name = {opencl.NAME: opencl.BACKEND.devices()} | by_name  # GPUs that only OpenCL reaches
     gpus, reports = by_name[nvidia.BACKEND.name], by_name.values()
     first = next(d for r in reports for d in r.devices)
     unreachable = None if first.is_cpu else torch_problem(first)
@@ -135,7 +135,7 @@ class Unmeasured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         listed_by: What of it `gpubench probe` shows; None if it is not looked for.
         known: What can be said of it without a measurement.
-        reason: Why no figure of training stands for it.
+        reason: Why it has no training figure.
         source: Where ``known`` is from.
     """
 
@@ -203,15 +203,15 @@ def open_telemetry(device: DeviceProfile) -> Readings:
 
 
 class GpuGroup(Readings):
-    """The readings of all GPUs of one job. A value that one of them does not tell is unknown for all."""
+    """The readings of all GPUs of one job. A value that one of them does not report is unknown for all."""
 
     def __init__(self, devices: Sequence[DeviceProfile], *, whole: bool = True) -> None:
         """Open each device.
 
         Args:
             devices: Of this machine.
-            whole: Whether they are all that the job has. Else power and energy stay unknown: those of one
-                machine mean nothing beside the throughput of several.
+            whole: Whether they are all GPUs of the job. Otherwise power and energy stay unknown: the
+                throughput covers more machines than they do.
 
         Raises:
             NoDeviceError: If the driver that showed one of them no longer does.
@@ -245,7 +245,10 @@ class GpuGroup(Readings):
             temperature_c=_over(max, (r.temperature_c for r in seen)),
             utilization=_over(fmean, (r.utilization for r in seen)),
             memory_used_bytes=_over(max, (r.memory_used_bytes for r in seen)),
-            clock_event_reasons=_over(_each_once, (r.clock_event_reasons for r in seen)),
+            clock_event_reasons=_over(
+                lambda reasons: tuple(dict.fromkeys(chain.from_iterable(reasons))),
+                (r.clock_event_reasons for r in seen),
+            ),
             idle=_over(any, (r.idle for r in seen)),
         )
 
@@ -275,7 +278,3 @@ def _over(combine: Callable[[Iterable[T]], T], values: Iterable[T | None]) -> T 
     given = list(values)
     known = [value for value in given if value is not None]
     return combine(known) if len(known) == len(given) else None
-
-
-def _each_once(reasons: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(chain.from_iterable(reasons)))

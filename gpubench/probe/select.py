@@ -70,17 +70,17 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
 
 
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
-    """Return what makes ``count`` together with this device, in the order of the driver.
+    """Return the other devices of a job of ``count``, in the order of the driver.
 
     GPUs of its kind come first. If they are too few, others that can work with it fill the number; the
-    slowest then sets the pace, and each row says so. Of a CPU it is the same one for every process.
+    slowest then sets the pace, and each row says so. On a CPU every process gets the same device.
 
     Args:
         device: The first, as ``select_device`` returned it.
         count: GPUs in all; 1 needs no others.
 
     Raises:
-        MisuseError: If the device is none of which several can work together here.
+        MisuseError: If several devices of this kind cannot work together here.
         NoDeviceError: If this machine does not show as many.
     """
     if count == 1:
@@ -97,19 +97,16 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
         what = "a MIG slice" if device.mig_enabled and device.is_nvidia else name
         raise MisuseError(f"--gpus {count} needs whole NVIDIA GPUs; this device is {what}")
-    visible = [d for d in _visible() if d.index != device.index and not d.mig_enabled]
-    others = sorted(visible, key=lambda other: not _alike(other, device))
+    report = nvidia.BACKEND.devices()
+    visible = visible_devices(report.devices, os.environ, unusable=unusable(report.problems))
+    whole = [d for d in visible if d.index != device.index and not d.mig_enabled]
+    others = sorted(whole, key=lambda other: not _alike(other, device))
     if len(others) < count - 1:
         kinds = "" if all(_alike(d, device) for d in others) else " and others"
         raise NoDeviceError(
             f"--gpus {count}: {len(others) + 1} of {name}{kinds} can be used here; see gpubench probe"
         )
     return tuple(others[: count - 1])
-
-
-def _visible() -> tuple[DeviceProfile, ...]:
-    report = nvidia.BACKEND.devices()
-    return tuple(visible_devices(report.devices, os.environ, unusable=unusable(report.problems)))
 
 
 def _alike(one: DeviceProfile, other: DeviceProfile) -> bool:
@@ -154,7 +151,7 @@ def _place(name: str) -> re.Match[str] | None:
 def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
     """Return the first GPU that torch works on where its driver library cannot be asked, and why.
 
-    To ask torch takes seconds: ``auto`` does so only on a machine with signs of such a GPU.
+    Starting torch takes seconds: ``auto`` does it only on a machine with signs of such a GPU.
     """
     build = None if report.devices else torch_build()
     if build is None or not (build.cuda or build.hip):
@@ -171,7 +168,7 @@ def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] |
 
 
 def _others() -> tuple[DeviceProfile, ...]:
-    """GPUs of other makers that a framework can train on, as far as their own variable leaves them."""
+    """Return trainable GPUs of other makers that their own variable leaves visible."""
     found = load_backends().found
     apart = {nvidia.BACKEND.name, CPU.name, opencl.NAME}
     listed = {name: b.devices().devices for name, b in found.items() if name not in apart}
@@ -193,7 +190,7 @@ def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple
     for device in (others := _others()):
         if torch_problem(device) is None:
             return device, None
-    if others:  # often a small graphics unit beside the CPU: no reason to refuse, and none to be silent
+    if others:  # often a small GPU integrated in the CPU: measure the CPU, and say why
         problem = torch_problem(others[0])
         return processor, f"{problem.what if problem else 'no usable GPU'}: measuring on the CPU"
     unasked = [*amd.BACKEND.devices().problems, *report.problems]
@@ -252,14 +249,10 @@ def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
 
 
 def _places(visible: Sequence[DeviceProfile]) -> dict[str, DeviceProfile]:
-    """How each device is named by place: cuda:0, cuda:1."""
-    counts: dict[str, int] = {}
-    named = {}
-    for device in visible:
-        place = counts.get(device.backend, 0)
-        counts[device.backend] = place + 1
-        named[f"{device.backend}:{place}"] = device
-    return named
+    """Name each device by its place among those of its backend: cuda:0, cuda:1."""
+    backends = dict.fromkeys(device.backend for device in visible)
+    of_backend = [[device for device in visible if device.backend == name] for name in backends]
+    return {f"{device.backend}:{n}": device for found in of_backend for n, device in enumerate(found)}
 
 
 # --- what the variables leave ---------------------------------------------------------------------------
@@ -318,7 +311,7 @@ def why_hidden(environment: Mapping[str, str]) -> str:
 
 
 def _by_uuid(wanted: str, devices: Sequence[DeviceProfile]) -> list[DeviceProfile]:
-    """The devices whose UUID is this, or else begins with it."""
+    """Return the devices with this UUID, else those with a UUID that begins with it."""
     word = wanted.lower()
     if not re.fullmatch(r"(gpu|mig)-[0-9a-f-]*[0-9a-f][0-9a-f-]*", word):
         return []
@@ -332,13 +325,13 @@ def _entry(
     if _INDEX.fullmatch(word):
         # CUDA counts the fastest GPU first unless told otherwise; the driver counts by PCI bus.
         by_bus = variable != CUDA_VARIABLE or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        kinds = {d.index: d.name for d in devices}  # of a cut card one slice stands for all
+        kinds = {d.index: d.name for d in devices}  # one slice represents a partitioned card
         if not by_bus and len(set(kinds.values())) > 1:
             raise MisuseError(
                 f"CUDA_VISIBLE_DEVICES={word} counts the fastest GPU first, and the GPUs here differ; set "
                 "CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPU by its UUID"
             )
-        matches = [d for d in devices if d.index == int(word)][:1]  # of a cut card CUDA takes the first slice
+        matches = [d for d in devices if d.index == int(word)][:1]  # CUDA takes the first slice of a card
     else:
         matches = _by_uuid(word, devices)
     if len(matches) == 1:

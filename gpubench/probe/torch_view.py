@@ -2,7 +2,7 @@
 
 What keeps it is read from the files of torch, because importing it takes seconds and opens the GPU; from the
 kernels that a build has; and from what torch says when it fails, where the words are torch's and CUDA's. What
-it sees is asked in a child process, which is this module as a program. The child tells what it sees before it
+it sees is read in a child process, which runs this module. The child reports what it sees before it
 computes: a build without kernels for the GPU fails only there.
 """
 
@@ -55,7 +55,7 @@ def torch_build() -> TorchBuild | None:
 
 
 def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Problem | None:
-    """Why the installed torch cannot reach this GPU; None if nothing speaks against it."""
+    """Why the installed torch cannot reach this GPU; None if no reason is known."""
     build = torch_build()
     gpu = plain(device.name or "the GPU")
     if build is None:
@@ -122,7 +122,7 @@ FIRST_OF_BLACKWELL: Capability = (10, 0)
 # --- words of torch ---------------------------------------------------------------------------------------
 
 _LONGEST = 1000
-# torch adds lines of advice to every error of CUDA; they help nobody who did not write the kernel.
+# torch adds lines of advice to every error of CUDA; it helps only the author of a kernel.
 _ADVICE = re.compile(
     r"\s*(Search for `cuda|CUDA kernel errors might be|For debugging consider|For more detailed error"
     r"|Compile with `TORCH_USE_CUDA_DSA`)"
@@ -181,11 +181,7 @@ def _too_old(found: re.Match[str], device: DeviceProfile) -> Problem:
 
 
 def _says(what: str, fix: str) -> Callable[[re.Match[str], DeviceProfile], Problem]:
-    def meaning(found: re.Match[str], device: DeviceProfile) -> Problem:
-        del device
-        return _problem(what, first_words(found.string), fix)
-
-    return meaning
+    return lambda found, _: _problem(what, first_words(found.string), fix)
 
 
 _REBOOT = "reboot; if it stays, reinstall the driver"
@@ -369,7 +365,6 @@ def seen_by_torch() -> DeviceProfile | None:
 
 
 def _why_not(error: str, view: View, device: DeviceProfile) -> tuple[str, str]:
-    """What was seen of a failure, and how to fix it."""
     opened = view.name is not None
     if opened and view.architectures and device.compute_capability and _way(view, device) is None:
         known: Problem | None = no_kernels(device, view.architectures)
@@ -384,7 +379,7 @@ def _way(view: View, device: DeviceProfile) -> str | None:
 
 
 def main() -> None:
-    """Be the child: open the first GPU that torch sees, tell what it is, and compute on it."""
+    """Run the child: open the first GPU that torch sees, report it, and compute on it."""
     parent, view = ParentChannel(), View()
     try:
         import torch

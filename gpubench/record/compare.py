@@ -76,7 +76,7 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs beside each other, with what differs around them."""
+    """Two runs compared, and how their conditions differ."""
 
     rows: tuple[Row, ...]
     broken: tuple[Broken, ...] = ()
@@ -133,8 +133,7 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
         raise MisuseError(f"no case is in both runs: {_first_difference(a, b)}")
     rows = tuple(_row(good[0][case], good[1][case]) for case in common)
     seen = {*common, *(each.case for each in broken)}
-    remarks = (*_of_launches(good, common), *_remarks(a, b, seen))
-    return Comparison(rows=rows, broken=broken, remarks=remarks)
+    return Comparison(rows=rows, broken=broken, remarks=(*_of_launches(good, common), *_remarks(a, b, seen)))
 
 
 def _row(a: Measurement, b: Measurement) -> Row:
@@ -162,7 +161,7 @@ def share_words(share: float) -> str:
 
 
 def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
-    """Say where an interval comes from one process: 1.04 (1.01 to 1.07) was read of identical code so."""
+    """Say where an interval comes from one process: identical code has given 1.04 (1.01 to 1.07) that way."""
     names = zip(("A", "B"), good, strict=True)
     alone = [name for name, rows in names if any(rows[case].within_one_process for case in common)]
     if not alone:
@@ -200,7 +199,6 @@ def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
 
 def _first_difference(a: Run, b: Run) -> str:
     """Say by which field the nearest pair of cases differs."""
-    pairs = [(first, second) for first in a.measurements for second in b.measurements]
     differences: list[list[str]] = [
         [
             *(
@@ -214,7 +212,8 @@ def _first_difference(a: Run, b: Run) -> str:
                 else []
             ),
         ]
-        for first, second in pairs
+        for first in a.measurements
+        for second in b.measurements
     ]
     nearest = min(differences, key=len, default=None)
     return "; ".join(nearest) if nearest else "one of them has no case"

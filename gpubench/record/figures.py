@@ -1,6 +1,6 @@
 """The figures of stored runs: how rounds spread and what was paid once, as JSON, and as a pandas frame.
 
-All of it is derived from the record, never stored. In JSON the derived figures stand beside the record, as
+All of it is derived from the record, never stored. JSON has the derived figures next to the record, as
 ``run --json`` prints it; the frame is tidy: a row a measurement, a column a quantity, units in the names.
 """
 
@@ -139,7 +139,6 @@ def measurement_document(measurement: Measurement) -> dict[str, Any]:
 
 # --- frame -----------------------------------------------------------------------------------------------
 
-_CASE_COLUMNS = Case.__struct_fields__
 _FIGURES = (
     "samples_per_s",
     "samples_per_s_low",
@@ -163,7 +162,7 @@ _FIGURES = (
 )
 _COLUMNS = [
     *("run_id", "started_at", "gpu_key", "backend", "device"),
-    *_CASE_COLUMNS,
+    *Case.__struct_fields__,
     *("status", "reason", "batch_choice"),
     *_FIGURES,
     "launches",
@@ -184,21 +183,21 @@ def frame(runs: tuple[Run, ...]) -> pd.DataFrame:
     """Return one row a measurement of the given runs."""
     import pandas as pd
 
-    rows = [row(run, measurement) for run in runs for measurement in run.measurements]
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    return pd.DataFrame(
+        [row(run, measurement) for run in runs for measurement in run.measurements], columns=_COLUMNS
+    )
 
 
 def row(run: Run, measurement: Measurement) -> dict[str, Any]:
     """Return the flat row of one measurement."""
-    case = {name: getattr(measurement.case, name) for name in _CASE_COLUMNS}
-    case = {name: str(value) if isinstance(value, str) else value for name, value in case.items()}
+    case = msgspec.structs.asdict(measurement.case)
     return {
         "run_id": run.run_id,
         "started_at": run.started_at,
         "gpu_key": run.device.gpu_key,
         "backend": run.device.backend,
         "device": run.device.name,
-        **case,
+        **{name: str(value) if isinstance(value, str) else value for name, value in case.items()},
         "status": str(measurement.status),
         "reason": measurement.reason,
         "batch_choice": measurement.batch_choice,

@@ -10,7 +10,6 @@ import msgspec
 from gpubench.findings import DOUBTFUL, FindingKind, describe
 from gpubench.labels import micro_name
 from gpubench.measure import checks
-from gpubench.measure.checks import LEAST_PAIRS, loss_ends
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -42,7 +41,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be said about a run."""
+    """What there is to say about a run."""
 
     run_id: str
     cases: int
@@ -56,8 +55,9 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_run(run: Run) -> RunCheck:
     """Look at every row of a run again."""
-    planned = run.launch_count or 1
-    measurements = tuple(checks.judge_measurement(m, planned, run.measurements) for m in run.measurements)
+    measurements = tuple(
+        checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements
+    )
     return RunCheck(
         run_id=run.run_id,
         cases=len(measurements),
@@ -80,7 +80,9 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         if measurement.status is not Status.OK:
             yield _status(measurement, run)
         yield from (_of(finding, measurement.case) for finding in measurement.findings)
-        for guard in guards_not_run(measurement, run.device):
+        launches = measurement.launches if measurement.status is Status.OK else ()
+        absent = (name for launch in launches for name in _guards_not_run(measurement, launch, run.device))
+        for guard in dict.fromkeys(absent):
             text = f"NOT_CHECKED: this guard did not run: {guard}"
             yield Issue(weight="note", case=measurement.case, kind="NOT_CHECKED", text=text)
     missing = set(run.planned) - {m.case for m in measurements}
@@ -89,7 +91,7 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=text)
 
 
-# Findings of a micro-benchmark that are notes beside measured rows: no row rests on its last percent.
+# Findings of a micro-benchmark that are notes if there are measured rows: no row rests on its last percent.
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
 
 
@@ -120,35 +122,27 @@ def _status(measurement: Measurement, run: Run) -> Issue:
     )
 
 
-def guards_not_run(measurement: Measurement, device: DeviceProfile) -> tuple[str, ...]:
-    """Name the guards that this row was due and of which one of its launches holds no trace.
+def _guards_not_run(measurement: Measurement, launch: Launch, device: DeviceProfile) -> Iterator[str]:
+    """Name the guards that this row was due and of which the launch holds no trace.
 
     At fp32 on a CPU the row is its own reference; memory errors are only counted where ECC is on. What has
     its own finding (an unknown peak, an unproven strict precision) is not named again.
     """
-    if measurement.status is not Status.OK:
-        return ()
-    found = [name for launch in measurement.launches for name in _missing(measurement, launch, device)]
-    return tuple(dict.fromkeys(found))
-
-
-def _missing(measurement: Measurement, launch: Launch, device: DeviceProfile) -> Iterator[str]:
     case = measurement.case
     train, steps_alone = case.task is TaskKind.TRAIN, case.execution is Execution.EAGER
     own_reference = device.is_cpu and case.precision is Precision.FP32
     is_told = any(finding.kind is FindingKind.NO_REFERENCE for finding in launch.findings)
-    losses = f"falling loss (it takes {LEAST_PAIRS} losses and earlier ones of the same batches)"
+    losses = f"falling loss (it takes {checks.LEAST_PAIRS} losses and earlier ones of the same batches)"
     products = "matrix product and convolution against float64"
-    scales = case.precision.facts.scales_gradients
     absent = {
         "fp32 switches read back": launch.switches is None,
         products: not launch.precision_errors and case.precision is not Precision.FP32,
         "first loss against float32 on the CPU": launch.reference_error is None
         and not (own_reference or is_told),
         f"{case.execution} against eager": launch.graph_error is None and not (steps_alone or is_told),
-        losses: train and loss_ends(launch) is None,
+        losses: train and checks.loss_ends(launch) is None,
         "moving parameters": train and launch.parameters_moved is None,
-        "skipped steps": train and launch.skipped_steps is None and scales,
+        "skipped steps": train and launch.skipped_steps is None and case.precision.facts.scales_gradients,
         "memory errors": launch.memory_errors is None and device.ecc_enabled,
     }
     yield from (guard for guard, is_absent in absent.items() if is_absent)

@@ -149,7 +149,7 @@ def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> I
 
 
 def _of_region(launch: Launch) -> Iterator[str]:
-    """Hold counts, lengths and energy that are stored beside the rounds against the rounds themselves."""
+    """Compare stored counts, lengths and energy with the rounds themselves."""
     steps, wall_s = sum(r.steps for r in launch.rounds), sum(r.wall_s for r in launch.rounds)
     if launch.timed_steps is not None and launch.timed_steps != steps:
         yield f"{launch.timed_steps} timed steps, while its rounds hold {steps}"

@@ -1,4 +1,4 @@
-"""Runs that people share: where they lie, what a file may hold and is held to, and who else read a figure.
+"""Runs that people share: where they are, what a file may hold, its checks, and who else read a figure.
 
 A shared run lies in ``results/shared/NAME/RUN-ID.json`` of the repository, and in the wheel. No figure rests
 on one: they are counted beside the figures.
@@ -32,15 +32,11 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
 
 
-def shared_folder() -> Path:
-    """Return the folder of the shared runs: the wheel's, or the checkout's."""
-    packed, root = folders.data_path("shared"), discovery.checkout()
-    return packed if root is None or os.environ.get(folders.FOLDER_VARIABLE) else root / SHARED
-
-
 def shared_files() -> Sequence[Path]:
-    """Return the files of the shared runs."""
-    return sorted(shared_folder().glob("*/*.json"))
+    """Return the files of the shared runs: the wheel's, or the checkout's."""
+    packed, root = folders.data_path("shared"), discovery.checkout()
+    folder = packed if root is None or os.environ.get(folders.FOLDER_VARIABLE) else root / SHARED
+    return sorted(folder.glob("*/*.json"))
 
 
 @cache
@@ -52,7 +48,7 @@ def shared_runs() -> tuple[Shared, ...]:
 def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None) -> str | None:
     """Say how many readings by how many people there are of a case on a GPU; None if there is none.
 
-    The batch does not matter, nor how the step is executed: a figure is told of another one as well.
+    Batch and execution do not matter: a reading also counts for a case that differs in them.
     """
     wanted = _alike(case)
     found = [
@@ -71,7 +67,7 @@ def _alike(case: Case) -> tuple[Any, ...]:
 
 
 FACTOR = 1.5
-"""Beyond this, either way, of what others read of a case on the same GPU, a reading is doubted."""
+"""A reading is doubted if it differs by more than this factor from what others read on the same GPU."""
 # Fields that tell one card, or one machine, from others of its kind.
 _OF_THE_DEVICE = ("uuid", "device_id", "pci_bus_id", "index")
 
@@ -145,7 +141,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
     """Yield a line for each reason not to take a shared run in: what CI says of it, and ``share`` before.
 
     Args:
-        run: As it is to be shared.
+        run: The run to be shared.
         others: Runs that are there already; those of the same GPU are what its figures are compared with.
     """
     yield from (
@@ -189,7 +185,10 @@ def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
     ]
     for measurement in run.measurements:
         rate = measurement.samples_per_s or math.nan
-        theirs = [known for case, known in read if case == measurement.case]
-        far = [known for known in theirs if not 1 / FACTOR <= rate / known <= FACTOR]
+        far = [
+            known
+            for case, known in read
+            if case == measurement.case and not 1 / FACTOR <= rate / known <= FACTOR
+        ]
         if far:
             yield f"{measurement.case.label}: {rate:.4g} a second; others read {far[0]:.4g} on this GPU"

@@ -1,6 +1,6 @@
 """The results folder: one JSON file a run, replaced whole; whatever is read is hostile until checked.
 
-A run has one writer: it holds the kernel's lock on a file beside the device folders, which ends with its
+A run has one writer: it holds the kernel's lock on a file next to the device folders, which ends with its
 process. If a file system or a platform has no such lock, whoever made the file holds the run; one that a
 killed process left behind is deleted by hand, as the message says.
 """
@@ -67,13 +67,13 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
     """Hold the lock of a run.
 
     Args:
-        folder: If the device folders lie; it must exist.
+        folder: Where the device folders are; it must exist.
         run_id: A plain file name.
         patience_s: How long to wait for another holder [s].
 
     Raises:
         RunLockedError: If another process, or another thread of this one, holds it.
-        StorageError: If the lock file cannot be written, or something else bears its name.
+        StorageError: If the lock file cannot be written, or something else has its name.
     """
     path = lock_path(folder, run_id)
     deadline_s = time.monotonic() + patience_s
@@ -168,16 +168,19 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_path(root: Path, run: Run) -> Path:
-    """Path of a run's file; a key or id that is not a plain file name is refused or replaced.
+    """Return the path of a run's file, in the folder of its device.
+
+    That is its GPU key, ``cpu`` for a CPU, or ``unknown`` where it has no safe key.
 
     Raises:
         MisuseError: If the run id holds anything but small letters, digits, dots and dashes.
     """
-    return root / "runs" / folder_name(run) / f"{id_of(run)}.json"
+    key = "cpu" if run.device.is_cpu else (run.device.gpu_key or _UNKNOWN_KEY)
+    return root / "runs" / (key if is_safe_name(key) else _UNKNOWN_KEY) / f"{id_of(run)}.json"
 
 
 def id_of(run: Run) -> str:
-    """Return a run's id as its file bears it: whatever the case of its letters, it is one run.
+    """Return a run's id as its file has it: it is one run in any case of its letters.
 
     Raises:
         MisuseError: If it holds anything but letters, digits, dots and dashes.
@@ -216,12 +219,6 @@ def _has_runs(root: Path) -> bool:
         return (root / "runs").is_dir()
     except OSError:
         return False
-
-
-def folder_name(run: Run) -> str:
-    """Folder of a run's device: its GPU key, ``cpu`` for a CPU, ``unknown`` where it has no safe key."""
-    key = "cpu" if run.device.is_cpu else (run.device.gpu_key or _UNKNOWN_KEY)
-    return key if is_safe_name(key) else _UNKNOWN_KEY
 
 
 # --- writing --------------------------------------------------------------------------------------------
@@ -278,7 +275,7 @@ def file_of(root: Path, run: Run) -> Path:
 
 
 def write_run(root: Path, run: Run) -> Path:
-    """Store a run, whose lock the caller holds: a reader sees the old file or the new one.
+    """Store a run; the caller holds its lock, and a reader sees the old file or the new one.
 
     Raises:
         StorageError: If it cannot be written; what was stored is then untouched.
@@ -300,7 +297,7 @@ def read_runs(root: Path) -> StoredRuns:
     """Read every run of a folder; a file of proven bad content is set aside as ``.corrupt``.
 
     A file that cannot be read now stays where it is and is named. A folder may be of another project, so only
-    a file below ``runs`` that bears the name of a run is ever renamed, and without a folder ``runs`` no other
+    a file below ``runs`` with the name of a run is ever renamed, and without a folder ``runs`` no other
     file is read.
 
     Raises:
@@ -331,7 +328,7 @@ def newest_runs(root: Path) -> StoredRuns:
 
 
 def own_runs(results: Path | None) -> tuple[Run, ...]:
-    """Return what figures rest on of a results folder; what of it they do not rest on is said on stderr.
+    """Return the runs of a results folder that figures rest on; what is left out is said on stderr.
 
     Args:
         results: None is the default folder.
@@ -358,8 +355,7 @@ def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
 
 def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredRuns:
     with many_objects():
-        read = (_read_or_say(root, path, problems) for path in paths)
-        runs = [run for run in read if run is not None]
+        runs = [run for path in paths if (run := _read_or_say(root, path, problems)) is not None]
     return StoredRuns(runs=_oldest_first(runs), problems=tuple(problems))
 
 
@@ -369,8 +365,7 @@ def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
         return read_run(path)
     except BadContentError as error:
         own = _has_runs(root) and _is_run_name(path.name)
-        done = _set_aside(root / "runs", path) if own else ""
-        problems.append(f"{error}{done}")
+        problems.append(f"{error}{_set_aside(root / 'runs', path) if own else ''}")
     except MisuseError as error:
         problems.append(str(error))
     return None
@@ -382,8 +377,8 @@ def _set_aside(folder: Path, path: Path) -> str:
     Under the run's lock, and after another look: what is renamed is what was found bad.
 
     Args:
-        folder: If the locks lie.
-        path: Named as runs are.
+        folder: Where the locks are.
+        path: A file with the name of a run.
 
     Returns:
         The end of a sentence about the file.

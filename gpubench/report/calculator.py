@@ -44,7 +44,7 @@ from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain
 
 TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
-"""Of a GPU that the page asks about as one's own: without a sum it costs its energy alone."""
+"""Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy."""
 
 HAVE_COUNTS = (1, 2, 4, 8)
 """Numbers of owned GPUs that the page offers."""
@@ -174,7 +174,19 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "options": OPTIONS,
         "ticks": TICKS,
         "inverse_normal": INVERSE_NORMAL,
-        "costs": _costs(asked),
+        "costs": {
+            "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
+            "startup_factor": asked.startup_factor,
+            "farthest_startup": candidates.farthest_startup(asked),
+            "billing_hours": asked.billing_unit_minutes / MINUTES_PER_HOUR,
+            "storage_usd_per_hour": asked.storage_usd_per_month / HOURS_PER_MONTH,
+            "egress_usd": asked.egress_usd,
+            "tax": asked.tax,
+            "images_per_vcpu_s": candidates.IMAGES_PER_VCPU_S,
+            "feed_sigma": candidates.FEED_SIGMA,
+            "feed_factor": candidates.FEED_FACTOR,
+            "shares_work": asked.jobs != "independent",
+        },
         "offers": _offers(market, filtered, found),
         "offer_count": len(whole.kept),
         "starts": list(starts),
@@ -279,9 +291,8 @@ def _case(
 def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[str, int]) -> dict[str, Any]:
     speeds = finder.speeds
     estimate = speeds.estimates[row]
-    figures = {name: _short(getattr(speeds, name)[row]) for name in ("samples_per_s", "low", "high")}
     return {
-        **figures,
+        **{name: _short(getattr(speeds, name)[row]) for name in ("samples_per_s", "low", "high")},
         "parts": [_part(part, starts) for part in speeds.parts[row]],
         "certain": certain,
         "basis": estimate.basis,
@@ -357,7 +368,7 @@ def _offers(
 
 
 def _few(filtered: FilterResult) -> FilterResult:
-    """Keep at most ``MOST_OFFERS``: the cheapest of each kind, as far as the page can tell kinds apart."""
+    """Keep at most ``MOST_OFFERS``: the cheapest of each kind that the page distinguishes."""
     kept = filtered.kept
     if len(kept) <= MOST_OFFERS:
         return filtered
@@ -390,22 +401,6 @@ def _filters(asked: RankRequest) -> list[str]:
     asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
     kept = {name: value for name, value in asked.question.items() if name not in asked_here}
     return list(words_of(request_from(RankRequest, kept, "rank")))
-
-
-def _costs(asked: RankRequest) -> dict[str, Any]:
-    return {
-        "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
-        "startup_factor": asked.startup_factor,
-        "farthest_startup": candidates.farthest_startup(asked),
-        "billing_hours": asked.billing_unit_minutes / MINUTES_PER_HOUR,
-        "storage_usd_per_hour": asked.storage_usd_per_month / HOURS_PER_MONTH,
-        "egress_usd": asked.egress_usd,
-        "tax": asked.tax,
-        "images_per_vcpu_s": candidates.IMAGES_PER_VCPU_S,
-        "feed_sigma": candidates.FEED_SIGMA,
-        "feed_factor": candidates.FEED_FACTOR,
-        "shares_work": asked.jobs != "independent",
-    }
 
 
 def _begin(asked: RankRequest, cases: list[dict[str, Any]]) -> dict[str, Any]:

@@ -146,7 +146,6 @@ def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[s
 
 
 def _rounded(value: Any) -> Any:
-    """Cut every float to ``MOST_DIGITS`` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{MOST_DIGITS}g}")
     if isinstance(value, dict):
@@ -198,7 +197,7 @@ def as_csv(data: ReportData) -> str:
 
 
 def guard(text: str) -> str:
-    """Keep a spreadsheet from reading a name as a formula: such text gets a leading quote.
+    """Keep a spreadsheet from reading a name as a formula: text that it would gets a leading quote.
 
     >>> guard("=1+1"), guard("  @x"), guard("a100"), guard("")
     ("'=1+1", "'  @x", 'a100', '')

@@ -37,7 +37,7 @@ from gpubench.recommend.rows import head
 from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
-from gpubench.report.request import FORMATS, ReportRequest, format_of
+from gpubench.report.request import ReportRequest, format_of
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import HEADINGS, own_sections
 from gpubench.sections.words import moment_words
@@ -46,9 +46,9 @@ from gpubench.specs import load_specs
 from gpubench.units import format_bytes, format_chance, format_usd, format_whole, plain
 
 MOST_OFFERS = 1000
-"""Rows of a ranking whose figures a page carries: each takes 0.4 kB of it, packed."""
+"""Rows of a ranking in a page: each takes 0.4 kB, packed."""
 MOST_ROWS = 40
-"""Machines of the table that stands there without a script."""
+"""Machines in the table of a page without scripts."""
 
 
 @takes_options_of(ReportRequest)
@@ -86,29 +86,23 @@ def report(request: ReportRequest) -> str:
     )
     if kind == "html" and not request.data and data.ranking is not None:
         data = _with_calculator(request, data)
-    if request.public is not None:
-        data = _without_a_machine(data)
+    if request.public is not None:  # no path, no serial number, no doubtful row, no model of the user
+        runs = [shareable(run)[0] for run in data.runs]
+        data = replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
         write_file(
             request.public / "data.json", as_json(data).encode("utf-8", errors="replace"), hint=elsewhere
         )
     if path is None:
         name = "ranking" if data.run is None else data.run.run_id
         safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
-        path = results_root(folder) / "reports" / f"{data.today.isoformat()}-{safe}.{FORMATS[kind]}"
+        path = results_root(folder) / "reports" / f"{data.today.isoformat()}-{safe}.{kind}"
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
     write_file(path, text, hint=elsewhere)
     return str(path)
 
 
-def _without_a_machine(data: ReportData) -> ReportData:
-    """Return the publishable part: no path, no serial number, no doubtful row, no model of the user."""
-    runs = tuple(shareable(run)[0] for run in data.runs)
-    return replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
-
-
 def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
-    """Return the report's data with those of the page's calculator."""
     fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     asked = RankRequest(**fields, asked=request.asked)
     found, ranking = calculator(asked), data.ranking
@@ -184,7 +178,6 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
 
 
 def _few_offers(calculator: Mapping[str, Any] | None) -> str:
-    """Return the remark of a page that has only some of the offers."""
     if calculator is None or len(calculator["offers"]) == calculator["offer_count"]:
         return ""
     shown, count = (format_whole(each) for each in (len(calculator["offers"]), calculator["offer_count"]))
@@ -208,7 +201,7 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
 
 
 def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
-    """Return a title, the answers and the best offer of each machine in words, as the script tells them."""
+    """Return a title, the answers and the best offer of each machine in words, as the script shows them."""
     heads: dict[tuple[str, int], Row] = {}
     for row in ranking.rows:
         heads.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
@@ -238,7 +231,7 @@ def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
 
 
 def _ranged(words: str) -> str:
-    return words.replace(" to ", "\N{EN DASH}")  # the answers stand on one screen
+    return words.replace(" to ", "\N{EN DASH}")  # the answers fit on one screen
 
 
 def _cells(row: Row) -> tuple[str, ...]:

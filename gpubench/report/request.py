@@ -10,8 +10,8 @@ from gpubench.options import RESULTS, WORKLOAD, Option, with_help
 from gpubench.recommend.request import RankRequest
 from gpubench.units import plain
 
-FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}
-"""Each format with the ending of its default file name."""
+FORMATS = ("html", "md", "json", "csv")
+"""Formats of a report, each also the extension of its default file name."""
 
 
 class ReportRequest(RankRequest, frozen=True, kw_only=True):
@@ -32,9 +32,7 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
     ] = None
     format: Annotated[
         str | None,
-        Option(
-            "Format of the report.", choices=tuple(FORMATS), default="by the ending of the file, else html"
-        ),
+        Option("Format of the report.", choices=FORMATS, default="by the ending of the file, else html"),
     ] = None
     run: Annotated[
         str | None,

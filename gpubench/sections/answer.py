@@ -1,4 +1,4 @@
-"""The answer: the three rows of a ranking, further rows beside them, and the sentences about them."""
+"""The answer: the three rows of a ranking, further rows, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ from gpubench.recommend.lines import (
     what_of,
 )
 from gpubench.sections.data import ReportData
-from gpubench.sections.words import in_stock_words, measured_facts, per_s_unit, per_usd_unit
+from gpubench.sections.words import in_stock_words, measured_facts, per_s_unit
 from gpubench.sentences import say
 from gpubench.units import (
     capitalized,
     count,
     format_number,
     format_percent,
-    format_price,
     format_usd,
     listing,
     plain,
@@ -67,7 +66,7 @@ def answer_table(ranking: Ranking) -> Table:
     rows = lines(ranking)
     figures = [
         number(capitalized(per_s_unit(ranking)), _of(lambda row: ranking.throughput_of(row).words())),
-        number(capitalized(per_usd_unit(ranking)), _of(lambda row: ranking.value_of(row).words())),
+        number(capitalized(plain(ranking.value_unit, 60)), _of(lambda row: ranking.value_of(row).words())),
     ]
     if any(line.choice.row.hours.value is not None for line in rows):
         figures = [
@@ -79,7 +78,10 @@ def answer_table(ranking: Ranking) -> Table:
         rows,
         text("", lambda line: line.names),
         text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
-        text("Seller", _seller),
+        text(
+            "Seller",
+            lambda line: stacked(seller(line.choice.offer)).removesuffix(f"\n{SELLERS['cloud']}"),
+        ),
         *figures,
         number(CHANCE, _chances),
     )
@@ -91,39 +93,29 @@ def _chances(line: Line) -> str:
     return BOTH.join(line.chances).replace(" %", f"{NO_BREAK_SPACE}%")
 
 
-def _seller(line: Line) -> str:
-    return stacked(seller(line.choice.offer)).removesuffix(f"\n{SELLERS['cloud']}")
-
-
 def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
     return lambda line: stacked(words(line.choice.row)).replace(" to ", "\N{EN DASH}")
 
 
-def word_count(words: str) -> int:
-    """Return the number of words in a text, separated by spaces; signs and figures count."""
-    return len(words.split())
-
-
 def _beside(ranking: Ranking) -> list[str]:
-    """Return the sentences besides the answers in the table, those about the question first."""
+    """Return the sentences that the table does not say, those about the question first."""
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
     return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    """Return the sentences that fit beside the table, with all about the question and every caution."""
+    """Return the sentences that fit below the table, and how many are left; no caution is left out."""
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
-    left = MOST_WORDS - WORDS_OF_THE_REST - sum(map(word_count, [title(ranking), *cells]))
     asked, cautions = ranking.said("asked"), ranking.said("caution")
-    left += WORDS_OF_THE_RATE * bool(asked) - sum(map(word_count, cautions + asked))
+    always = " ".join([title(ranking), *cells, *cautions, *asked])
+    left = MOST_WORDS - WORDS_OF_THE_REST + WORDS_OF_THE_RATE * bool(asked) - len(always.split())
     kept: list[str] = []
     for each in _beside(ranking):
-        if each in asked:
+        words = 0 if each in asked else len(each.split())
+        if words <= left or each in asked:
             kept.append(each)
-        elif word_count(each) <= left:
-            kept.append(each)
-            left -= word_count(each)
+            left -= words
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
 
@@ -147,11 +139,6 @@ def screen(ranking: Ranking) -> list[Part]:
     ]
 
 
-def remarks(ranking: Ranking) -> list[str]:
-    """Return every sentence but the notes."""
-    return [plain(each, 600) for each in (*_beside(ranking), *ranking.said("caution"))]
-
-
 def _render(data: ReportData) -> Block:
     ranking = data.ranking
     if ranking is None or not ranking.rows:
@@ -162,7 +149,7 @@ def _render(data: ReportData) -> Block:
     parts: tuple[Part, ...] = (
         Paragraph(text=title(ranking), tone="headline"),
         answer_table(ranking),
-        Bullets(items=tuple(remarks(ranking))),
+        Bullets(items=tuple(plain(each, 600) for each in (*_beside(ranking), *ranking.said("caution")))),
     )
     return Block(title="The answer", parts=parts, brief=parts)
 
@@ -173,8 +160,6 @@ SECTIONS = {"answer": _render}
 # --- each answer in full -----------------------------------------------------------------------------------
 
 MOST_REGIONS = 4
-"""Most regions of an offer to name."""
-
 MOST_MEMORY_CHARACTERS = 300
 """Limit of the text on memory: why a step was not traced is foreign text."""
 
@@ -195,11 +180,8 @@ def _in_full(choice: Choice, use: float | None) -> str:
     price = f"{gpus_of(choice.offer)} at {plain(choice.offer.provider, 30)}, {price_of(row)}"
     asked = "" if row.is_expected_as_listed else f" of {format_usd(row.listed_usd_per_hour)}"
     if choice.source == "own":
-        paid = [] if choice.purchase_usd is None else [format_price(choice.purchase_usd), label, f"({read})"]
-        price = (
-            " ".join([what_of(choice), *paid[1:]])
-            + f", {format_usd(row.listed_usd_per_hour)} an hour of work{busy}"
-        )
+        paid = "" if choice.purchase_usd is None else f" {label} ({read})"
+        price = f"{what_of(choice)}{paid}, {format_usd(row.listed_usd_per_hour)} an hour of work{busy}"
     else:
         price += f" ({label}{asked}, {read})"
     job = [] if row.hours.value is None else [f"{hours_text(row)} and {row.cost_usd.by(format_usd)}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,20 +38,23 @@ def devices(data: ReportData) -> list[Part]:
             "Samples/s, 95 % interval",
             lambda row: stacked(row[0].measurement.interval.words(row[0].measurement.digits)),
         ),
-        number("Against the first", lambda row: UNKNOWN if row[0] is row[1] else _against(*row)),
+        number(
+            "Against the first",
+            lambda row: (
+                UNKNOWN
+                if row[0] is row[1]
+                else stacked(ratio(row[0].measurement, row[1].measurement).by(format_number, "×"))
+            ),
+        ),
         text("Findings", lambda row: kinds_words(row[0].doubts)),
     )
-
-
-def _against(one: Result, other: Result) -> str:
-    return stacked(ratio(one.measurement, other.measurement).by(format_number, "×"))
 
 
 JOB_SAMPLES = 1_000_000
 """A job to compare both on: about 17 passes over the 60,000 images of the classic digit set."""
 
 FAR_OFF = 10.0
-"""A CPU whose likely time is longer than the limit by this factor is too slow, whatever its interval."""
+"""If the likely time of a CPU exceeds the limit by this factor, it is too slow, whatever its interval."""
 
 SMALL_JOB_S = 900.0
 """If a CPU does the job within this time, no GPU is needed [s]."""
@@ -121,7 +125,11 @@ def _need(cpus: Sequence[Result]) -> str:
     "Not needed" and "too slow" require both ends of the interval. If the likely time is
     over ``FAR_OFF`` times the limit a GPU is needed, whatever the interval, known or not.
     """
-    surely_s, likely_s, least_s = _surely_within_s(cpus), min(map(_job_s, cpus)), _at_least_s(cpus)
+    lows = [result.measurement.samples_per_s_low for result in cpus]
+    highs = [result.measurement.samples_per_s_high for result in cpus]
+    surely_s = min((JOB_SAMPLES / low for low in lows if low), default=math.inf)
+    likely_s = min(map(_job_s, cpus))
+    least_s = min((JOB_SAMPLES / high if high else 0.0) for high in highs)
     flags = sorted({flag for result in cpus for flag in result.doubts})
     flagged = f" (flagged {', '.join(flags)})" if flags else ""
     limit, of = f"{SMALL_JOB_S / 60:.0f} min", f"For {workload_name(cpus[0].case)}{flagged}"
@@ -140,20 +148,8 @@ def _need(cpus: Sequence[Result]) -> str:
     )
 
 
-def _surely_within_s(results: Sequence[Result]) -> float:
-    """Time for the job at the low end of the surest case [s]; infinite if no low end is known."""
-    lows = [r.measurement.samples_per_s_low for r in results]
-    return min((JOB_SAMPLES / low for low in lows if low), default=float("inf"))
-
-
 def _job_s(result: Result) -> float:
     return JOB_SAMPLES / (result.measurement.samples_per_s or 1e-9)
-
-
-def _at_least_s(results: Sequence[Result]) -> float:
-    """Time for the job at the high end of the fastest case [s]; 0 if a high end is not known."""
-    highs = [r.measurement.samples_per_s_high for r in results]
-    return min((JOB_SAMPLES / high if high else 0.0) for high in highs)
 
 
 def _factor(pair: CpuGpuPair) -> str:

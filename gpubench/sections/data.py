@@ -37,7 +37,7 @@ class ReportData:
         runs: This user's stored runs, newest first.
         ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
-        about: Id of the run whose device the page is about; None is the newest with a usable row.
+        about: Id of the run that gives the page its device; None is the newest with a usable row.
         buy_or_rent: Owning compared with renting, for the user's cards or those to buy.
         specs: The specification table by GPU key.
         most_offers: Most rows of the ranking on a terminal; None is all.
@@ -182,7 +182,7 @@ def gather(
 
     Args:
         results: Results folder; None takes the user's (see ``folders.results_root``).
-        as_of: The day that ages count to, and the last whose prices count; None is today.
+        as_of: The day that ages count to, and the last day of prices; None is today.
         run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
             usable one.
         every_run: Whether to read runs that later ones shadow in every case; no section needs them.
@@ -218,7 +218,7 @@ def gather(
             raise
         problem = str(error)
     if ranking is not None:
-        today = date.fromisoformat(ranking.as_of)  # later than the clock, where that stands before the prices
+        today = date.fromisoformat(ranking.as_of)  # later than the clock, if the clock is behind the prices
     runs = {run.run_id: run for run in (*stored.runs, *((chosen,) if chosen else ()))}
     return ReportData(
         today=today,
@@ -237,14 +237,9 @@ def at_named_batches(results: Iterable[Result]) -> list[Result]:
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
 
-def pace(result: Result) -> float:
-    """Samples a second; 0 if there is no figure."""
-    return result.measurement.samples_per_s or 0.0
-
-
 def place(result: Result) -> tuple[bool, float]:
     """The sort key of results: the fastest comes last, unfounded ones before all others."""
-    return result.leads, pace(result)
+    return result.leads, result.measurement.samples_per_s or 0.0
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:

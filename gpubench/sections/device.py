@@ -1,4 +1,4 @@
-"""A device: the driver's answers beside the data sheet, and the rest of this machine."""
+"""A device: the driver's answers next to the data sheet, and the rest of this machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from gpubench.blocks.parts import Block, Bullets, Fact, Facts, Paragraph, Part, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.capability import best_products, datasheet_peak, datasheet_share
-from gpubench.models import DeviceProfile, Environment, GpuSpec, MicroResult
+from gpubench.models import DeviceProfile, GpuSpec, MicroResult
 from gpubench.precisions import FORMATS
 from gpubench.probe.backend import DeviceState, Host, ProbeReport, uuid_is_blank
 from gpubench.probe.health import limits
 from gpubench.probe.nvml import fp32_flops_per_s
 from gpubench.sections.data import ReportData
-from gpubench.sections.words import kinds_words, memory_words
+from gpubench.sections.words import kinds_words
 from gpubench.specs import load_specs
 from gpubench.units import (
     UNKNOWN,
@@ -42,14 +42,22 @@ def _render(data: ReportData) -> Block | None:
     device, run = data.device, data.run
     if device is None or run is None:
         return None
-    line = Paragraph(text=device_line(device, run.environment))
+    threads = run.environment.cpu_threads if device.is_cpu else None
+    known = [
+        plain(device.name or device.backend),
+        format_bytes(device.memory_bytes) if device.memory_bytes else "",
+        f"driver {plain(device.driver_version)}" if device.driver_version else "",
+        f"torch {plain(run.environment.torch)}" if run.environment.torch else "",
+        count(threads, "thread") if threads else "",
+    ]
+    line = Paragraph(text=", ".join(filter(None, known)))
     beside = () if device.is_cpu else driver_and_data_sheet(device, data.spec, "Driver and data sheet")
     name = plain(device.name or run.environment.cpu or "unnamed", 80)
     return Block(title="The device", finding=name, parts=(line, *beside, *micro(data)), brief=(line,))
 
 
 def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
-    """A GPU as its driver reports it, line by line beside its data sheet, and the values not reported."""
+    """A GPU as its driver reports it, next to its data sheet, and the values not reported."""
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
     reasons: dict[str, list[str]] = {}
     for name, reason in sorted(device.unavailable.items()):
@@ -68,19 +76,6 @@ def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: 
         ),
         *((Bullets(items=unknown),) if unknown else ()),
     ]
-
-
-def device_line(device: DeviceProfile, software: Environment) -> str:
-    """One line: the device, its memory, driver, torch, and the threads of a CPU."""
-    threads = software.cpu_threads if device.is_cpu else None
-    parts = [
-        plain(device.name or device.backend),
-        format_bytes(device.memory_bytes) if device.memory_bytes else "",
-        f"driver {plain(device.driver_version)}" if device.driver_version else "",
-        f"torch {plain(software.torch)}" if software.torch else "",
-        count(threads, "thread") if threads else "",
-    ]
-    return ", ".join(part for part in parts if part)
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
@@ -112,6 +107,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
     if pcie and device.pcie_width:
         pcie += f", {device.pcie_width} lanes"
     sheet_pcie = sheet.get("pcie_generation")
+    kind = f" {plain(sheet['memory_type'], 20)}" if sheet.get("memory_type") else ""
     rows: list[_Row] = [
         ("Name", _text(device.name), _text(sheet.get("name"))),
         (
@@ -121,7 +117,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
         ),
         ("Multiprocessors", format_whole(device.sm_count), format_whole(sheet.get("sm_count"))),
         ("CUDA cores", format_whole(device.cuda_core_count), format_whole(sheet.get("cuda_core_count"))),
-        ("Memory", format_bytes(device.memory_bytes), memory_words(spec)),
+        ("Memory", format_bytes(device.memory_bytes), f"{format_bytes(sheet.get('memory_bytes'))}{kind}"),
         (
             "Memory bandwidth",
             format_si(device.memory_bandwidth_bytes_per_s, "B/s"),
@@ -169,24 +165,23 @@ NO_LINK = "No link between host and device is measured: this CPU works in the ho
 
 
 def micro(data: ReportData) -> list[Part]:
-    """Single operations beside their data-sheet values."""
+    """Single operations compared with their data-sheet values."""
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return []
     best = best_products(run.micro)
 
-    def size(m: MicroResult) -> str:
-        return plain(m.size, 40) + (", the best size" if (m.precision, m.size) in best else "")
-
-    def peak(m: MicroResult) -> str:
-        return format_si(datasheet_peak(run.device, m), plain(m.unit, 20))
+    def operation(m: MicroResult) -> str:
+        precision = "" if m.precision is None else f" {plain(m.precision, 20)}"
+        is_best = ", the best size" if (m.precision, m.size) in best else ""
+        return f"{plain(m.name, 40).replace('_', ' ')}{precision}\n{plain(m.size, 40)}{is_best}"
 
     measured = table(
         f"Micro-benchmarks{'' if run.device.runs_steps else ' through OpenCL'}",
         run.micro,
-        text("Operation", lambda m: f"{_operation(m)}\n{size(m)}"),
+        text("Operation", operation),
         number("Measured, 95 % interval", _value),
-        number("Data sheet", peak),
+        number("Data sheet", lambda m: format_si(datasheet_peak(run.device, m), plain(m.unit, 20))),
         number("Share", lambda m: format_percent(datasheet_share(run.device, m), 3)),
         number("Repetitions", lambda m: str(m.n), optional=6),
         text("Telemetry", _telemetry, optional=7),
@@ -202,11 +197,6 @@ def _telemetry(m: MicroResult) -> str:
         ", ".join(plain(reason, 40) for reason in m.clock_event_reasons or ()),
     ]
     return "\n".join(part for part in known if part) or UNKNOWN
-
-
-def _operation(m: MicroResult) -> str:
-    words = plain(m.name, 40).replace("_", " ")
-    return words if m.precision is None else f"{words} {plain(m.precision, 20)}"
 
 
 def _value(m: MicroResult) -> str:

@@ -10,7 +10,7 @@ from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.feeding import EIGHT_BIT_BYTES, TENSOR_BYTES
 from gpubench.probe.health import Check
-from gpubench.record.compare import Comparison, Row
+from gpubench.record.compare import Comparison
 from gpubench.record.run_check import Issue, RunCheck
 from gpubench.units import count, format_number, format_si, plain
 
@@ -101,14 +101,16 @@ def compared(found: Comparison) -> list[Part]:
             number("A samples/s", lambda row: format_number(row.a, 4)),
             number("B samples/s", lambda row: format_number(row.b, 4)),
             text("B against A (95 %)", lambda row: row.verdict),
-            text("Findings", _of_both),
+            text(
+                "Findings",
+                lambda row: "; ".join(
+                    f"{name}: {' '.join(kinds)}"
+                    for name, kinds in (("A", row.a_findings), ("B", row.b_findings))
+                    if kinds
+                ),
+            ),
         )
     ]
-
-
-def _of_both(row: Row) -> str:
-    sides = (("A", row.a_findings), ("B", row.b_findings))
-    return "; ".join(f"{name}: {' '.join(kinds)}" for name, kinds in sides if kinds)
 
 
 def prepared(report: FeedReport) -> list[Part]:

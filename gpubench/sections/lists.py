@@ -151,17 +151,17 @@ def stored(runs: Sequence[Run]) -> list[Part]:
             runs,
             text("Run", lambda run: run.run_id),
             text("Started", lambda run: run.started_at, optional=2),
-            text("Device", _run_device),
+            text(
+                "Device",
+                lambda run: (
+                    gpu_name(run.device.gpu_key) if run.device.gpu_key else run.device.name or UNKNOWN
+                ),
+            ),
             text("Budget", lambda run: run.budget, optional=1),
             text("Measured", _run_measured),
             text("Workloads", lambda run: " ".join(run.workload_names)),
         )
     ]
-
-
-def _run_device(run: Run) -> str:
-    key = run.device.gpu_key
-    return gpu_name(key) if key else run.device.name or UNKNOWN
 
 
 def _run_measured(run: Run) -> str:

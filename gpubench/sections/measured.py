@@ -454,17 +454,20 @@ def latency(data: ReportData) -> list[Part]:
         text("Case", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value} {r.case.execution.value}"),
         number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
         number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),
-        number("p99", _p99),
+        number(
+            "p99",
+            lambda r: _quantile(
+                r.measurement.latency_p99_s,
+                sum(len(launch.latency_s) for launch in r.measurement.launches),
+                "100 passes",
+            ),
+        ),
         number("Throughput", lambda r: _at_main_batch(r, data.results), optional=2),
     )
 
 
-def _p99(result: Result) -> str:
-    """The 99th percentile of passes; with too few, their number."""
-    m = result.measurement
-    if m.latency_p99_s is not None:
-        return format_duration(m.latency_p99_s)
-    return f"{UNKNOWN}\n{sum(len(launch.latency_s) for launch in m.launches)} of 100 passes"
+def _quantile(value_s: float | None, timed: int, needed: str) -> str:
+    return f"{UNKNOWN}\n{timed:,} of {needed}" if value_s is None else format_duration(value_s)
 
 
 def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
@@ -517,12 +520,8 @@ def _generated(result: Result) -> str:
 
 
 def _gap(measurement: Measurement, share: float) -> str:
-    """A quantile of the time between two tokens; with too few, their number."""
-    gap_s = measurement.token_latency_s(share)
-    if gap_s is not None:
-        return format_duration(gap_s)
     gaps = sum(len(launch.token_gap_s) for launch in measurement.launches)
-    return f"{UNKNOWN}\n{gaps:,} of {LEAST_GAPS:,} gaps"
+    return _quantile(measurement.token_latency_s(share), gaps, f"{LEAST_GAPS:,} gaps")
 
 
 def quality(data: ReportData) -> list[Part]:

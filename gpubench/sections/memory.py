@@ -15,12 +15,11 @@ from gpubench.predict.memory_answer import (
     MemoryAnswers,
 )
 from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED
-from gpubench.units import format_bytes
+from gpubench.units import capitalized, format_bytes
 
 if TYPE_CHECKING:
     from gpubench.predict.capacity import Capacity
 
-FIGURES = (ALLOCATED, RESERVED, IN_USE)
 _SHARED = {
     ParallelMode.DDP: "one job that holds all weights on each GPU (--jobs ddp)",
     ParallelMode.FSDP: "one job that holds a share of the weights on each GPU (--jobs fsdp)",
@@ -51,21 +50,21 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool, whole: bo
 
 def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Part]:
     yield Paragraph(text="\n".join(_does_it_fit(answer, by_name=by_name)))
-    yield Table(
-        caption=answer.label,
-        columns=(Column(title="Memory"), Column(title="Likely, and 95 %", numeric=True)),
-        rows=tuple(zip(FIGURES, _figures(answer.need), strict=True)),
+    need = answer.need
+    yield table(
+        answer.label,
+        ((ALLOCATED, need.allocated), (RESERVED, need.reserved), (IN_USE, need.device)),
+        text("Memory", lambda row: row[0]),
+        number("Likely, and 95 %", lambda row: row[1].by(format_bytes)),
     )
     whose = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
     shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
-    words = f"{shared}{whose}{_rests_on(answer.need)}."
-    yield Paragraph(text=f"{words[0].upper()}{words[1:]}", tone="note")
-    parts = answer.need.parts
+    yield Paragraph(text=capitalized(f"{shared}{whose}{_rests_on(need)}."), tone="note")
     yield table(
         "Of which, at the highest moment of the step",
         _PARTS,
         text("Part", lambda part: part[0]),
-        number("Memory", lambda part: format_bytes(getattr(parts, part[1]))),
+        number("Memory", lambda part: format_bytes(getattr(need.parts, part[1]))),
         folded=True,
     )
     if not (by_name or whole):
@@ -130,11 +129,6 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
         ),
         Paragraph(text=" ".join((WORDS, *said)), tone="note"),
     )
-
-
-def _figures(need: MemoryNeed) -> tuple[str, str, str]:
-    allocated, reserved, device = (f.by(format_bytes) for f in (need.allocated, need.reserved, need.device))
-    return allocated, reserved, device
 
 
 _PARTS = (

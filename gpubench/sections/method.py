@@ -141,7 +141,10 @@ def _brief(data: ReportData) -> tuple[Part, ...]:
         several = f"worst of {len(found)}: " if len(found) > 1 and place != "the run" else ""
         said.append(describe(worst, None if place == "the run" else f"{several}{place}"))
     paid = cold_costs(result.measurement for result in data.results)
-    costs = ", ".join(f"{name.replace('_', ' ')} {_range(*ends)}" for name, ends in paid.items())
+    costs = ", ".join(
+        f"{name.replace('_', ' ')} {' to '.join(dict.fromkeys(map(format_duration, ends)))}"
+        for name, ends in paid.items()
+    )
     failures = table(
         "Tried and not measured",
         data.failures,
@@ -183,7 +186,10 @@ def _rounds(m: Measurement) -> str:
 
 def _ledger_table(results: Sequence[Result]) -> Table:
     def share(name: str) -> Cell[Measurement]:
-        return number(name.capitalize(), lambda m: _half_width(m, name))
+        return number(
+            name.capitalize(),
+            lambda m: format_percent({part.name: part.half_width for part in m.ledger}.get(name)),
+        )
 
     return table(
         "What each figure may be wrong by (95 %); host and card are those of another of the kind",
@@ -192,11 +198,6 @@ def _ledger_table(results: Sequence[Result]) -> Table:
         *map(share, PARTS),
         folded=True,
     )
-
-
-def _half_width(m: Measurement, name: str) -> str:
-    known = {part.name: part.half_width for part in m.ledger}.get(name)
-    return UNKNOWN if known is None else format_percent(known)
 
 
 def _telemetry_table(results: Sequence[Result]) -> list[Part]:
@@ -244,10 +245,6 @@ def _events(m: Measurement) -> str:
     counts = Counter(plain(reason, 40) for reasons in told for reason in reasons)
     shares = [f"{reason} {format_percent(n / len(told))}" for reason, n in counts.most_common()]
     return ", ".join(shares) or f"none in {count(len(told), 'sample')}"
-
-
-def _range(least: float | None, most: float | None) -> str:
-    return format_duration(least) if least == most else f"{format_duration(least)} to {format_duration(most)}"
 
 
 def _switches(launches: tuple[Launch, ...]) -> str:

@@ -20,7 +20,7 @@ class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A published run and the cheapest cloud machines that it would fit on.
 
     Attributes:
-        offer: One machine; None if no cloud lists such a machine on demand.
+        offer: One machine; None if no cloud lists it on demand.
         machines: The number of machines.
         usd: Hours of the run times the price of all machines, without start-up; None without an offer.
     """

@@ -19,9 +19,9 @@ from gpubench.sections.words import MOST_OF_A_NOTE, kinds_words, measured_facts
 from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
-"""On one screen: of a line each, and of several where further figures stand beside the throughput."""
+"""Rows on one screen: of one line, and of several lines."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Of docs/decision.md, whose table says it for a job of $100; a test holds them to it."""
+"""From the table of docs/decision.md, for a job of $100; a test compares the two."""
 CAPPED = (
     "time and energy are those under a limit of {limit} W, over those without; the power without one is as "
     "read where the case was measured, else the usual share of board power"

@@ -33,7 +33,7 @@ PLACES: Mapping[str, tuple[str, str | None]] = {
     "prices": ("prices", "prices"),
     "footnotes": ("prices", "prices"),
 }
-"""The sections in their order: the module that each is in, and the heading that it stands under."""
+"""The sections in their order: the module that each is in, and its heading."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Section:
     Attributes:
         key: Letters, digits and hyphens; the section's address on the page.
         render: Gives the block, or None where there is nothing to say.
-        heading: Which of ``HEADINGS`` it stands under on the page; None where the page has it in its answer.
+        heading: One of ``HEADINGS``; None for a section that the answer of the page includes.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""What the rows are in order of: the best offer of each GPU, every offer as a table, and what is left out."""
+"""The ranking: the best offer of each GPU, every offer as a table, and what is left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import (
+    NO_BREAK_SPACE,
     Block,
     Bullets,
     Cell,
@@ -41,12 +43,9 @@ from gpubench.sections.answer import elsewhere_words, in_full
 from gpubench.sections.data import ReportData
 from gpubench.sections.words import (
     MOST_OF_A_NOTE,
-    basis_mark,
     cases_words,
-    hours_words,
     in_stock_words,
     per_s_unit,
-    per_usd_unit,
     price_date_words,
 )
 from gpubench.specs import load_specs
@@ -106,24 +105,20 @@ def _render(data: ReportData) -> Block | None:
     parts: list[Part] = [Paragraph(text=lead)]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
-        parts += [in_full(ranking), _page_table(data, ranking)]
+        shown, total = head_of(ranking.rows, TABLE_ROWS), len(ranking.rows)
+        caption = f"All {total:,} offers"
+        if len(shown) < total:
+            caption = (
+                f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked "
+                "are in the raw data"
+            )
+        parts += [in_full(ranking), offers(data, ranking, shown, caption)]
         brief = _brief(data, ranking)
     else:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
     if ranking.excluded:
         parts.append(excluded_table(ranking))
     return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=brief)
-
-
-def _page_table(data: ReportData, ranking: Ranking) -> Table:
-    shown, total = head_of(ranking.rows, TABLE_ROWS), len(ranking.rows)
-    caption = f"All {total:,} offers"
-    if len(shown) < total:
-        caption = (
-            f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked are "
-            "in the raw data"
-        )
-    return offers(data, ranking, shown, caption)
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
@@ -251,7 +246,7 @@ NOTE_CHARACTERS = 80
 """Of the note on a price in its row; the winners below have it in full."""
 
 RANK, P_BEST = "Rank", "P(best)"
-"""Titles of columns whose marks are explained below the table."""
+"""Titles of columns with marks that are explained below the table."""
 
 
 def offers(
@@ -266,12 +261,12 @@ def offers(
     """Offers, one a row, in the order of the ranking.
 
     Args:
-        data: Whose device is marked as the reader's own.
+        data: Gives the user's own device, which is marked.
         ranking: What the rows are of: its units, and whether they have a job and batches that differ.
         rows: Which of its rows.
         caption: What the table is called.
         wide: Also the batch, where batches differ, and the latency as columns.
-        one_a_gpu: Each row stands for its GPU: P(best) is that of the GPU, and a column says who else has it.
+        one_a_gpu: Each row represents its GPU: P(best) is that of the GPU, and a column lists other offers.
     """
     late = any(row.latency_s is not None for row in rows)
     generated = any(row.estimate.case.new_tokens for row in rows)
@@ -293,7 +288,12 @@ def offers(
         if wide and len(batches) > 1
         else None,
         number("Time of a token" if generated else "Latency", _latency) if wide and late else None,
-        text("Basis", lambda r: basis_mark(r.estimate), optional=1, glyph=True),
+        text(
+            "Basis",
+            lambda r: f"{BASIS_GLYPHS[r.estimate.basis]}{NO_BREAK_SPACE}{r.estimate.basis}",
+            optional=1,
+            glyph=True,
+        ),
         link("Link", lambda r: price_page(r.offer.provider, r.offer.source), optional=8),
         text("Remarks", remarks_of, optional=6, below=True),
         marks=marks(data, rows),
@@ -301,13 +301,13 @@ def offers(
 
 
 def rank_words(ranking: Ranking) -> Callable[[Row], str]:
-    """Return what says a rank, and whether another row shares it; a dash where a row has none."""
+    """Return a function that words a rank, marked if shared; a dash if a row has none."""
     shared = ranking.shared_ranks
     return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
 
 
 def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
-    """Yield throughput and value, and of a job its time and cost, which stand for both of a ratio."""
+    """Yield throughput and value, and time and cost of a job; these replace ratios to a reference GPU."""
     timed = any(row.hours.value is not None for row in ranking.rows)
     if not (timed and ranking.by_reference):
         yield number(
@@ -316,12 +316,14 @@ def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
             optional=(6 if one_a_gpu else 4) if timed else 3,
         )
         yield number(
-            capitalized(per_usd_unit(ranking)),
+            capitalized(plain(ranking.value_unit, 60)),
             lambda r: stacked(ranking.value_of(r).words()),
             optional=7 * timed,
         )
     if timed:
-        yield number("Time", lambda r: stacked(r.hours.collapsed.by(hours_words)))
+        yield number(
+            "Time", lambda r: stacked(r.hours.collapsed.by(lambda hours: format_duration(hours * 3600)))
+        )
         yield number("Cost", lambda r: stacked(r.cost_usd.collapsed.by(format_usd)))
 
 
@@ -332,7 +334,7 @@ def _gpus_needed(row: Row) -> str:
 
 
 def _paid_first(data: ReportData) -> Callable[[Row], str]:
-    """Return what says what hardware costs to buy, before the words on its hour: "$1,450 first; "."""
+    """Return a function that words the purchase price of owned hardware: "$1,450 first; "."""
     paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
     def words(row: Row) -> str:
@@ -344,9 +346,9 @@ def _paid_first(data: ReportData) -> Callable[[Row], str]:
 
 
 def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
-    """Return what says how likely a row is the best.
+    """Return a function that words the chance of a row to be the best.
 
-    Where each row stands for its GPU, one to rent has the chance of any offer of it, whoever's that is.
+    If each row represents its GPU, a row to rent gets the chance of all offers of that GPU.
     """
     best_of_each = ranking.by_gpu if one_a_gpu else ()
     of_gpu = {each.offer.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
@@ -367,7 +369,7 @@ _TOKENS = {
 
 
 def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
-    """Yield a column for each kind of token that any of the rows has a cost of which its figures can tell."""
+    """Yield a column for each kind of token with a cost in any of the rows."""
 
     def cost_of(what: str) -> Callable[[Row], str]:
         return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
@@ -378,7 +380,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    """The time of a batch; of a generation first that of a token, which a limit is held against."""
+    """Return the time of a batch; for a generation first that of a token, which limits apply to."""
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 
@@ -389,7 +391,7 @@ def _token_time(row: Row) -> str:
 
 
 def also_at(ranking: Ranking) -> Callable[[Row], str]:
-    """Return what says where else a GPU is to be had than at its best offer: "lium $10.06, aws $12.00"."""
+    """Return a function that lists further providers of a GPU: "lium $10.06, aws $12.00"."""
     elsewhere = {(each.offer.gpu_key, each.source == "own"): each for each in ranking.by_gpu}
 
     def of(row: Row) -> str:
@@ -402,7 +404,7 @@ def also_at(ranking: Ranking) -> Callable[[Row], str]:
 
 def remarks_of(row: Row) -> str:
     """Return what to know of a row, in a few words each."""
-    # The age of a price stands beside the price; as a remark on most rows it would say nothing.
+    # The age of a price is in its own column; as a remark on most rows it would be noise.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
     each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""

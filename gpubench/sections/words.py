@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import Cell, Fact, Paragraph, Part, table, text
 from gpubench.blocks.parts import Row as Listed
 from gpubench.effects import Effect, Result
@@ -13,9 +12,7 @@ from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import (
     Case,
-    Estimate,
     Framework,
-    GpuSpec,
     Measurement,
     MemoryFormat,
     Offer,
@@ -26,9 +23,6 @@ from gpubench.models import (
 )
 from gpubench.offers.dates import dated
 from gpubench.units import (
-    UNKNOWN,
-    format_bytes,
-    format_duration,
     format_usd,
     listing,
     per_second,
@@ -43,11 +37,6 @@ def per_s_unit(ranking: Ranking) -> str:
     """The unit of ``Ranking.throughput_of``."""
     unit = plain(ranking.throughput_unit, 60)
     return f"× {unit[2:]}" if unit.startswith("x ") else unit
-
-
-def per_usd_unit(ranking: Ranking) -> str:
-    """The unit of ``Ranking.value_of``."""
-    return plain(ranking.value_unit, 60)
 
 
 def cases_words(cases: Iterable[Case]) -> str:
@@ -82,7 +71,7 @@ def kinds_words(kinds: Iterable[FindingKind]) -> str:
 
 
 ALLOCATED, RESERVED, IN_USE = "Allocated by tensors", "Reserved by torch", "In use on the device"
-"""The three figures of memory, by which the same bytes are counted."""
+"""The three ways to count memory."""
 
 FINDINGS: Cell[Result | Effect] = text("Findings", lambda shown: kinds_words(shown.doubts))
 """The column of what casts doubt on a figure, or on either of two."""
@@ -121,7 +110,7 @@ def layout_words(case: Case) -> str:
 
 
 def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
-    """Return what tells jobs and recipes of these cases apart where precision, execution and batch do not.
+    """Return a function that names what distinguishes a case besides precision, execution and batch.
 
     What all cases of a workload share is left out: a table of one recipe need not repeat it.
     """
@@ -157,8 +146,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     m = heaviest.measurement
     point, ends = m.interval.apart(m.digits)
     alone = " of one process" if m.within_one_process else ""
-    flags = heaviest.doubts
-    flagged = f"; flagged {listing(flags)}" if flags else ""
+    flagged = f"; flagged {listing(heaviest.doubts)}" if heaviest.doubts else ""
     return (
         Fact(
             term="Measured here",
@@ -166,11 +154,6 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
             detail=f"95 % interval{alone} {ends or 'unknown'}; {case_words(m.case)}{flagged}",
         ),
     )
-
-
-def basis_mark(estimate: Estimate) -> str:
-    """Where a throughput comes from in a word, with the glyph that its mark in a chart has."""
-    return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}"
 
 
 def price_date_words(row: Row) -> str:
@@ -185,22 +168,9 @@ def price_date_words(row: Row) -> str:
     return f"{listed}{dated(plain(offer.price_date, 20), row.price_age_days)}"
 
 
-def hours_words(hours: float | None) -> str:
-    """The time of a job, in the unit that suits it."""
-    return format_duration(None if hours is None else hours * 3600)
-
-
 def in_stock_words(offer: Offer) -> str:
     """Whether hardware was seen in stock, and when."""
     return f"{'in stock' if offer.in_stock else 'not seen in stock'} on {offer.stock_date}"
-
-
-def memory_words(spec: GpuSpec | None, between: str = " ") -> str:
-    """The memory of a GPU and its type, as the data sheet says: "24 GiB GDDR6X"."""
-    if spec is None:
-        return UNKNOWN
-    kind = "" if spec.memory_type is None else f"{between}{plain(spec.memory_type, 20)}"
-    return f"{format_bytes(spec.memory_bytes)}{kind}"
 
 
 def moment_words(stamp: str) -> str:

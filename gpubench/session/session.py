@@ -29,7 +29,6 @@ from gpubench.folders import results_root
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
 from gpubench.measure.budget import BUDGETS, budget_of
-from gpubench.measure.capability import need_frameworks, profiles_in, version_of
 from gpubench.measure.environment import environment, environment_of
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, answering
 from gpubench.measure.messages import MODULE, Place, place_under_torchrun
@@ -65,7 +64,6 @@ from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
 from gpubench.record import store
 from gpubench.record.run_file import broken_rule, read_run
-from gpubench.record.store import stored_alike
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import check_weights, need_torch
@@ -78,7 +76,7 @@ FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Sta
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
-    """Return the request with what the run was told; a time limit that is given now takes its place.
+    """Return the request with the settings of the run; a time limit that is given now replaces its own.
 
     Args:
         run: The run that was cut off.
@@ -121,8 +119,8 @@ def plan_again(
         run: The run that was cut off.
         device: The device now; it must be the one then.
         profiles: Profiles by the reference under which each workload is found now.
-        request: As ``request_again`` gives it.
-        peers: The GPUs beside the first, where the run had several.
+        request: The request from ``request_again``.
+        peers: The other GPUs, if the run had several.
 
     Raises:
         MisuseError: If device, software or a variable is another, a workload of the user's own is not given
@@ -227,8 +225,8 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
     then, now = run.environment, environment(device)
     versions = (
         ("gpubench", then.gpubench, now.gpubench),
-        ("torch", then.torch, version_of("torch")),
-        *((name, was, version_of(name)) for name, was in then.packages.items()),
+        ("torch", then.torch, capability.version_of("torch")),
+        *((name, was, capability.version_of(name)) for name, was in then.packages.items()),
         ("driver", then.driver, now.driver),
     )
     for name, was, value in versions:
@@ -339,9 +337,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has passed every check; nothing has been measured yet.
 
     Attributes:
-        profiles: Of its workloads, by the reference of each.
-        run_id: Of a new run, where torchrun may start it more than once.
-        place: Of this process among those that a user's torchrun has started; None if it has not.
+        profiles: Profiles of its workloads, by reference.
+        run_id: Id of a new run, if torchrun may start it more than once.
+        place: Place of this process under a user's torchrun; None without one.
     """
 
     device: DeviceProfile
@@ -362,8 +360,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 def run(request: RunRequest) -> Run:
     """Measure workloads on a device, store the run, and return it.
 
-    In a process of torchrun's beside the first, work for that one until its run is over; the run that is
-    returned is then without rows, and is not stored.
+    Under torchrun, every process but the first works for the first until its run is over; the run that it
+    returns has no rows and is not stored.
 
     Raises:
         MisuseError: For a request that cannot be met.
@@ -413,7 +411,7 @@ def prepare(
     root = results_root(request.results)
     run_id = None if place is None else run_id_under_torchrun()
     if request.resume is not None:
-        store.check_writable(root)  # first: a run behind a link would be told as missing
+        store.check_writable(root)  # first: a run behind a link would be reported as missing
     found = _to_go_on_with(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
@@ -423,12 +421,12 @@ def prepare(
         need_torch("measuring", NoDeviceError)
     device, remark = select_device(request.device)
     wanted = [Framework(name) for name in request.frameworks]
-    need_frameworks(wanted, device)
+    capability.need_frameworks(wanted, device)
     peers = select_peers(device, request.gpus)
     if store_results:
         store.check_writable(root)
     recipe = asked_recipe(request)
-    profiles = profiles_in(
+    profiles = capability.profiles_in(
         wanted,
         references(request),
         recipe,
@@ -437,16 +435,22 @@ def prepare(
         precisions=request.precisions,
     )
     for profile in profiles.values():
-        asked = request.precisions or profile.precisions
-        check_weights(profile.name, profile.recipe, recipe, asked, profile.offered)
+        check_weights(
+            profile.name,
+            profile.recipe,
+            recipe,
+            request.precisions or profile.precisions,
+            profile.offered,
+        )
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:
         made = plan_again(resumed, device, profiles, request, peers)
     if place is not None:
         made = one_launch(made)
-    usage = (capability.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
-    findings = together(*usage)
+    findings = together(
+        *(capability.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
+    )
     start = capability.start_state(device)  # before anything of the run, such as a trial of a batch, is on it
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
@@ -550,8 +554,10 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
             others = (
                 made.peers if prepared.place is None else ()
             )  # torchrun's other processes are still there
-            came = map(capability.newcomers, (device, *others))
-            state = msgspec.structs.replace(state, findings=together(state.findings, *came))
+            state = msgspec.structs.replace(
+                state,
+                findings=together(state.findings, *map(capability.newcomers, (device, *others))),
+            )
         state = finished(state, launcher.plan, stopped=stopped)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
@@ -570,14 +576,12 @@ def _read_again(prepared: Prepared) -> Prepared:
     if prepared.resumed_from is None:
         return prepared
     run = read_run(prepared.resumed_from)
-    stored_alike(prepared.root, run)
+    store.stored_alike(prepared.root, run)
     if run == prepared.resumed:
         return prepared
     check_conditions(run, prepared.device)
-    done = finished_units(run, prepared.plan.budget.launches)
-    return msgspec.structs.replace(
-        prepared, resumed=run, plan=msgspec.structs.replace(prepared.plan, done=done)
-    )
+    made = msgspec.structs.replace(prepared.plan, done=finished_units(run, prepared.plan.budget.launches))
+    return msgspec.structs.replace(prepared, resumed=run, plan=made)
 
 
 def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
@@ -585,7 +589,7 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
     if prepared.resumed is None:
         return begun, None
     run = without_cut_off(prepared.resumed)
-    goes_on = msgspec.structs.replace(
+    state = msgspec.structs.replace(
         run,
         settings=None if run.settings is None else prepared.settings,
         launch_count=run.launch_count if prepared.place is None else prepared.plan.budget.launches,
@@ -593,11 +597,11 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
             tuple(f for f in run.findings if f.kind is not FindingKind.ONE_PROCESS), prepared.findings
         ),
     )
-    return goes_on, record_of(prepared.resumed, prepared.plan, prepared.device)
+    return state, record_of(prepared.resumed, prepared.plan, prepared.device)
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
-    """Put beside the measurements what the child has said of its libraries and of the device itself.
+    """Add to the measurements what the child has reported of its libraries and of the device.
 
     Cases that the launcher has added count as planned.
     """
@@ -636,13 +640,12 @@ def new_run(prepared: Prepared) -> Run:
 
 def with_measurement(state: Run, measurement: Measurement) -> Run:
     """Return the run with this measurement instead of an earlier one of the same case."""
-    kept: dict[Case, Measurement] = {m.case: m for m in state.measurements}
-    kept[measurement.case] = measurement
+    kept = {each.case: each for each in (*state.measurements, measurement)}
     return msgspec.structs.replace(state, measurements=tuple(kept.values()))
 
 
 def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
-    """Return the run in the order it was asked for, each row judged beside the others.
+    """Return the run in the order of the request, each row judged along with the others.
 
     One that was ``stopped`` is interrupted, unless nothing was left of it.
     """
@@ -663,9 +666,9 @@ def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
 
 
 def _sound(state: Run, row: Measurement) -> Measurement:
-    """Return a row that may stand in a file: one whose figures contradict each other has none.
+    """Return a row that may be stored: if its figures contradict each other, they are left out.
 
-    Such a file would not be read again, and the sound rows beside it would be lost with this one.
+    A file with such a row would not be read again, and its sound rows would be lost, too.
     """
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
@@ -675,15 +678,8 @@ def _sound(state: Run, row: Measurement) -> Measurement:
 
 
 def _save(root: Path, state: Run) -> Path:
-    with _carrying(state):
-        return store.write_run(root, state)
-
-
-@contextmanager
-def _carrying(state: Run) -> Iterator[None]:
-    """Carry the run along with what keeps it from being stored inside."""
     try:
-        yield
+        return store.write_run(root, state)
     except StorageError as error:
         raise UnstoredRunError(str(error), state) from error
 

@@ -13,7 +13,7 @@ from report import samples
 from gpubench.cli.progress import Shown, line_of
 from gpubench.cli.verbs.run import tell
 from gpubench.measure.budget import budget_of
-from gpubench.measure.messages import CaseBegan, PhaseBegan, RoundEnded, RunPlanned
+from gpubench.measure.messages import CaseBegan, Phase, RoundDone, RunPlanned
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Round, Run, Settings
@@ -34,8 +34,8 @@ def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
     for event in (
         PLANNED,
         CaseBegan(case=samples.case("cnn", 64), launch=0, number=2, total=6),
-        PhaseBegan(name="timed"),
-        RoundEnded(timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02),
+        Phase(name="timed"),
+        RoundDone(timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02),
     ):
         live.note(event)
     line = live.line()
@@ -43,7 +43,7 @@ def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
     assert line.endswith("  1,280 images/s ±2.0 %  timed, round 1")
     assert " W" not in line, "what the device does not tell"
     live.note(
-        RoundEnded(
+        RoundDone(
             timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02, power_w=652.4, temperature_c=61
         )
     )

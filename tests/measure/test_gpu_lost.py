@@ -64,7 +64,7 @@ def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, insi
     line = "gpu_lost: the GPU fell off the bus; reboot, and check its power supply and seating"
     assert [m.reason for m in (second, third)] == [line] * 2
     assert len(second.launches[0].rounds) == 2
-    assert [e.name for e in seen if isinstance(e, messages.PhaseBegan)].count("import") == 1
+    assert [e.name for e in seen if isinstance(e, messages.Phase)].count("import") == 1
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(4)
     assert launch.cold_s.keys() == {"import", "context", "build", "first_step"}
     assert all(0 < seconds < 60 for seconds in launch.cold_s.values())
-    assert sum(isinstance(e, messages.RoundEnded) for e in seen) == len(launch.rounds) + len(launch.warmup)
+    assert sum(isinstance(e, messages.RoundDone) for e in seen) == len(launch.rounds) + len(launch.warmup)
     program = "import sys, gpubench.session.session, gpubench.cli.verbs.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -179,7 +179,7 @@ def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, c
     plan = endless(make_plan("time.sleep(0.05)", batches=(4, 5, 6, 7), time_limit_s=5.0))
 
     def on_event(event):
-        if isinstance(event, messages.PhaseBegan) and event.name == "context":
+        if isinstance(event, messages.Phase) and event.name == "context":
             launcher.began_s = time.monotonic() - 1.5  # as if it had taken as long to import torch
 
     launcher = Launcher(plan, cpu, on_event)
@@ -249,7 +249,7 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
     control, stopped = Control(), []
 
     def on_event(event):
-        if isinstance(event, messages.PhaseBegan) and event.name == "first steps":
+        if isinstance(event, messages.Phase) and event.name == "first steps":
             stopped.append(Stopwatch())
             control.stop(within_s=0.5)
 
@@ -285,7 +285,7 @@ def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     rounds = []
 
     def on_event(event):
-        if isinstance(event, messages.RoundEnded) and event.timed:
+        if isinstance(event, messages.RoundDone) and event.timed:
             rounds.append(event)
             if len(rounds) == 5:
                 control.stop()
@@ -321,7 +321,7 @@ def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
     measurements = run(plan, cpu, on_event=seen.append)
     assert [m.status for m in measurements] == [Status.FAILED] * 3
     assert all(m.reason.startswith("gpu_lost: ") for m in measurements)
-    phases = [e.name for e in seen if isinstance(e, messages.PhaseBegan)]
+    phases = [e.name for e in seen if isinstance(e, messages.Phase)]
     assert phases.count("build") == 1
 
 
@@ -499,7 +499,7 @@ def test_an_abort_kills_the_child_at_once(make_plan, cpu):
     seen = {}
 
     def on_event(event):
-        if isinstance(event, messages.PhaseBegan) and event.name == "warm-up":
+        if isinstance(event, messages.Phase) and event.name == "warm-up":
             seen.update(pid=control.child.pid, watch=Stopwatch())
             control.abort()
 

@@ -176,7 +176,7 @@ def one_job(make_plan, cpu, tmp_path) -> Job:
     open_to: set[str] = set()
 
     def look(event: messages.Event) -> None:
-        if isinstance(event, messages.RoundEnded):
+        if isinstance(event, messages.RoundDone):
             open_to.update(listening_at())
 
     launcher = Launcher(plan, cpu, look)
@@ -295,7 +295,7 @@ def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck
     plan = endless(make_plan("time.sleep(0.03)", batches=(4, 5), task=TaskKind.INFER, time_limit_s=7.0))
 
     def on_event(event: messages.Event) -> None:
-        if isinstance(event, messages.PhaseBegan) and event.name == "context":
+        if isinstance(event, messages.Phase) and event.name == "context":
             launcher.began_s = time.monotonic()  # the first process has imported torch
 
     launcher = Launcher(plan, cpu, on_event)
@@ -365,7 +365,7 @@ def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
     control = Control()
 
     def stop(event: messages.Event) -> None:
-        if isinstance(event, messages.RoundEnded) and event.timed:
+        if isinstance(event, messages.RoundDone) and event.timed:
             control.stop()
 
     plan = endless(make_plan("time.sleep(0.01)", task=TaskKind.INFER))

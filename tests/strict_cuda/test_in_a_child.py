@@ -16,7 +16,7 @@ from gpubench.cli.progress import Shown
 from gpubench.measure import messages
 from gpubench.measure.environment import environment_of
 from gpubench.measure.launcher import Child, Launcher
-from gpubench.measure.messages import RoundEnded
+from gpubench.measure.messages import RoundDone
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, Precision, Status, TaskKind
@@ -117,7 +117,7 @@ def test_a_launcher_measures_in_processes_of_its_own(inside_gpu):
 
     def on_event(event):
         live.note(event)
-        if isinstance(event, RoundEnded) and event.timed:
+        if isinstance(event, RoundDone) and event.timed:
             lines.add(live.line())
 
     found = {m.case: m for m in Launcher(made, device, on_event).run()}

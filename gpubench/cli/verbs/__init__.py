@@ -1,1 +1,1 @@
-"""The verbs, a file each, named as the verb with ``_`` for ``-``; what each does stands in the table."""
+"""The verbs, one file each, with ``_`` for ``-`` in its name; the table says what each does."""

@@ -56,7 +56,6 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
 
 
 def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> str:
-    """Say what came out, and what the file is good for."""
     if judge.failed(verdicts):
         return f"a part failed: send {path} with your report, it names neither this machine nor its user"
     if judge.cut_off(verdicts):

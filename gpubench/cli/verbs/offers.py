@@ -16,7 +16,7 @@ from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8
 SHOWN_OFFERS = 2_000
-"""Laying 100,000 rows out takes a minute and a GB, and nobody reads them."""
+"""Laying out 100,000 rows takes a minute and 1 GB, and nobody reads them."""
 LIST_VERSION = 2
 """Version of ``gpubench offers list --json``."""
 

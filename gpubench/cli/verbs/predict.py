@@ -61,7 +61,7 @@ def calibrate_(request: CalibrateRequest, *, as_json: bool) -> None:
 
 
 def _tool(name: str) -> Any:
-    """Return a module of `tools/`, which stands beside the package in a checkout and is never installed.
+    """Return a module of `tools/`, which is part of a checkout and is never installed.
 
     Raises:
         MisuseError: If the package was installed without it.

@@ -19,7 +19,7 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
 
 
 POPULAR = "resnet50"
-"""The job that is answered where nobody asked for one: what most published GPUs were timed on."""
+"""The example job of a machine without a GPU: most published GPUs were timed on it."""
 
 
 def overview() -> None:

@@ -15,7 +15,7 @@ HUMAN_LIMIT = 20
 
 
 SNAPSHOT_LIMIT_S = 1.0
-"""For a published snapshot and its hash; after that the prices here do."""
+"""Time limit for a published snapshot and its hash; after it the local prices are used."""
 
 
 def verb(
@@ -48,7 +48,7 @@ def verb(
 
 
 def _read_published(url: str, request: RankRequest) -> None:
-    """Take the newer prices of a published snapshot over; without them those that are here do."""
+    """Take over the newer prices of a published snapshot; if it fails, keep the local ones."""
     from gpubench.offers import refresh, transport  # the network, which no other ranking needs
 
     try:
@@ -65,12 +65,12 @@ def ranking_parts(
     *,
     more_by: str = "--explain",
 ) -> list[Part]:
-    """Return the answer, this many rows, buying against renting, and what was asked for besides.
+    """Return the answer, this many rows, buying against renting, and the extra tables asked for.
 
     Args:
         ranking: With the rows to show among its own.
         limit: Most rows.
-        shown: Whether each is an offer, else each is a GPU at its best, and what is shown besides.
+        shown: Whether a row is an offer or the best of a GPU, and which extra tables are shown.
         more_by: What shows the notes that are left out here.
     """
     hint = None if shown.table or shown.explain else more_by

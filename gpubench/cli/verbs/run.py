@@ -26,7 +26,7 @@ from gpubench.session import session as sessions
 def verb(request: RunRequest, page: table.PageRequest, *, as_json: bool) -> ExitCode:
     place = place_under_torchrun()
     if place is not None and place.rank > 0:
-        os.dup2(2, 1)  # what a model prints is no answer
+        os.dup2(2, 1)  # a model's own output goes to stderr
         sessions.follow(request, place)
         return ExitCode.DONE
     prepared = sessions.prepare(
@@ -71,7 +71,7 @@ def tell(
     *,
     as_json: bool,
 ) -> ExitCode:
-    """Print a run, the head of the ranking for what was run, and at the end what both come to."""
+    """Print a run and, at the end, the head of a ranking for its workloads."""
     run = session.run
     output.answer(as_json, lambda: figures.run_document(run) | effects.document(run), lambda: run_parts(run))
     output.say(f"stored in {session.path}")
