@@ -98,8 +98,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def check(question: Question) -> Question:
-    """Return the question, or say what is wrong with it.
+def check(question: Question) -> None:
+    """Refuse an impossible question.
 
     Raises:
         MisuseError: If the batch is below 1, the workload has no operators for the task, or no GPU runs it at
@@ -111,7 +111,6 @@ def check(question: Question) -> Question:
         raise MisuseError(f"{question.profile.name} has no {question.task} step to predict")
     if reason := why_impossible(question):
         raise MisuseError(reason)
-    return question
 
 
 def why_impossible(question: Question) -> str | None:
