@@ -101,13 +101,13 @@ def models_like(word: str) -> tuple[str, ...]:
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """The standard workloads and those that other packages declare, by name."""
-    from importlib.metadata import entry_points
+    from importlib.metadata import EntryPoint, entry_points
 
+    own = [EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP) for name in _standard_names()]
     declared = entry_points(group=ENTRY_POINT_GROUP)
     others = [p for p in declared if p.dist is None or p.dist.name != installing.DISTRIBUTION]
     found: dict[str, EntryPoint] = {}
-    for point in sorted([*_standard(), *others], key=lambda p: (p.name, p.value)):
+    for point in sorted([*own, *others], key=lambda p: (p.name, p.value)):
         if point.name in found:
             raise MisuseError(
                 f'two installed packages offer the workload "{point.name}": {found[point.name].value} and '
@@ -115,12 +115,6 @@ def _installed() -> dict[str, EntryPoint]:
             )
         found[point.name] = point
     return found
-
-
-def _standard() -> list[EntryPoint]:
-    from importlib.metadata import EntryPoint
-
-    return [EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP) for name in _standard_names()]
 
 
 @cache

@@ -134,7 +134,7 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
     Args:
         data: The JSON document.
         shape: Its type, as msgspec reads it.
-        path: If it came from, for the message.
+        path: Where it came from, for the message.
         what: Its expected content, such as ``a price snapshot``.
         hint: What to do otherwise.
 
@@ -240,8 +240,7 @@ def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(descriptor)
     except BaseException:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        remove_file(path)
         raise
 
 
@@ -308,8 +307,7 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
             temporary.chmod(kept)
         temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        remove_file(temporary)
         raise
     _sync_folder(path.parent)
     _sweep(path.parent)

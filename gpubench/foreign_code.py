@@ -62,7 +62,7 @@ def load_plugin(kind: str, point: EntryPoint) -> Any:
 
     Args:
         kind: Its kind in words: "workload", "price source".
-        point: If the package says that it is.
+        point: Where the package declares it.
 
     Raises:
         MisuseError: If it does not load.
@@ -125,9 +125,8 @@ def own_line(error: BaseException) -> str | None:
 def lacks_memory(error: BaseException | None) -> bool:
     """Whether an error, or its cause, is a lack of memory on the host or the device."""
     while error is not None:
-        if isinstance(error, MemoryError):
-            return True
-        if isinstance(error, RuntimeError) and says_no_memory(str(error)):
+        says_so = isinstance(error, RuntimeError) and says_no_memory(str(error))
+        if says_so or isinstance(error, MemoryError):
             return True
         error = error.__cause__
     return False

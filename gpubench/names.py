@@ -7,6 +7,7 @@ without one could be any of three cards that differ by a third, so it resolves t
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable
 
@@ -172,10 +173,8 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[st
         by_look.setdefault(_look(each), []).append(each)
     near = difflib.get_close_matches(_look(name), by_look, n=3, cutoff=cutoff)
 
-    def likeness(each: str) -> float:
-        return difflib.SequenceMatcher(None, normalize(name), normalize(each)).ratio()
-
-    return tuple(max(by_look[look], key=likeness) for look in near)
+    alike = functools.partial(difflib.SequenceMatcher, None, normalize(name))
+    return tuple(max(by_look[look], key=lambda each: alike(normalize(each)).ratio()) for look in near)
 
 
 def _look(name: str) -> str:

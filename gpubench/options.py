@@ -201,7 +201,7 @@ def request_from(
         request_type: The struct.
         given: Values by the option's name. A lone value stands for several.
         call: The Python function that a message names; None is the command line, whose values are text.
-        file: If the settings among these values stand.
+        file: The file of the settings among these values.
 
     Raises:
         WrongArgumentError: If a name is unknown, a type is wrong, or a value that must be given is missing.

@@ -143,7 +143,6 @@ _MICRO = {
 
 
 def _micro(name: str, value: float) -> tuple[tuple[str, str | None, str], float]:
-    """Name a micro-benchmark as gpubench does: its name, precision and size."""
     if name.startswith("gemm_"):
         _, precision, size = name.split("_")
         return ("gemm", precision, size), value * 1e12

@@ -78,7 +78,6 @@ _POWER_TOLERANCE = 0.15
 
 
 def _draws(spec: GpuSpec, power_limit_w: float | None) -> bool:
-    """Return whether a power limit is that of a card; False if either is unknown."""
     if power_limit_w is None or spec.tdp_w is None:
         return False
     return abs(power_limit_w - spec.tdp_w) <= _POWER_TOLERANCE * spec.tdp_w

@@ -13,13 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-def look_into(_: Any) -> Any:
-    """Take no part as it is."""
-    return None
-
-
 def with_tensors(
-    value: Any, change: Callable[[Tensor], Any], instead: Callable[[Any], Any] = look_into
+    value: Any, change: Callable[[Tensor], Any], instead: Callable[[Any], Any] = lambda _: None
 ) -> Any:
     """Return the value with every tensor in it changed, however deep.
 
@@ -100,7 +95,6 @@ class EveryCall(TorchDispatchMode):
         return False  # nothing is compiled here, and its guard takes as long as a call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer one call."""
         del types
         return self._call(func, args, kwargs or {})
 
@@ -117,7 +111,6 @@ class OffGpu(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch without the GPU that it is given."""
         del types
         kwargs = dict(kwargs or {})
         if _is_gpu(kwargs.get("device")):

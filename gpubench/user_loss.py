@@ -48,7 +48,7 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
     file may keep one loss for all builds, and one build is put on the meta device.
     """
     module = getattr(loss, "__self__", loss)
-    if not isinstance(module, nn.Module) or not _has_tensors(module):
+    if not isinstance(module, nn.Module) or not [*module.parameters(), *module.buffers()]:
         return model, loss
     own = {id(part) for part in model.modules()}
     if id(module) in own:  # a method of the model: what it reads is moved and trained already
@@ -109,7 +109,3 @@ class _Watch(TorchFunctionMode):
         for tensor in tensors_of(value):
             for part in tensors_in([tensor]):
                 self._known[storage_id(part)] = part.untyped_storage()  # held, or another had its address
-
-
-def _has_tensors(module: nn.Module) -> bool:
-    return any(True for _ in (*module.parameters(), *module.buffers()))

@@ -506,7 +506,6 @@ def _binds(function: Callable[..., Any], *arguments: object, **named: object) ->
 
 
 def _task(name: str, made: Any, batch_size: int) -> workload.Task:
-    """Turn the result of ``build`` into a task, or say in one line what is wrong with it."""
     import torch
 
     if isinstance(made, workload.Task):
@@ -663,7 +662,6 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
 
 
 def _weight_type(task: workload.Task) -> WeightType:
-    """The type that most of the weights lie in."""
     counts: Counter[str] = Counter()
     for parameter in task.model.parameters():
         counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()

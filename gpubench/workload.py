@@ -108,7 +108,7 @@ class Workload:
         batches: Default batch sizes: small, main, large.
         is_image: Whether the input is a batch of images, so that a memory format matters.
         tasks: What can be measured with it.
-        source: If the model is described.
+        source: Where the model is described.
         summary: What it is, in a few words, for `gpubench list`.
         build: ``build(batch_size, seed)``; equal seeds give equal tasks.
         tiny: The same code with a preset small enough for a CPU test; None if there is none.
@@ -192,7 +192,6 @@ CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
 
 
 def _contradiction(recipe: Recipe) -> str | None:
-    """Return a contradiction in a recipe; None if there is none."""
     lies_in, how = recipe.weight_type, recipe.trainable
     if how is Trainable.QLORA and lies_in is not WeightType.NF4:
         return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {lies_in}: use LoRA for that"

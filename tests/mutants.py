@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant(
         name="the slow and cheap card is called the sensible one, because waiting is free",
         file="gpubench/recommend/objective.py",
-        old='return -(usd if by == "cost" else usd + waiting_usd(request, job_hours))',
+        old='return -(usd if by == "cost" else usd + request.hour_worth_usd * job_hours)',
         new="return -usd",
         killer="recommend/test_hour_worth.py::test_rows_are_in_order_of_dollars_and_hours",
     ),

@@ -42,7 +42,7 @@ import pandas as pd
 from scipy.optimize import least_squares, nnls
 from scipy.sparse import csr_array
 
-from gpubench import errors, files, folders, today
+from gpubench import errors, files, findings, folders, today
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import print_json
 from gpubench.models import Case, Execution, GpuSpec, Run, Status, TaskKind, WorkloadProfile
@@ -863,7 +863,8 @@ def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]
             and case.execution is Execution.GRAPH
             and case.gpu_count == 1
             and not case.setup
-            and not anchors.is_disturbed(m)
+            and not findings.is_unfounded(m.findings)
+            and not any(each.kind in anchors.DISTURBED for each in m.findings)
         )
         if wanted and profile is not None and profile.version == case.workload_version and m.samples_per_s:
             yield spec, case, profile, m.samples_per_s

@@ -81,10 +81,6 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     return Column(np.argsort(in_order)[kinds], tuple(values))
 
 
-def _alphabetical(column: Column[Any]) -> Indices:
-    return np.argsort(np.argsort([str(value or "") for value in column.values]))[column.codes]
-
-
 BY_USER = "the user"
 """The origin of offers given for this one question: they are taken as they are."""
 UNTOLD = ""
@@ -109,8 +105,11 @@ class _Table:
     @cached_property
     def by_name(self) -> Indices:
         names = ("gpu_key", "pricing", "region", "instance", "provider")
-        order = np.lexsort(tuple(_alphabetical(self.column(name)) for name in names))
-        return np.argsort(order)
+        columns = [self.column(name) for name in names]
+        texts = [[str(value or "") for value in column.values] for column in columns]
+        ranks = [np.argsort(np.argsort(text)) for text in texts]
+        keys = [rank[column.codes] for rank, column in zip(ranks, columns, strict=True)]
+        return np.argsort(np.lexsort(keys))
 
     @cached_property
     def price(self) -> Floats:
@@ -142,7 +141,6 @@ class Offers(Sequence[Offer]):
         self._table, self._rows = table, rows
 
     def __getattr__(self, name: str) -> Column[Any]:
-        """Return the column of a field."""
         if name not in Offer.__struct_fields__:
             raise AttributeError(name)
         return self.column(name)
@@ -174,7 +172,6 @@ class Offers(Sequence[Offer]):
     @overload
     def __getitem__(self, at: slice) -> Offers: ...
     def __getitem__(self, at: int | slice) -> Offer | Offers:
-        """Return one offer, or several."""
         if isinstance(at, slice):
             return Offers(self._table, self._rows[at])
         return self._table.offers[int(self._rows[at])]

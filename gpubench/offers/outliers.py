@@ -103,12 +103,11 @@ class AskedPrices:
     """
 
     def __init__(self, offers: Iterable[Offer]) -> None:
-        """Arrange prices by GPU."""
         self._every = every = Offers.of(offers)
         self._standard_of = cache(self._find_standard)
         self._asks = cache(self._find_asks)
         self._voices = cache(self._find_voices)
-        self._is_alone = cache(self._find_alone)
+        self._is_alone = cache(lambda key, hand: not self._of_another(self._asks(*_means(key)), hand).any())
         self._least = cache(self._find_least)
         self._names = {name: at for at, name in enumerate(dict.fromkeys(map(_name, every.provider.values)))}
         self._tables = {name: at for at, name in enumerate(dict.fromkeys((UNTOLD, *every.origin.values)))}
@@ -151,7 +150,7 @@ class AskedPrices:
         origin = self._origins.get(offer_key(offer), 0)
         return _Hand(self._names.get(_name(offer.provider), -1), origin)
 
-    # --- what is said of a price -------------------------------------------------------------------------
+    # --- the doubts about a price ------------------------------------------------------------------------
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None if it is plausible.
@@ -237,7 +236,7 @@ class AskedPrices:
                 lows.append(cheapest.usd / WITNESS_RATIO)
         return max(lows) * (1 + _ROUNDING), high * (1 - _ROUNDING)
 
-    # --- what a price is held to -------------------------------------------------------------------------
+    # --- the standard for a price ------------------------------------------------------------------------
 
     def _doubted_by(self, offer: Offer) -> Standard | None:
         """Return the others' price if it makes a price doubtful."""
@@ -305,7 +304,6 @@ class AskedPrices:
     def _find_voices(
         self, gpu_key: str, pricing: Pricing, is_host: bool, loosened: int, origin: int
     ) -> dict[int, float]:
-        """Return the one price of each provider, in tables by other authors."""
         asks = self._asks(*_means(gpu_key))
         paid = asks.pricing == self._pricings[pricing]
         scope = (paid & (asks.is_host == is_host), paid, np.ones(len(paid), dtype=bool))[loosened]
@@ -333,11 +331,8 @@ class AskedPrices:
         is_another: Flags = (asks.provider != hand.provider) & (asks.origin != (hand.origin or -1))
         return is_another
 
-    def _find_alone(self, gpu_key: str, hand: _Hand) -> bool:
-        return not self._of_another(self._asks(*_means(gpu_key)), hand).any()
-
     def _witnesses(self, offer: Offer, hand: _Hand, usd: float, *, of_its_kind: bool = False) -> set[int]:
-        """Return the providers that bear a price out, those who leave the form factor open included.
+        """Return the providers that confirm a price, including those that leave the form factor open.
 
         A private host and a company that rents are of two kinds.
         """

@@ -80,7 +80,8 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
                 with suppress(ValueError):
                     unusable.append(_offer(_named_alone(quote), retrieved_at, latest))
             continue
-        if quote.row is not None and _is_other_machine(offer, offers.get(offer_key(offer))):
+        before = offers.get(offer_key(offer), offer)
+        if quote.row is not None and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
             instance = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
             offer = msgspec.structs.replace(offer, instance=instance)
         key, dropped = offer_key(offer), quote
@@ -92,10 +93,6 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
             offers[key], rows[key] = offer, quote
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
     return Sorted(table, tuple(unusable), tuple(claims))
-
-
-def _is_other_machine(offer: Offer, other: Offer | None) -> bool:
-    return other is not None and (offer.gpu_key, offer.gpu_count) != (other.gpu_key, other.gpu_count)
 
 
 _SECOND = "a second {} price of this instance in this region; that of the later day is kept, else the first"

@@ -155,7 +155,6 @@ def refresh(
 
 
 def _look_back(results: Path | None) -> _Known:
-    """Check that prices can be stored, and return those known so far."""
     folder = offers_folder(results)
     require_writable(folder, hint=WRITE_HINT)
     before, notes = newest_snapshot(folder)
@@ -368,7 +367,12 @@ def _take(
         )
         covers, gone = last.covers if last else (), set()
     elif silent := _covered(unknown, before, earlier):
-        whose = _whose(cover for cover in unknown if _covered([cover], before, earlier))
+        its = [cover for cover in unknown if _covered([cover], before, earlier)]
+        words = (
+            [gpu_name(key) for key in cover.gpu_keys] or [PRICING_WORDS[each] for each in cover.pricings]
+            for cover in its
+        )
+        whose = dict.fromkeys(chain.from_iterable(words))
         reason = (
             f"names none where {count(len(silent), 'offer')} of {listing(whose, most=3)} were known: "
             "unknown, so they stay as they were"
@@ -421,15 +425,6 @@ def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Itera
             is_same = (old.gpu_keys, old.whole_provider) == (new.gpu_keys, new.whole_provider)
             if is_same and pricings and old.provider == new.provider:
                 yield msgspec.structs.replace(old, pricings=pricings)
-
-
-def _whose(covers: Iterable[Coverage]) -> list[str]:
-    """Return the subject of claims: their GPUs, else their pricing."""
-    words = (
-        [gpu_name(key) for key in cover.gpu_keys] or [PRICING_WORDS[each] for each in cover.pricings]
-        for cover in covers
-    )
-    return list(dict.fromkeys(word for some in words for word in some))
 
 
 def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:

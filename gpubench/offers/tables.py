@@ -59,13 +59,14 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
 REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 PAGES = ("url", "link", "offer_url", "rent_url")
 """Columns for the page of an offer, as people name them."""
+_ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
 _MONEY = re.compile(
     r"^(?:US ?)?\$|^USD|(?:USD)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
 )
-"""Of dollars an hour, and of thousands where a point parts the decimals."""
+"""Signs of dollars per hour, and commas between thousands if a point separates the decimals."""
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
 
@@ -121,8 +122,8 @@ def read_rows(path: Path) -> Table:
 def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the header, and the rows with their lines.
 
-    A semicolon or a tab parts cells where the header uses it, and then a comma may part the decimals of a
-    figure.
+    Cells are separated as in the header. If that is by semicolons or tabs, a comma may separate the decimals
+    of a figure.
     """
     separator = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
@@ -146,7 +147,6 @@ def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[s
 
 
 def _cell(value: Any) -> str:
-    """Return a value as a cell; a list or an object becomes blank."""
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None or isinstance(value, list | dict) else str(value)
@@ -191,7 +191,6 @@ def missing_columns(columns: Sequence[str]) -> list[str]:
 
 
 def _quotes(table: Table) -> Iterator[Quote | Unread]:
-    """Yield a quote for each price of a row, or why there is none."""
     source = f"own price file {plain(table.name)}"
     first = table.columns[:3]
     for number, row in table.rows:
@@ -224,6 +223,7 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
     told = {field: row[field] for field in HostFacts.__struct_fields__ if said(field)}
     stated, name = counted(row["gpu_key"])  # "8x H100" beside a count of 8
     gpu = name if stated == figure_in(row["gpu_count"]) else row["gpu_key"]
+    page = next((cell for cell in map(said, PAGES) if cell and _ADDRESS.match(cell)), "")
     return Quote(
         provider=row["provider"].lower(),
         instance=row["instance"] or row["gpu_key"],
@@ -239,7 +239,7 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
         term_years=term_years,
         kind=kind,
         price_date=row["price_date"],
-        source=f"{said('source') or source} {_page(row)}".rstrip(),
+        source=f"{said('source') or source} {page}".rstrip(),
         note=note,
         ask_count=said("ask_count"),
         ask_median=said("ask_median_usd_per_hour") or None,
@@ -248,12 +248,6 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
         host=msgspec.structs.replace(NO_HOST, **told) if told else NO_HOST,
         row=where,
     )
-
-
-def _page(row: Mapping[str | None, str]) -> str:
-    """Return where an offer is to be seen, by the first column that has an address; else nothing."""
-    named = (row.get(column, "") for column in PAGES)
-    return next((page for page in named if page.startswith(("http://", "https://"))), "")
 
 
 @lru_cache
@@ -267,7 +261,7 @@ def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
 
 @lru_cache
 def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
-    """Return what a foreign currency is worth [USD]; a rate counts only with the day on which it held."""
+    """Return the worth of a foreign currency [USD]; an exchange rate needs its day."""
     if not (usd_per_unit and day):
         raise ImplausibleError(
             f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
@@ -295,7 +289,7 @@ _IN_INSTANCE = re.compile(
     r"\d+x-(?P<vast>\D.*)-\d+-\d+|gpu-(?P<nebius>[\w-]+?)_\dgpu-.*|\w+?_(?P<yotta>NVIDIA_\w+)_\d+G_\w+",
     re.ASCII,
 )
-"""Read a price table in any of the three formats, and return its format; see ``refresh.import_offers``."""
+"""Names of instances that contain the name of their GPU."""
 
 
 def read_table(
@@ -306,7 +300,7 @@ def read_table(
     price_date: str | None = None,
     latest: date | None = None,
 ) -> tuple[Format, OfferTable]:
-    """Read a price table in any of the three formats, and say in which; see ``refresh.import_offers``."""
+    """Read a price table and return its format, one of three. See ``refresh.import_offers``."""
     rows, latest = read_rows(file), latest or today() + timedelta(days=1)
     format_ = _format(rows, format_)
     if format_ == "own":
@@ -315,7 +309,7 @@ def read_table(
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
     if price_day(read_price_date(price_date, "--price-date")) > latest:
         raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
-    cloud = file.stem.lower()  # Return the given format, or detect it from the columns.
+    cloud = file.stem.lower()
     if format_ == "skypilot" and cloud == "vms":
         cloud = file.resolve().parent.name.lower()
     if provider is not None:

@@ -99,13 +99,11 @@ class HttpTransport:
                 ended.set_exception(error)
 
         Thread(target=follow, daemon=True).start()
-        if not wait([ended], self._left_s()).done:
+        now_s = time.monotonic()
+        left_s = REQUEST_TIMEOUT_S if self._last_s is None else max(0.0, self._last_s - now_s)
+        if not wait([ended], left_s).done:
             raise _too_slow(url, self._within_s)
         return ended.result()
-
-    def _left_s(self) -> float:
-        """Return the time left for a request [s]."""
-        return REQUEST_TIMEOUT_S if self._last_s is None else max(0.0, self._last_s - time.monotonic())
 
     def _follow(
         self, url: str, params: Mapping[str, str] | None, body: Any, headers: Mapping[str, str] | None
@@ -157,7 +155,6 @@ class _ByUrl(AuthBase):
 
 
 def _body_of(response: requests.Response, deadline: float) -> bytes:
-    """Return the body of an answer, read in chunks and given up beyond a limit."""
     host = _host(response.url)
     encoding = response.headers.get("content-encoding", "")
     if encoding.strip().lower() not in _ENCODINGS:

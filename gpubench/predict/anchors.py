@@ -117,11 +117,6 @@ def _is_of(question: Question, m: Measurement) -> bool:
     )
 
 
-def is_disturbed(measurement: Measurement) -> bool:
-    """Whether something other than the case affected the figure, or nothing proves its precision."""
-    return is_unfounded(measurement.findings) or any(f.kind in DISTURBED for f in measurement.findings)
-
-
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
     assert m.samples_per_s is not None  # ``_is_of`` has left out the others
     low, high = m.samples_per_s_low, m.samples_per_s_high

@@ -81,8 +81,8 @@ class Predictions(dict[str, Estimate | Refusal]):
         return views().predictions_figure(self)
 
     def _head(self) -> str:
-        refusals = count(len(self.refusals), "refusal")
-        return f"Predictions: {count(len(self.estimates), 'estimate')}, {refusals}"
+        found, refused = len(self.estimates), len(self.refusals)
+        return f"Predictions: {count(found, 'estimate')}, {count(refused, 'refusal')}"
 
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:

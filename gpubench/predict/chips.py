@@ -81,7 +81,10 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
         peaks=peaks,
         tensor=tensor.astype(bool),
         bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
-        dual_issue=np.array([_issues_two(spec) for spec in specs], dtype=bool),
+        dual_issue=np.array(
+            [(capability_of(s) or (0, 0)) >= (8, 6) or s.architecture in DUAL_ISSUE for s in specs],
+            dtype=bool,
+        ),
         width=width,
         l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
         power=np.array([each.power for each in held], dtype=float),
@@ -114,11 +117,6 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
         for mode, rate in rates.items():
             wide[mode] = log(rate / clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
     return peaks, [False, tf32 is not None, half is not None], wide
-
-
-def _issues_two(spec: GpuSpec) -> bool:
-    capability = capability_of(spec)
-    return spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
 
 
 class PowerAndClock(NamedTuple):

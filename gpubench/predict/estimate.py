@@ -185,7 +185,6 @@ def estimate(
 
 
 def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Sequence[Reading]) -> Refusal:
-    """Return the refusal, with its memory if only that is known."""
     case = memory_case_for(question, spec)
     fit = None if isinstance(case, Refusal) else memory.fit_of(question, case, spec, peaks)
     if fit is None:

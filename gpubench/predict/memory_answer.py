@@ -301,7 +301,6 @@ def answer_memory(
 
 
 def _check(question: Question, accumulate: int) -> None:
-    """Refuse an impossible step: a batch beyond all memory, one split too finely, or no gradients."""
     check(question)
     if question.batch > LARGEST_NUMBER:
         raise MisuseError(f"batch size {shown_value(question.batch)} is more than any step holds")
@@ -436,11 +435,6 @@ def _on_several(
             gpu_count *= 2
 
 
-def usual_cards(specs: Iterable[GpuSpec]) -> list[GpuSpec]:
-    """The cards answered for by default: NVIDIA's, with known memory."""
-    return [spec for spec in specs if spec.is_nvidia and spec.memory_bytes and not spec.variants]
-
-
 @takes_options_of(MemoryRequest)
 def memory(request: MemoryRequest) -> MemoryAnswers:
     """Return the memory that a step needs, on which GPUs it fits, and what would make it fit.
@@ -457,14 +451,22 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
 
     request = _with_count(request)
     asked = asked_recipe(request)
-    specs = [usual_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
+    nvidia = [s for s in load_specs().values() if s.is_nvidia and s.memory_bytes and not s.variants]
+    specs = [usual_spec(name) for name in request.gpus] or nvidia
     questions, own = _questions(request, asked), own_runs(request.results)
     return MemoryAnswers(
         answer_memory(
             question,
             specs,
             own=own,
-            changes=_changes(request, question.profile, asked),
+            changes={
+                "gpu_count": request.count,
+                "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
+                **{
+                    name: Checkpointing(asked[name])  # what any model allows, whatever its own settings
+                    for name in {"checkpointing"} & asked.keys() - set(question.profile.settings)
+                },
+            },
             accumulate=request.accumulate,
         )
         for question in questions
@@ -512,13 +514,3 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Questio
     ]
     possible = [each for each in questions if request.workloads or why_impossible(each) is None]
     return possible or questions
-
-
-def _changes(request: MemoryRequest, profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the request changes of a case: who shares it, and of a recipe what can be done to any model."""
-    of_any = {"checkpointing"} & asked.keys() - set(profile.settings)
-    return {
-        "gpu_count": request.count,
-        "parallel_mode": ParallelMode(request.jobs or profile.parallel_mode),
-        **{name: Checkpointing(asked[name]) for name in of_any},
-    }

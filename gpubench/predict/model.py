@@ -111,7 +111,6 @@ def _predict(
     readings: Sequence[Reading],
     calibration: Calibration,
 ) -> list[Prediction]:
-    """Predict one case on n GPUs, at least one."""
     anchors = choose_anchors(readings, case)
     host = _host(question, case, readings)
     fitted = calibration.of(question.task)
@@ -278,7 +277,6 @@ def _combine(batches: Sequence[_Batch]) -> _Batch:
 
 
 def _method(anchors: Sequence[Reading], case: Case, *, is_small: bool, is_held: bool) -> str:
-    """Say where a prediction starts, and why its interval is wider than most."""
     of_each = [(anchor.spec.short_name, ", ".join(differences(anchor, case).values())) for anchor in anchors]
     start = f"ratio from {' and '.join(f'{name} ({how})' if how else name for name, how in of_each)}"
     if not anchors:

@@ -103,8 +103,8 @@ def first_reasons(refused: Iterable[Refusal]) -> list[str]:
     return list(dict.fromkeys(each.reason for each in refused))[:3]
 
 
-def check(question: Question) -> Question:
-    """Return the question, or say what is wrong with it.
+def check(question: Question) -> None:
+    """Refuse an impossible question.
 
     Raises:
         MisuseError: If the batch is below 1, the workload has no operators for the task, or no GPU runs it at
@@ -116,7 +116,6 @@ def check(question: Question) -> Question:
         raise MisuseError(f"{question.profile.name} has no {question.task} step to predict")
     if reason := why_impossible(question):
         raise MisuseError(reason)
-    return question
 
 
 def why_impossible(question: Question) -> str | None:

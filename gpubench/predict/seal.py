@@ -166,7 +166,6 @@ def read_seal(path: Path) -> Seal:
 
 
 def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
-    """Yield the case of each line of a table, with its cells by column."""
     columns = {each.name for each in options_of(PredictRequest)} - {"results"}
     try:
         lines = list(csv.DictReader(read_text(path, TABLE_BYTES, follow_links=True).splitlines()))

@@ -127,7 +127,6 @@ def duration(hours: float | None) -> str:
 
 
 def _on_the_cpu(found: Eligible) -> Iterator[Told]:
-    """Yield whether the CPU measured here is enough, or how long it would take."""
     request, speeds = found.request, found.pool.speeds
     if request.job_samples is None or CPU_KEY not in speeds.keys:
         return
@@ -176,7 +175,6 @@ def machine_name(gpu_key: str, gpu_count: int) -> str:
 
 
 def _fewest_in_time(found: Eligible) -> Iterator[Told]:
-    """Yield the fewest GPUs that meet the deadline, from the cheapest such offer, if a GPU was named."""
     request = found.request
     if request.deadline_hours is None or not request.gpus or found.pool.work is None:
         return
@@ -261,7 +259,6 @@ def answered(ranking: Ranking) -> list[Choice]:
 
 
 def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield the doubtful figures that the answers rest on."""
     named = answered(ranking)
     doubted: dict[str, dict[str, None]] = {}
     for each in named:
@@ -288,7 +285,6 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
-    """Yield the obstacles between a buyer and an answer: a quota, or another build of torch."""
     if quota := dict.fromkeys(plain(each.offer.provider, 40) for each in named if each.needs_quota):
         yield tell("quota", providers=listing(quota))
     builds: dict[str, list[str]] = {}
@@ -336,16 +332,6 @@ def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
     return gpus_of(found.offers[place]) if is_likelier else None
 
 
-def _extras(request: RankRequest) -> Iterator[str]:
-    """Yield the costs besides the hours that every figure includes."""
-    if request.tax:
-        yield f"{format_percent(request.tax)} of tax"
-    if request.egress_usd:
-        yield f"{format_usd(request.egress_usd)} of egress"
-    if request.storage_usd_per_month:
-        yield f"storage at {format_usd(request.storage_usd_per_month)} a month"
-
-
 def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield how the figures answer the question, and where they do not."""
     request, pool, filtered = found.request, found.pool, found.filtered
@@ -369,7 +355,12 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("beyond_limits", total=f"{total:,}", what=listing(what))
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
-    if extras := list(_extras(request)):
+    costs = (
+        (request.tax, f"{format_percent(request.tax)} of tax"),
+        (request.egress_usd, f"{format_usd(request.egress_usd)} of egress"),
+        (request.storage_usd_per_month, f"storage at {format_usd(request.storage_usd_per_month)} a month"),
+    )
+    if extras := [words for is_paid, words in costs if is_paid]:
         yield tell("costs_count", what=listing(extras))
     if request.batch_size == "max":
         sizes = {gpu_name(row.offer.gpu_key): row.estimate.case.batch_size for row in answers}
@@ -418,7 +409,6 @@ def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield what a purchase would do, and how buying compares with renting."""
     request, own = found.request, ranking.best_to_own
     if any(map(is_a_host, request.own)) and not request.buys and own is not None:
         yield tell(
@@ -468,7 +458,6 @@ def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
 
 
 def _on_the_first(choice: Choice) -> Iterator[Told]:
-    """Yield notes on the price and the host of the first row."""
     asks, offer, gpu = choice.asks, choice.offer, gpus_of(choice.offer)
     if asks is not None and asks.ask_count > 1:
         low, middle, high = map(
@@ -503,7 +492,6 @@ def _on_the_first(choice: Choice) -> Iterator[Told]:
 
 
 def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
-    """Yield how old the prices are, how to refresh them, and how they may change."""
     market = found.filtered.market
     rented = priced.offers.where(~priced.is_owned)
     if len(rented):
@@ -542,7 +530,6 @@ def _refreshed(old: Counter[str]) -> Iterator[Told]:
 
 
 def _on_figures(found: Eligible) -> Iterator[Told]:
-    """Yield the origin of the figures of several workloads, of several GPUs, of hosts and of predictions."""
     request, pool = found.request, found.pool
     if request.mix:
         yield tell("mixture")
@@ -569,7 +556,6 @@ def _on_sharing(pool: Candidates) -> Iterator[Told]:
 
 
 def _on_estimates(pool: Candidates) -> Iterator[Told]:
-    """Yield which figures a host limits, which form factors are open, and where predictions start."""
     ranked = set(pool.offers.gpu_key.present)
     behind: dict[str, list[str]] = {}
     for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True):
@@ -584,7 +570,6 @@ def _on_estimates(pool: Candidates) -> Iterator[Told]:
 
 
 def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[Told]:
-    """Yield whether the recipe depends on the number of GPUs in the job."""
     if request.checkpointing is not None or not request.one_job_over_all_gpus or not len(pool.offers):
         return
     most = max(pool.offers.gpu_count.present)

@@ -31,7 +31,7 @@ from gpubench.stats import Z90
 from gpubench.units import plural
 
 QUOTED = "own"
-"""The source of prices that the buyer paid or was quoted; other sources are those of the dated card
+"""The source of prices that the buyer paid or was quoted. Other sources are those of the dated card
 prices."""
 IMAGENET_EPOCHS = 90
 """Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
@@ -140,7 +140,7 @@ def _many(samples: float) -> str:
 def share_of(request: RankRequest, photographs: Collection[str]) -> float:
     """Return the share of the samples that are photographs; 0 if nothing must be prepared.
 
-    Of several workloads at their geometric mean no job is made, so that nothing need be fed.
+    Several workloads at their geometric mean make no job, so nothing has to be fed.
 
     Args:
         request: What was asked.
@@ -251,9 +251,10 @@ def candidates_of(
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
-    half_width = np.hypot(
-        half_width, Z90 * LINK_SIGMA * _lost_on_unread_links(offers, scalings, machines.codes)
-    )
+    # A link that no run has read moves the efficiency by the share of time spent on exchange.
+    exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])
+    unread = np.where(offers.kind.equals("marketplace"), exchange[machines.codes], 0.0)
+    half_width = np.hypot(half_width, Z90 * LINK_SIGMA * unread)
     delivered = delivered_by(request, offers)
     vcpu_limit = np.full(len(offers), np.inf)  # if no limit is known
     if photograph_share:
@@ -304,15 +305,6 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
     by_pricing = offers.pricing.figures(lambda pricing: lost_share(request, pricing, None))
     lost = by_pricing + offers.column("seller").figures(lambda seller: lost_share(request, None, seller))
     return np.asarray(economics.delivered_share(lost))
-
-
-def _lost_on_unread_links(offers: Offers, scalings: Sequence[Scaling], machine: Indices) -> Floats:
-    """Return the share of time spent on exchange by GPUs of private hosts whose link no run has read.
-
-    The link's error moves the efficiency by this share of itself: 1 / (1 + exchange / work).
-    """
-    talks = [max(0.0, 1 - each.efficiency) if each.basis == MODELED else 0.0 for each in scalings]
-    return np.where(offers.kind.equals("marketplace"), np.array(talks)[machine], 0.0)
 
 
 def _certain_here(speeds: Speeds) -> Floats:

@@ -67,17 +67,13 @@ def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
     return ranks, ties
 
 
-def ties_with(scores: Floats, first: int, rows: slice) -> Flags:
-    """Return which rows cannot be distinguished from row ``first``, which ranks above them."""
-    return np.asarray((scores[rows] >= scores[first]).mean(axis=1) >= TAIL)
-
-
 def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
     tied: list[int] = []
     seen = {kinds[first]}
     for start in range(first + 1, len(scores), _BLOCK):
         rows = slice(start, min(start + _BLOCK, len(scores)))
-        for row, is_tied in enumerate(ties_with(scores, first, rows).tolist(), start):
+        ties = (scores[rows] >= scores[first]).mean(axis=1) >= TAIL
+        for row, is_tied in enumerate(ties.tolist(), start):
             if is_tied:
                 tied.append(row)
                 seen.add(kinds[row])

@@ -53,7 +53,10 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     alike = there.provider.equals(offer.provider) & there.gpu_count.equals(offer.gpu_count)
     paid_alike = there.where(alike & there.pricing.equals(offer.pricing))
     regions = (offer.region, *paid_alike.region.cells())
-    images_per_s = _photographs_per_s(found, row)
+    images_per_s: float | None = None
+    if found.finder.photograph_share:  # what the GPUs consume, before any work is lost
+        kept = delivered_share(lost_share(found.request, offer.pricing, offer.seller))
+        images_per_s = row.gpus_samples_per_s / kept * found.finder.photograph_share
     rent = PriceCondition.SINGLE_HOST if offer.kind == "marketplace" else PriceCondition.LIST
     condition = rent if machine is None else machine.condition
     return Choice(
@@ -86,16 +89,7 @@ def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
     return min(1.0, float(np.nansum(found.chances.p_best[alike])))
 
 
-def _photographs_per_s(found: Eligible, row: Row) -> float | None:
-    """Return how many photographs its GPUs consume, before any work is lost; None for other data."""
-    if not found.finder.photograph_share:
-        return None
-    lost = lost_share(found.request, row.offer.pricing, row.offer.seller)
-    return row.gpus_samples_per_s / delivered_share(lost) * found.finder.photograph_share
-
-
 def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhere]:
-    """Yield the best offer of the GPU at each of the next providers."""
     pool, (_, money) = among.pool, among.time_and_cost
     provider = among.offers.take(same).provider
     others = same[~provider.equals(offer.provider)]

@@ -51,7 +51,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield possible errors of the task, the first one first: whether it applies, and its text."""
+    """Yield each possible error of the task: whether it applies, and its text. The others yield alike."""
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     yield late and not infers, "--max-latency-ms is for inference: add --task infer"
     yield (
@@ -65,7 +65,6 @@ def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield the same for ranges and shares, and for rent and purchase."""
     for field, most in (("utilization", 1.0), ("resale", 1.0), ("tariff", 10.0)):
         low, likely, high = getattr(asked, field)
         yield (
@@ -86,7 +85,6 @@ def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield the same for the job, and for the number of jobs a month."""
     yield (
         asked.sort == "joules" and len(asked.workload_names) != 1,
         "--sort joules is of the samples of one workload: name one",
@@ -127,7 +125,6 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _of_the_mix(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield the same for the mix of workloads, if there is one."""
     if asked.mix:
         yield bool(asked.workloads), "the setting mix names its own workloads; leave out the others"
         bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]

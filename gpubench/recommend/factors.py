@@ -58,11 +58,6 @@ def fp64_share(spec: GpuSpec) -> float | None:
     return spec.fp64_flops_per_s / spec.fp32_flops_per_s
 
 
-def has_fast_fp64(spec: GpuSpec) -> bool:
-    """Return whether FP64 counts as fast; if the rate is unknown it does not."""
-    return (fp64_share(spec) or 0) >= FAST_FP64
-
-
 def link_of(spec: GpuSpec) -> str | None:
     """Return the fastest link to other GPUs and the host: nvlink, pcie5, pcie4 ..."""
     return spec.link or (None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}")
@@ -148,7 +143,8 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
                lambda name: name.casefold().startswith(memory), "its memory type is not known",
                lambda name: f"memory {name}"),
         _Limit("the setting ecc", request.ecc, ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
-        _Limit("the setting fp64", request.fp64, has_fast_fp64, bool, _NO_FP64, lambda _: _NO_FP64),
+        _Limit("the setting fp64", request.fp64, fp64_share, lambda share: share >= FAST_FP64,
+               _NO_FP64, lambda _: _NO_FP64),
         _Limit("the setting nvlink", request.nvlink, attrgetter("is_linked"), bool,
                _NO_LINK, lambda _: _NO_LINK),
         _Limit("the setting cooling", cooling is not None, cooling_of, lambda kind: kind == cooling,

@@ -302,7 +302,6 @@ def _runs(gpu_key: str) -> bool:
 
 
 def _without_kernels(spec: GpuSpec) -> str:
-    """Return that today's torch has no kernels for a GPU, and which build still has them."""
     build = newest_build_for(spec.compute_capability)
     target = spec.compute_capability or ""
     named_target = target if target.startswith("gfx") else f"compute capability {target}"
@@ -386,10 +385,6 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
             return None
         return f"in region {plain(offer.region)}" if offer.region else "its region is not stated"
 
-    def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
-        age = age_days(offer.price_date, market.today)
-        return f"its price is {age} days old, above {most_days}" if age > (most_days or 0) else None
-
     gates = (
         (
             request.providers,
@@ -449,7 +444,18 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
                 suspects=lambda offers: prices_of(offers, market).expected > most,
             ),
         ),
-        (most_days is not None, Filter("the setting max-price-age", too_old, fields=("price_date",))),
+        (
+            most_days is not None,
+            Filter(
+                "the setting max-price-age",
+                lambda o, _: (
+                    f"its price is {age} days old, above {most_days}"
+                    if (age := age_days(o.price_date, market.today)) > (most_days or 0)
+                    else None
+                ),
+                fields=("price_date",),
+            ),
+        ),
     )
     yield from (each for is_asked, each in gates if is_asked)
 
@@ -503,12 +509,6 @@ def _of_the_card(
             return f"its price is {age} days old"
         return "its price is what somebody plans with" if machine.is_planned else None
 
-    def another_condition(offer: Offer, _: GpuSpec | None) -> str | None:
-        machine = machines.get(offer)
-        return (
-            None if machine is None or machine.condition in wanted else f"it is not sold {request.condition}"
-        )
-
     yield Filter(
         NO_KERNELS,
         lambda _, spec: (
@@ -518,7 +518,15 @@ def _of_the_card(
         suspects=lambda offers: ~(offers.is_owned & offers.provider.equals(QUOTED)),
     )
     if request.condition is not None:
-        yield Filter("--condition", another_condition, owned=True)
+        yield Filter(
+            "--condition",
+            lambda offer, _: (
+                None
+                if (machine := machines.get(offer)) is None or machine.condition in wanted
+                else f"it is not sold {request.condition}"
+            ),
+            owned=True,
+        )
     yield Filter(NOT_ASKED_TODAY, not_asked, owned=True)
     yield from host_filters(request, machines)
 
@@ -553,12 +561,17 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
         if is_asked and of & {*pricings}
     ]
     if years is not None:
-
-        def another_term(offer: Offer, _: GpuSpec | None) -> str | None:
-            is_meant = offer.pricing is not Pricing.RESERVED or offer.term_years == years
-            return None if is_meant else f"a commitment of {number_of(offer.term_years or 0, 'year')}"
-
-        found.append(Filter("--commit", another_term, fields=("pricing", "term_years")))
+        found.append(
+            Filter(
+                "--commit",
+                lambda offer, _: (
+                    f"a commitment of {number_of(offer.term_years or 0, 'year')}"
+                    if offer.pricing is Pricing.RESERVED and offer.term_years != years
+                    else None
+                ),
+                fields=("pricing", "term_years"),
+            )
+        )
     return found
 
 

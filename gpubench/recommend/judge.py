@@ -61,7 +61,7 @@ def judge_offers(
     """
     found = eligible(request, filtered, evidence_for, drawer)
     request, priced = found.request, found.pool
-    if filtered.owned:  # held against all that is for rent, whose prices count too
+    if filtered.owned:  # compared with everything for rent, at its price
         possible = found.finder.runnable(filtered.possible)[0]
         others = possible.where(~possible.places(priced.offers))
         priced = found.finder.pool_of(Offers.joined(priced.offers, others))
@@ -106,9 +106,8 @@ def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -
     machines = found.pool.machine[found.order]
     if np.isnan(p_best[place]) or len(found.offers.gpu_key.present) == 1:
         return answer
-    chances = np.bincount(machines, weights=np.nan_to_num(p_best))
+    chances = np.bincount(machines, weights=np.nan_to_num(p_best)).round(9)  # sums: certainty is 1
     named = int(machines[place])
-    chances = chances.round(9)  # sums: certainty is 1
     answer = msgspec.structs.replace(answer, p_best=float(chances[named]))
     beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # guesses are named last
     rivals = np.where(np.isin(np.arange(len(chances)), [named, *beyond]), -1.0, chances)

@@ -14,13 +14,13 @@ from gpubench.sentences import say
 from gpubench.units import count, format_chance, format_price, format_usd, plain
 
 COST = "You pay"
-"""The cost of a job, waiting not included, as a column is called."""
+"""The heading of the column with the cost of a job, without waiting."""
 
 CHANCE = "Chance it's best"
-"""The chance that no other GPUs are a better answer, as a column is called."""
+"""The heading of the column with the chance that no other GPUs are a better answer."""
 
 BOTH = " \N{MIDDLE DOT} "
-"""Stands before the likeliest other GPUs of a toss-up."""
+"""Joins the names of a row that is several answers."""
 
 OR = "or"
 """Before the likeliest other GPUs of a toss-up."""
@@ -31,11 +31,11 @@ HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0
 
 
 class Line(NamedTuple):
-    """The chance of each answer, with the likeliest rival of a toss-up.
+    """A row of the answer, under the names of the answers that it is.
 
     Attributes:
-        names: What it is the answer to: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours" ...
-        answers: Those that it is.
+        names: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours" ...
+        answers: The answers that it is; none for a row shown beside them.
     """
 
     names: str
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
     @property
     def chances(self) -> tuple[str, ...]:
-        """How likely it is each of them, with the likeliest rival of a toss-up; named where they differ."""
+        """The chance of each answer, with the likeliest rival of a toss-up; named if they differ."""
         found = [_chance(answer) for answer in self.answers]
         if len(set(found)) < 2:
             return tuple(found[:1])
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 def lines(ranking: Ranking) -> list[Line]:
-    """Return the chance that no other GPUs are a better answer; in a toss-up also the likeliest rival's."""
+    """Return the rows to show: the answers, each row once, a cloud's, the buyer's, and those asked about."""
     buys = ranking.max_purchase_usd is not None and ranking.first.source == "own"
     titles = _FOR_A_SUM if buys else TITLES
     names: dict[int, list[str]] = {}
@@ -72,7 +72,7 @@ def lines(ranking: Ranking) -> list[Line]:
 
 
 def _chance(answer: Answer) -> str:
-    """Return how likely no other GPUs are a better answer; of a toss-up also the chance of the likeliest."""
+    """Return the chance that no other GPUs are a better answer; in a toss-up also the likeliest rival's."""
     mine = "" if answer.p_best is None else format_chance(answer.p_best)
     if answer.toss_up is None:
         return mine
@@ -87,7 +87,7 @@ def headline(ranking: Ranking) -> str:
 
 
 def in_words(ranking: Ranking) -> list[str]:
-    """Return what to get: "1x L4"; for hardware to buy also its condition and the total price."""
+    """Return each row of the answer in a sentence."""
     return [_in_words(ranking, line) for line in lines(ranking)]
 
 
@@ -106,7 +106,7 @@ def _in_words(ranking: Ranking, line: Line) -> str:
 
 
 def what_of(choice: Choice) -> str:
-    """Return the seller and its kind, or that the machine is owned or to be bought."""
+    """Return what to get: "1x L4"; for hardware to buy also its condition and the total price."""
     if not choice.purchase_usd:
         return gpus_of(choice.offer)
     said = card_condition(choice.condition)
@@ -115,7 +115,7 @@ def what_of(choice: Choice) -> str:
 
 
 def seller(offer: Offer) -> str:
-    """Return who has it and of which kind they are, or that it is one's own or to be bought."""
+    """Return the seller and its kind, or that the machine is owned or to be bought."""
     if offer.pricing is Pricing.OWNED:
         return "to buy" if offer.provider == "buy" else "yours"
     paid = " spot" if offer.pricing is Pricing.SPOT else ""
@@ -134,12 +134,12 @@ def hours_text(row: Row) -> str:
 
 
 def basis_text(row: Row) -> str:
-    """Return the precisions of the rows, each once: ``amp`` is bf16 on one card and fp16 on another."""
+    """Return the basis of a row's throughput: measured, predicted or a guess."""
     if row.estimate.is_extrapolated:
         return BASES["guess"]
     return BASES["predicted" if row.scaling_basis == MODELED else row.estimate.basis]
 
 
 def precisions_of(estimates: Iterable[Estimate]) -> str:
-    """Return at which precisions they run, each once: ``amp`` is bf16 on one card and fp16 on another."""
+    """Return the precisions of the estimates, each once: ``amp`` is bf16 on one card and fp16 on another."""
     return plain(" or ".join(dict.fromkeys(each.case.precision.words for each in estimates)), 60)

@@ -50,7 +50,7 @@ _WORDS: dict[SortedBy, str] = {
 
 def sorted_by(request: RankRequest) -> SortedBy:
     """Return the sort criterion; for a job, value is the dollars plus the worth of its hours."""
-    by = (_OF_A_JOB if request.has_job else _WITHOUT_A_JOB)[request.sort]
+    by = (_WITHOUT_A_JOB if request.relative else _OF_A_JOB)[request.sort]
     return "cost" if by == "total" and request.hour_worth_usd == 0 else by
 
 
@@ -112,7 +112,7 @@ def _at_price(
     if by == "time":
         return -job_hours
     usd = cost_of_billed(request, pool, known[..., 0], rows, price)
-    return -(usd if by == "cost" else usd + waiting_usd(request, job_hours))
+    return -(usd if by == "cost" else usd + request.hour_worth_usd * job_hours)
 
 
 class Drawn(NamedTuple):
@@ -191,8 +191,8 @@ def drawn_job_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Fl
 def order(request: RankRequest, pool: Candidates) -> Indices:
     """Return the rows, best first, by their point estimates; guesses beyond the fit after all others.
 
-    If a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
-    by price, then by name, so that the order of the input is nothing.
+    If a billing increment makes two jobs cost the same, the faster comes first. Remaining ties go by price,
+    then by name, so the order of the input does not matter.
     """
     return np.lexsort(_sort_keys(request, pool))
 
@@ -273,11 +273,6 @@ def hours(
     return np.asarray(work + _beside(start, rate) * startup)
 
 
-def waiting_usd(request: RankRequest, job_hours: Floats) -> Floats:
-    """Return the worth of this many hours of waiting [USD]."""
-    return request.hour_worth_usd * job_hours
-
-
 def cost(
     request: RankRequest,
     pool: Candidates,
@@ -334,7 +329,7 @@ def total_with_ends(
     likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
 
     def total(job_hours: Floats, price: Floats | None = None) -> Floats:
-        return cost(request, pool, job_hours, rows, price) + waiting_usd(request, job_hours)
+        return cost(request, pool, job_hours, rows, price) + request.hour_worth_usd * job_hours
 
     likely, at_fast, at_slow = (total(each) for each in (likely_hours, fast, slow))
     at_short, at_long = (total(each) for each in _hours_by_start(request, pool, rows))

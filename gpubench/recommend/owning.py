@@ -221,11 +221,6 @@ def is_a_host(spec: str) -> bool:
     return spec.strip().casefold() == "pc"
 
 
-def is_a_computer(spec: GpuSpec | None) -> bool:
-    """Return whether the item for sale is a whole computer: the developer kit of a Jetson."""
-    return spec is not None and spec.line == "Jetson"
-
-
 def _machine(
     request: RankRequest,
     power_w: Mapping[str, float],
@@ -240,7 +235,7 @@ def _machine(
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
         raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
-    is_whole = price.is_computer or spec is None or is_a_computer(spec)  # a kit, this CPU, a Mac
+    is_whole = price.is_computer or spec is None or spec.line == "Jetson"  # a kit, this CPU, a Mac
     is_any = is_quoted or request.host_usd is not None  # one that the user has, or knows the price of
     host = None if is_whole else hosts()[0] if is_any else host_for(request, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd

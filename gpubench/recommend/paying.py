@@ -29,9 +29,9 @@ MOST_SELLERS = 3
 def on_commitments(found: Eligible) -> Iterator[Told]:
     """Yield the cost of the best commitment and the use from which it pays, for the term asked and others.
 
-    A commitment is paid day and night, so that it pays from the use on that is its share of the price on
-    demand: 2.00 USD against 3.20 pays from 62.5 % use on. It is compared with the seller's own price on
-    demand, and against the cheapest of anybody.
+    A commitment is paid around the clock. It pays off once the use exceeds its share of the price on demand:
+    2.00 USD against 3.20 pays from 62.5 % use on. It is compared with the seller's own price on demand, and
+    with the cheapest of any seller.
     """
     if found.request.commit is None:
         return

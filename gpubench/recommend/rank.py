@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -142,8 +142,9 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
             ),
         ]
     opening += jobs_of_rent(sum_usd, ranking.answers["cheapest"].choice)
-    sentences = (*sentences_of(opening), *ranking.sentences)
-    return msgspec.structs.replace(ranking, sentences=sentences, max_purchase_usd=sum_usd)
+    return msgspec.structs.replace(
+        ranking, sentences=(*sentences_of(opening), *ranking.sentences), max_purchase_usd=sum_usd
+    )
 
 
 def _machines(
@@ -193,6 +194,9 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
         asked: What was given, with its paths and settings: ``gpubench try`` asks it again. A report, which is
             shared, goes without.
     """
+    by_rule: dict[str, list[ExcludedOffer]] = {}
+    for offer in ranking.excluded:
+        by_rule.setdefault(offer.rule, []).append(offer)
     job, answered = ranking.job, [each.row for each in ranking.answers.values()]
     rows = list({id(row): row for row in (*ranking.rows, *answered)}.values())
     places = {id(row): place for place, row in enumerate(rows)}
@@ -210,7 +214,14 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
             for name in ("cheapest", "sensible", "fastest")
         },
         "rows": [row.flat() for row in rows],
-        "excluded": _excluded(ranking.excluded),
+        "excluded": [
+            {
+                "reason": rule,
+                "count": len(of_rule),
+                "example": f"{of_rule[-1].provider} {of_rule[-1].instance}: {of_rule[-1].reason}",
+            }
+            for rule, of_rule in sorted(by_rule.items(), key=lambda item: -len(item[1]))
+        ],
         "sentences": [{"kind": each.kind, "text": each.text} for each in ranking.sentences],
     }
 
@@ -241,19 +252,3 @@ def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[s
         del whole["sentences"][spare.pop()]
         whole["more"] += 1
     return whole
-
-
-def _excluded(offers: Iterable[ExcludedOffer]) -> list[dict[str, Any]]:
-    """Return why offers are left out, most frequent reason first: the count, and one example."""
-    by_rule: dict[str, list[ExcludedOffer]] = {}
-    for offer in offers:
-        by_rule.setdefault(offer.rule, []).append(offer)
-    found = sorted(by_rule.items(), key=lambda item: -len(item[1]))
-    return [
-        {
-            "reason": rule,
-            "count": len(of_rule),
-            "example": f"{of_rule[-1].provider} {of_rule[-1].instance}: {of_rule[-1].reason}",
-        }
-        for rule, of_rule in found
-    ]

@@ -471,11 +471,6 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         return IMAGENET_IMAGES if self.dataset_size is None and is_of_imagenet else self.dataset_size
 
     @property
-    def has_job(self) -> bool:
-        """Whether hours and dollars are for a job: the one asked for, else the default."""
-        return not self.relative
-
-    @property
     def rented_startup_minutes(self) -> float:
         """Paid on a rented machine before the first step [min]."""
         start = STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes

@@ -14,7 +14,6 @@ from gpubench.arrays import Floats, Indices
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.labels import full_name
 from gpubench.models import Estimate, Finding, FindingKind, Offer, ParallelMode, Pricing, Row
-from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.offers.table import offer_key
 from gpubench.recommend import objective
@@ -29,7 +28,7 @@ from gpubench.recommend.objective import (
     total_with_ends,
     value_with_ends,
 )
-from gpubench.recommend.prices import Market, prices_of
+from gpubench.recommend.prices import prices_of
 from gpubench.recommend.speeds import with_fits, with_memory_of
 from gpubench.recommend.tokens import token_cost
 from gpubench.specs import load_specs
@@ -166,7 +165,10 @@ def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[in
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
         return shares
-    on_demand = _on_demand(found.filtered.possible, found.filtered.market)
+    possible = found.filtered.possible
+    rivals = possible.where(possible.pricing.equals(Pricing.ON_DEMAND))
+    usd_per_hour = prices_of(rivals, found.filtered.market).expected.tolist()
+    on_demand = dict(zip(map(_machine, rivals), usd_per_hour, strict=True))
     known = {at: usd for at in spots if (usd := on_demand.get(_machine(offers[at]))) is not None}
     if known:
         asked = np.array(rows)[list(known)], np.array(list(known.values()))
@@ -180,14 +182,7 @@ def _machine(offer: Offer) -> tuple[str, str, str | None]:
     return offer.provider, offer.instance, offer.region
 
 
-def _on_demand(offers: Offers, market: Market) -> dict[tuple[str, str, str | None], float]:
-    """Return the expected cost of each machine on demand [USD/h]."""
-    offers = offers.where(offers.pricing.equals(Pricing.ON_DEMAND))
-    return dict(zip(map(_machine, offers), prices_of(offers, market).expected.tolist(), strict=True))
-
-
 def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    """Return the computed fields of rows."""
     request, pool, chances, rows = found.request, found.pool, found.chances, found.order[chosen]
     price, price_factor = pool.price[rows], np.exp(pool.prices.half_width[rows])
     rates = pool.rate[rows], pool.rate_low[rows], pool.rate_high[rows]

@@ -174,7 +174,7 @@ def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing
 
 
 def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: Seen) -> Sharing:
-    """One job of which each GPU holds all weights, and the gradients of all in buckets."""
+    """Return how a job fits if each GPU holds all weights and exchanges gradients in buckets."""
     mode = ParallelMode.DDP
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     card = card_of(spec)
@@ -197,7 +197,6 @@ def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Est
 
 
 def _short_of(case: Case, fit: MemoryFit) -> str:
-    """Why a job does not fit on each of its GPUs."""
     again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
     return (
         f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: {fit.text()}"
@@ -229,7 +228,7 @@ def measured_efficiency(
     """Return the efficiency of n GPUs if runs have the case on one GPU and on n, else None.
 
     Three GPUs at 2,700/s where one does 1,000/s: 2,700 / (3 x 1,000) = 0.9. Several GPUs are measured
-    eagerly; the efficiency of a host-bound row is the host's, and says nothing of a graph.
+    eagerly. A host-bound row shows the efficiency of the host, and does not apply to a graph.
     """
     several = msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode)
     exact = _efficiency(runs, several, gpu_key, _UNFIT)
@@ -251,12 +250,12 @@ def measured_together(
     several = msgspec.structs.replace(
         alone.case, gpu_count=gpu_count, parallel_mode=mode, execution=Execution.EAGER
     )
-    found = [(each, each.samples_per_s) for each in _readings(runs, several, alone.gpu_key, _UNFIT)]
-    told = [(each, samples_per_s) for each, samples_per_s in found if samples_per_s]
-    if not told:
+    found = _readings(runs, several, alone.gpu_key, _UNFIT)
+    rates = [(each, rate) for each in found if (rate := each.samples_per_s)]
+    if not rates:
         return None
-    together, samples_per_s = told[-1]
-    return _measured(samples_per_s / gpu_count / alone.samples_per_s, together)
+    together, rate = rates[-1]
+    return _measured(rate / gpu_count / alone.samples_per_s, together)
 
 
 def _efficiency(

@@ -143,7 +143,6 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
     if len(parts) == 1:
         return parts[0]
     weakest = max((part.basis for part in parts), key=_WEAKEST_LAST.index)
-    fits = [part.fits_memory for part in parts]
     return msgspec.structs.replace(
         with_memory_of(parts[0], parts),
         samples_per_s=float(point),
@@ -153,7 +152,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         method=f"{len(parts)} workloads together; {parts[0].method}",
         evidence=tuple(dict.fromkeys(item for part in parts for item in part.evidence)),
         anchored=_all_or_unknown([part.anchored for part in parts]),
-        fits_memory=_all_or_unknown(fits),
+        fits_memory=_all_or_unknown([part.fits_memory for part in parts]),
         largest_batch=None,
         fewest_gpus=max(part.fewest_gpus for part in parts),
         host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),

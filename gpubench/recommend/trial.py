@@ -159,7 +159,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
 
     Args:
         answer: A document of ``gpubench rank --json``.
-        folder: If the tasks, ``try.sh`` and ``work`` go; made where it is missing.
+        folder: Where the tasks, ``try.sh`` and ``work`` go; created if missing.
         gpu: The GPU to measure; None takes the best row.
         minutes: Time limit of the measurement.
 

@@ -146,7 +146,6 @@ class Transport(Protocol):
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         """GET a URL, or POST ``body`` as JSON if there is one."""
-        ...
 
 
 class Source(NamedTuple):
@@ -240,7 +239,7 @@ _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def is_safe(url: str) -> bool:
-    """Whether prices may be read from a URL: https, or plain http to this machine.
+    """Return whether prices may be read from a URL: https, or plain http to this machine.
 
     >>> is_safe("https://a.example/x"), is_safe("http://127.0.0.1:80/x"), is_safe("ftp://a.example/x")
     (True, True, False)
@@ -255,7 +254,7 @@ def is_safe(url: str) -> bool:
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two URLs lead to one host and port; a port that the scheme implies may be written or not.
+    """Return whether two URLs lead to one host and port; the scheme's default port may be left out.
 
     >>> same_host("https://a.example/x", "https://a.example:443/y")
     True

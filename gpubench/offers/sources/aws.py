@@ -96,7 +96,6 @@ def fetch(transport: Transport) -> Iterator[Said]:
 
 
 def _client() -> Any:
-    """Return a boto3 client of the price list."""
     import boto3
     from botocore.config import Config
 

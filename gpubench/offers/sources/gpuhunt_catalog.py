@@ -121,7 +121,6 @@ def _warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for as long as gpuhunt reads it."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -32,10 +32,10 @@ CLOUDS = frozenset(
         *("voltagepark", "vultr"),
     }
 )
-"""Those that are read there unless a source of their own does: they rent machines, and not calls."""
+"""The clouds to read there, unless they have a source of their own; they rent machines, not API calls."""
 _ITS_NAMES = {"ovh": "ovhcloud"}
 _KINDS = {"on-demand": Pricing.ON_DEMAND, "community": Pricing.ON_DEMAND, "spot": Pricing.SPOT}
-"""How a price is paid; of what is reserved no term is told."""
+"""The pricing of each kind; reserved prices come without a term and are skipped."""
 _SIZE = re.compile(r"-(40|80)$")
 """Ends the name of an A100, in gigabytes."""
 
@@ -56,7 +56,7 @@ class _Answer(msgspec.Struct):
 
 
 def fetch(transport: Transport) -> Iterator[Said]:
-    """Yield one quote per cloud, GPU and way of paying; that nothing is missing is never said there."""
+    """Yield one quote per cloud, GPU and pricing; the ledger never claims to be complete."""
     rows, unread = decode_rows(
         decode(transport(URL), _Answer, "gpurentalprices").offers, _Row, "gpurentalprices"
     )

@@ -70,7 +70,6 @@ class _Lowest(msgspec.Struct):
 
     @property
     def facts(self) -> HostFacts:
-        """What is said of it, in the units of an offer; 0 is not said."""
         return HostFacts(
             download_bytes_per_s=(self.minDownload or 0.0) * 1e6 / 8 or None,
             upload_bytes_per_s=(self.minUpload or 0.0) * 1e6 / 8 or None,
@@ -136,7 +135,6 @@ def fetch(transport: Transport) -> Iterator[Said]:
 
 
 def _asked(transport: Transport, query: str) -> _Answer | None:
-    """Return what is answered to a query; None if it is refused."""
     try:
         answer = decode(transport(URL, body={"query": query}), _Answer, "RunPod")
     except SourceError:

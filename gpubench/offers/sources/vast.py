@@ -120,7 +120,6 @@ class _Host(msgspec.Struct):
 
     @property
     def facts(self) -> HostFacts:
-        """Its facts, in the units of an offer; 0 is not stated."""
         return HostFacts(
             host_id=None if self.host_id is None else str(self.host_id),
             machine_id=None if self.machine_id is None else str(self.machine_id),
