@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,6 +16,27 @@ _HUGGING_FACE = "hf:"
 _BREAKS = re.compile(r"[\s_-]+")
 _TUNED = re.compile(r"(?:instruct|chat|it)$")
 """Suffix of the name of a model tuned to answer, without separators."""
+
+
+_ALIKE = {"llama": "llama-2-7b", "mistral": "mistral-7b", "qwen2": "qwen2-7b", "qwen3": "qwen3-8b"}
+"""For the type of a Hugging Face config, a decoder of the table that differs from it in sizes alone."""
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "key_value_heads": "num_key_value_heads",
+    "head_width": "head_dim",
+    "forward_width": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "context": "max_position_embeddings",
+}
+_FIELDS = frozenset({
+    "architectures", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "hidden_act",
+    "initializer_range", "max_window_layers", "model_type", "pad_token_id", "pretraining_tp", "rms_norm_eps",
+    "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings", "torch_dtype",
+    "transformers_version", "use_cache", *_SIZES.values(),
+})  # fmt: skip
+"""Of a config, what is read here, or changes neither the work nor the memory of a training step."""
 
 
 class Linear(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +236,39 @@ def find_decoder(reference: str) -> Decoder | None:
     name = reference.removeprefix(_HUGGING_FACE)
     found = _by_name().get(_spelled(name))
     return None if found is not None and "/" in name and Path(name).exists() else found
+
+
+def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
+    """Return the decoder that a Hugging Face config describes.
+
+    None where its family is not known, where it leaves a size to transformers or names one beyond those of
+    every published decoder, and where it says anything else that is not understood here.
+    """
+    kind = fields["model_type"]
+    said = {key for key, value in fields.items() if value is not None and value is not False}
+    if fields.get("use_sliding_window") is False:
+        said.discard("sliding_window")
+    tied, made = fields.get("tie_word_embeddings", False), [f"{kind.capitalize()}ForCausalLM"]
+    is_known = kind in _ALIKE and said <= _FIELDS and fields.get("hidden_act") == "silu"
+    if not is_known or fields.get("architectures") != made or not isinstance(tied, bool):
+        return None
+    sizes = {name: fields.get(key) for name, key in _SIZES.items()}
+    if sizes["head_width"] is None and kind != "qwen3":  # which has a width of its own
+        sizes["head_width"] = _divided(sizes["width"], sizes["heads"])
+    if any(type(size) is not int or not 0 < size <= _largest(name) for name, size in sizes.items()):
+        return None
+    alike = _by_name()[_spelled(_ALIKE[kind])]
+    return msgspec.structs.replace(alike, hub_name=kind, family=kind, tied=tied, **sizes)
+
+
+def _divided(width: Any, heads: Any) -> int | None:
+    is_whole = type(width) is int and type(heads) is int and heads > 0 and width % heads == 0
+    return width // heads if is_whole else None
+
+
+@cache
+def _largest(size: str) -> int:
+    return max(int(getattr(decoder, size)) for decoder in load_decoders())
 
 
 def decoder_names() -> tuple[str, ...]:

@@ -100,6 +100,12 @@ def check_own(reference: str, asked: Mapping[str, Any]) -> None:
         raise no_transformers()
 
 
+def config_of(reference: str) -> dict[str, Any] | None:
+    """Return the config of a model; None of a model that none describes. Errors as ``read_config``."""
+    match = _match(reference)
+    return None if match["config"] is None else read_config(_config(match), own_name(reference))
+
+
 def no_transformers() -> MisuseError:
     """Return the error that a Hugging Face config needs transformers."""
     line = installing.pip_install("transformers")

@@ -270,6 +270,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         parallel_mode: How the GPUs of one job share it, unless told otherwise.
         is_classic: Whether it is among "all".
         is_run: Whether it can be built and measured; otherwise only memory and ranking know it.
+        is_by_shape: Whether the closed form of a language model's shape gave it; otherwise it was traced.
         tokens_per_sample: Of a sample of tokens; None if the input is something else.
         decode: Of each generated token; None if nothing is generated.
         is_contiguous_only: Whether a step fails where its images are channels_last.
@@ -307,6 +308,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     parallel_mode: ParallelMode = ParallelMode.DDP
     is_classic: bool = True
     is_run: bool = True
+    is_by_shape: bool = False
     tokens_per_sample: int | None = None
     decode: DecodeWork | None = None
     saved_bytes_per_pair: float = 0.0

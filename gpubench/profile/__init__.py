@@ -11,7 +11,6 @@ from gpubench.profile.cache import (
     load_profiles,
     profile_of,
     profiles_of,
-    published_decoder,
     run_names,
     traced_once,
 )
@@ -22,7 +21,6 @@ __all__ = [
     "load_profiles",
     "profile_of",
     "profiles_of",
-    "published_decoder",
     "run_names",
     "traced_once",
 ]

@@ -20,15 +20,23 @@ from typing import Any
 import msgspec
 
 from gpubench.children import run_child
-from gpubench.decoders import Decoder, find_decoder
+from gpubench.decoders import described_decoder, find_decoder
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_bytes, write_log
-from gpubench.models import Recipe, WorkloadProfile
-from gpubench.precisions import in_memory
+from gpubench.models import Checkpointing, Recipe, WeightType, WorkloadProfile
+from gpubench.precisions import Precision, in_memory
 from gpubench.profile import decoder_step
 from gpubench.units import format_duration, plain
-from gpubench.user_model import HUGGING_FACE, is_own
+from gpubench.user_model import (
+    HUGGING_FACE,
+    check_own,
+    config_of,
+    is_own,
+    own_name,
+    refuse_namesakes,
+    version_of,
+)
 from gpubench.workload import Workload, check_recipe
 
 PROFILES_FILE = "workload_profiles.json"
@@ -110,15 +118,10 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
         name: As a person typed it.
         recipe: Of a decoder, whose profile is computed from its shape; a workload has its own.
     """
-    decoder = published_decoder(name)
+    decoder = None if name in load_profiles() else find_decoder(name)
     if decoder is not None:
         return decoder_step.profile_at(decoder, plain(name), recipe)
     return load_profiles().get(name)
-
-
-def published_decoder(name: str) -> Decoder | None:
-    """Return the decoder of the table that a workload's name means; None of a standard workload."""
-    return None if name in load_profiles() else find_decoder(name)
 
 
 def classic_names() -> tuple[str, ...]:
@@ -147,8 +150,6 @@ def profiles_of(
     Raises:
         MisuseError: As ``profile_of``; or two models of the user's own bear one name.
     """
-    from gpubench.user_model import refuse_namesakes
-
     refuse_namesakes([reference for reference in references if is_own(reference)])
     how: dict[str, Any] = {"gpu_count": gpu_count, "optional": optional, "precisions": precisions}
     return {reference: profile_of(reference, asked, **how, for_memory=for_memory) for reference in references}
@@ -202,9 +203,11 @@ def profile_of(
 
 def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
     """The profile from the package; None if the workload or its recipe is to be traced."""
-    usual = None if is_own(reference) else known_profile(reference)
+    if is_own(reference):
+        return _described(reference, asked)
+    usual = known_profile(reference)
     if usual is None:
-        if not is_own(reference) and reference not in workload_names():
+        if reference not in workload_names():
             from gpubench.discovery import load_workload
 
             load_workload(reference)  # an unknown name: says so, with the names that come near
@@ -214,6 +217,23 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
     recipe = asked.recipe(usual)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     return known_profile(reference, recipe)
+
+
+def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
+    """The profile of a Hugging Face config by its shape; None if the model is to be traced."""
+    fields = config_of(reference)
+    decoder = None if fields is None else described_decoder(fields)
+    if decoder is None or not {*asked.precisions} <= {Precision.BF16}:
+        return None
+    name = own_name(reference)
+    usual = decoder_step.config_profile_at(decoder, name, Recipe(weight_type=WeightType.BFLOAT16))
+    recipe = asked.recipe(usual)
+    check_recipe(name, usual.recipe, recipe, usual.settings)
+    is_known = recipe.weight_type in {WeightType.BFLOAT16, WeightType.NF4}
+    if not is_known or recipe.checkpointing is Checkpointing.SELECTIVE:
+        return None
+    found = decoder_step.config_profile_at(decoder, name, recipe)
+    return msgspec.structs.replace(found, version=version_of(reference, found))
 
 
 def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:
@@ -269,8 +289,6 @@ def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
 
     The model runs in the process that answers, and could write into its pipe.
     """
-    from gpubench.user_model import own_name
-
     name = own_name(reference) if is_own(reference) else reference
     if profile.name != name:
         return f"the profile is of {plain(profile.name, 80)!r}"
@@ -303,8 +321,6 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
 
 def called(reference: str) -> str:
     """How a message names a model: as the records do."""
-    from gpubench.user_model import own_name
-
     return plain(own_name(reference) if is_own(reference) else reference)
 
 
@@ -315,8 +331,6 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     cpu_limit_s = CONFIG_CPU_S if is_config else TRACE_CPU_S
     time_limit_s = CONFIG_LIMIT_S if is_config else TRACE_LIMIT_S
     if is_own(reference):
-        from gpubench.user_model import check_own
-
         check_own(reference, wanted.fields)
     with _notice(name, cpu_limit_s, time_limit_s):
         asked = run_child(

@@ -75,7 +75,8 @@ _BESIDE: Mapping[bool, tuple[_Widths, _Widths]] = {
     False: ((31, 26, 0, 0, 0), (7, 12, 0, 0, 0)),
     True: ((31 + 34, 26 + 36, 51, 80, 32), (7 + 12, 12 + 2, 26, 38, 5)),
 }
-# Of one score of a chunk, in float32: its logarithm, the gradient of that, and its own
+# Of one score of a chunk, or of the loss of plain torch, in float32: its logarithm, the gradient of that,
+# and its own
 _CHUNKED_SCORE_BYTES = 12
 # Of one score where all are there at once: transformers holds it in 16 bits and in float32 besides
 _SCORE_BYTES = 18
@@ -148,7 +149,24 @@ def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
         parallel_mode=ParallelMode.FSDP if recipe.trainable is Trainable.FULL else ParallelMode.DDP,
         is_classic=False,
         is_run=False,
+        is_by_shape=True,
         tokens_per_sample=step.tokens,
+    )
+
+
+def config_profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
+    """Return the profile of a decoder that a Hugging Face config describes, as a trace of it would be.
+
+    Args and errors as ``profile_at``.
+    """
+    return msgspec.structs.replace(
+        profile_at(decoder, name, recipe),
+        summary=f"{decoder.family}, by its Hugging Face config",
+        source="a Hugging Face config of the user's own",
+        settings=tuple(each for each in SETTINGS if each != "stack"),
+        also_at=("amp",),
+        parallel_mode=ParallelMode.DDP,
+        is_run=True,
     )
 
 
@@ -427,7 +445,7 @@ class _Step:
         stream = self._bytes(decoder.width)
         saved = self.saved_bytes
         at_once = self.held_chunks == 1
-        each = _SCORE_BYTES if at_once else _CHUNKED_SCORE_BYTES
+        each = _SCORE_BYTES if at_once and not self.by_torch else _CHUNKED_SCORE_BYTES
         scores = each * self.tokens * decoder.vocabulary / self.held_chunks
         leaving = max(layer.weights for layer in self._widest_network) * _HALF
         last = decoder.layers - 1
@@ -493,7 +511,7 @@ class _Step:
     def _upcast_bytes(self) -> float:
         """What PEFT adds where it readies a base in 4 bits: embedding and head are cast to float32."""
         tables = self.decoder.embedding_parameters * (1 if self.decoder.tied else 2)
-        return float((_FLOAT - _HALF) * tables)
+        return 0.0 if self.by_torch else float((_FLOAT - _HALF) * tables)
 
     @property
     def _widest_network(self) -> tuple[Linear, ...]:

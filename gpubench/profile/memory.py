@@ -30,7 +30,6 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile.allowance import ClassAllowance, load_allowance
-from gpubench.profile.cache import published_decoder
 from gpubench.profile.memory_figures import (
     WORKSPACE_BYTES,
     Figures,
@@ -104,7 +103,7 @@ def need_of(
     held = traced or _formula(profile, case, accumulate)
     scratch = scratch_of(profile, _micro(case, accumulate), card_class)
     figures = estimated(allowance, held.scaled(1.0 if measured else scale), case.gpu_count, scratch)
-    of_a_step = MemoryBasis.SHAPE if published_decoder(profile.name) else MemoryBasis.TRACED
+    of_a_step = MemoryBasis.SHAPE if profile.is_by_shape else MemoryBasis.TRACED
     basis = MemoryBasis.FORMULA if traced is None else of_a_step
     if measured is not None:
         there = None if measured.card_class is None else _allowance(profile, case, measured.card_class)

@@ -139,19 +139,19 @@ def test_the_closed_form_is_what_a_trace_of_the_model_reads(traced: WorkloadProf
         assert _totals(told)[kind][0] == pytest.approx(count, rel=0.03)
         assert _totals(told)[kind][1] == pytest.approx(moved, rel=0.01)
     mine, theirs = told.memory[0], traced.memory[0]
-    assert mine.weights_bytes - _upcast(alias, recipe) == pytest.approx(theirs.weights_bytes, rel=1e-4)
+    assert mine.weights_bytes == pytest.approx(theirs.weights_bytes, rel=1e-4)
     for field in ("trained_bytes", "optimizer_bytes"):
         assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=1e-4)
     # its norms are one kernel each, those of transformers are not and keep more
     for told_bytes, traced_bytes in zip(_peaks(mine), _peaks(theirs), strict=True):
-        assert -0.01 <= (told_bytes - _upcast(alias, recipe)) / traced_bytes - 1 <= 0.06
+        assert -0.01 <= told_bytes / traced_bytes - 1 <= 0.06
 
 
-def _upcast(alias: str, recipe: Recipe) -> float:
-    """What PEFT casts to float32 beside a base in 4 bits, which gpubench's own workloads leave as it is."""
-    row = decoder(alias)
-    tables = row.embedding_parameters * (1 if row.tied else 2)
-    return 2.0 * tables if recipe.weight_type is WeightType.NF4 else 0.0
+def test_embedding_and_head_are_cast_to_float32_by_peft_alone() -> None:
+    recipe = USUAL.changed({"trainable": "qlora"})
+    row = decoder("llama-3-8b")
+    told = [profile_at(row, "x", recipe.changed({"stack": stack})).memory[0] for stack in ("plain", "torch")]
+    assert told[0].weights_bytes - told[1].weights_bytes == 2 * 2 * row.embedding_parameters
 
 
 def _small(name: str, **changes: Any) -> Decoder:
