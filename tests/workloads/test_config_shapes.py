@@ -58,9 +58,15 @@ ASKED = ({}, {"checkpointing": "full"}, {"trainable": "lora"}, {"trainable": "ql
 @pytest.mark.parametrize(
     ("kind", "tied", "asked"),
     [
-        *((kind, kind == "qwen3", {}) for kind in FAMILIES),
-        *(("llama", True, asked) for asked in ASKED),
-        *(("qwen3", False, asked) for asked in ASKED[1:]),
+        ("llama", False, {}),
+        ("qwen3", False, {"trainable": "qlora"}),
+        *(
+            pytest.param(kind, kind == "qwen3", {}, marks=pytest.mark.slow)
+            for kind in FAMILIES
+            if kind != "llama"
+        ),
+        *(pytest.param("llama", True, asked, marks=pytest.mark.slow) for asked in ASKED),
+        *(pytest.param("qwen3", False, asked, marks=pytest.mark.slow) for asked in ASKED[1:-1]),
     ],
 )
 def test_the_shape_tells_what_a_trace_tells(
