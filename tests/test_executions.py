@@ -106,7 +106,7 @@ def test_a_new_execution_is_one_member_one_row_and_one_way(tmp_path: Path, has_a
     edits = [
         ("executions.py", '    TF_GRAPH = "tf-graph"\n', MEMBER),
         ("executions.py", "_FACTS = {\n", ROW),
-        ("measure/guards.py", "    Execution.EAGER: eager,\n", WAY),
+        ("measure/guards.py", "    Execution.EAGER: lambda work: work.step,\n", WAY),
     ]
     for name, before, added in edits if has_a_way else edits[:2]:
         text = (copy / name).read_text(encoding="utf-8")

@@ -25,7 +25,6 @@ ASK_WHERE_CODE_LIES = {
     # the folder of workloads in a checkout, and the modules in it
     "discovery.py": {"__file__", "pkgutil", "pkgutil.iter_modules"},
     "offers/sources/__init__.py": {"pkgutil", "pkgutil.iter_modules"},  # the sources in their folder
-    "sections/section.py": {"pkgutil", "pkgutil.iter_modules"},  # the sections of its own room
 }
 
 

@@ -550,7 +550,12 @@ class Launcher:
             )
             done = follow_case(child, seen, self._until_s, self.on_event)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
-            return self.cut_short(seen, error)
+            done = self.cut_short(seen, error)
+            if done.status is not Status.OUT_OF_MEMORY:
+                return done
+            # Another process left its error alone: batch and phase say what to do with less.
+            batch = unit.planned.case.batch_size
+            return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         self._keep_or_end(done)
         return done
 

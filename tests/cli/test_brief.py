@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import msgspec
@@ -59,7 +60,8 @@ def test_a_short_document_is_one_line_of_at_most_8_kb(arguments):
 
 def test_folders_and_price_tables_of_ones_own_are_told_as_they_were_typed(tmp_path):
     table = tmp_path / "mine.csv"
-    table.write_text("provider,gpu,gpu_count,price_usd_per_hour\nlab,RTX 4090,1,0.40\n", encoding="utf-8")
+    columns = "provider,instance,gpu_key,gpu_count,price_usd_per_hour,price_date"
+    table.write_text(f"{columns}\nlab,mine,RTX 4090,1,0.40,{time.strftime('%Y-%m-%d')}\n", encoding="utf-8")
     asked = ("rank", "resnet50", "--offers", str(table), "--results", str(tmp_path), "--json", "--brief")
     question = json.loads(said(*asked))["question"]
     assert str(table) in json.dumps(question)
