@@ -18,6 +18,7 @@ from gpubench.models import (
     PriceCondition,
     Pricing,
     Ranking,
+    Row,
     TaskKind,
     Trainable,
 )
@@ -297,18 +298,8 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield which speeds are guesses, rest on few readings or are the host's, and who saves energy."""
-    first = ranking.rows[0]
-    of_one = first.estimate.joules_per_sample
-    if found.request.sort == "joules" and (joules := first.joules_per_sample) and of_one.value:
-        of_all = of_one.over(of_one.value / joules)
-        unit = first.estimate.case.sample_unit
-        yield tell("by_energy", gpu=gpus_of(first.offer), joules=of_all.by(format_number, " J"), unit=unit)
-        heads = {row.offer.gpu_key: row for row in reversed(ranking.rows) if row.joules_per_sample}
-        others = sorted(heads.values(), key=lambda row: row.joules_per_sample or 0.0)[1:4]
-        next_to_it = [
-            f"{gpus_of(row.offer)} ({format_number(row.joules_per_sample or 0.0)} J)" for row in others
-        ]
-        yield from [tell("next_by_energy", gpus=listing(next_to_it))] if next_to_it else []
+    if found.request.sort == "joules":
+        yield from _by_energy(ranking)
     named = [each.row for each in answered(ranking)]
     if (guess := _faster_guess(found, ranking)) is not None:
         told = tell("guess_faster", gpu=guess)
@@ -322,6 +313,27 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     by_host = (row for row in named if any(f.kind is FindingKind.HOST_BOUND for f in row.findings))
     for gpu in dict.fromkeys(gpus_of(row.offer) for row in by_host):
         yield tell("host_bound", gpu=gpu)
+
+
+def _by_energy(ranking: Ranking) -> Iterator[Told]:
+    """Yield the machine that takes the least energy for a sample, and the first of the next three GPUs."""
+    heads: dict[str, Row] = {}
+    for row in ranking.rows:
+        if row.joules_per_sample and row.estimate.joules_per_sample.value:
+            heads.setdefault(row.offer.gpu_key, row)
+    if not heads:
+        return
+    first, *others = [(gpus_of(row.offer), _joules_of(row)) for row in heads.values()][:4]
+    unit = ranking.rows[0].estimate.case.sample_unit
+    yield tell("by_energy", gpu=first[0], joules=first[1], unit=unit)
+    if others:
+        yield tell("next_by_energy", gpus=listing([f"{gpus} at {joules}" for gpus, joules in others]))
+
+
+def _joules_of(row: Row) -> str:
+    of_one = row.estimate.joules_per_sample
+    of_all = of_one.over((of_one.value or 0.0) / (row.joules_per_sample or 1.0))
+    return of_all.by(format_number, " J")
 
 
 def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:

@@ -385,6 +385,10 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
             return None
         return f"in region {plain(offer.region)}" if offer.region else "its region is not stated"
 
+    def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
+        age = age_days(offer.price_date, market.today)
+        return f"its price is {age} days old, above {most_days}" if age > (most_days or 0) else None
+
     gates = (
         (
             request.providers,
@@ -446,15 +450,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
         ),
         (
             most_days is not None,
-            Filter(
-                "the setting max-price-age",
-                lambda o, _: (
-                    f"its price is {age} days old, above {most_days}"
-                    if (age := age_days(o.price_date, market.today)) > (most_days or 0)
-                    else None
-                ),
-                fields=("price_date",),
-            ),
+            Filter("the setting max-price-age", too_old, fields=("price_date",)),
         ),
     )
     yield from (each for is_asked, each in gates if is_asked)
@@ -509,6 +505,11 @@ def _of_the_card(
             return f"its price is {age} days old"
         return "its price is what somebody plans with" if machine.is_planned else None
 
+    def another_condition(offer: Offer, _: GpuSpec | None) -> str | None:
+        machine = machines.get(offer)
+        is_meant = machine is None or machine.condition in wanted
+        return None if is_meant else f"it is not sold {request.condition}"
+
     yield Filter(
         NO_KERNELS,
         lambda _, spec: (
@@ -518,15 +519,7 @@ def _of_the_card(
         suspects=lambda offers: ~(offers.is_owned & offers.provider.equals(QUOTED)),
     )
     if request.condition is not None:
-        yield Filter(
-            "--condition",
-            lambda offer, _: (
-                None
-                if (machine := machines.get(offer)) is None or machine.condition in wanted
-                else f"it is not sold {request.condition}"
-            ),
-            owned=True,
-        )
+        yield Filter("--condition", another_condition, owned=True)
     yield Filter(NOT_ASKED_TODAY, not_asked, owned=True)
     yield from host_filters(request, machines)
 
@@ -561,17 +554,12 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
         if is_asked and of & {*pricings}
     ]
     if years is not None:
-        found.append(
-            Filter(
-                "--commit",
-                lambda offer, _: (
-                    f"a commitment of {number_of(offer.term_years or 0, 'year')}"
-                    if offer.pricing is Pricing.RESERVED and offer.term_years != years
-                    else None
-                ),
-                fields=("pricing", "term_years"),
-            )
-        )
+
+        def another_term(offer: Offer, _: GpuSpec | None) -> str | None:
+            is_meant = offer.pricing is not Pricing.RESERVED or offer.term_years == years
+            return None if is_meant else f"a commitment of {number_of(offer.term_years or 0, 'year')}"
+
+        found.append(Filter("--commit", another_term, fields=("pricing", "term_years")))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import msgspec
 import numpy as np
@@ -190,6 +191,21 @@ def test_the_order_of_energy_is_of_the_joules_that_each_row_has():
     assert joules == sorted(joules)
     assert joules[0] == pytest.approx(60 / 500)
     assert "1x L4 takes the least energy, about 0.120 J" in said(ranking)
+    assert "Next by energy: 1x H100 SXM5 80GB at " in said(ranking)
+
+
+def test_the_next_by_energy_are_other_gpus_with_their_intervals():
+    watts = {H100: 600.0, L4: 60.0}
+    told = {
+        key: estimate(key, RATES[key], 1.2, power_w=Interval(each, each / 2, each * 2))
+        for key, each in watts.items()
+    }
+    ranking = rank_of([offer(H100, 3.0), offer(L4, 0.3), offer(L4, 0.4)], told, sort="joules", samples=1e6)
+    (next_to_it,) = (line for line in said(ranking).split(". ") if line.startswith("Next by energy"))
+    assert "L4" not in next_to_it
+    assert re.search(r" at [\d.]+ J \([\d.]+ to [\d.]+\)", next_to_it), next_to_it
+    alone = rank_of([offer(L4, 0.3)], told, sort="joules", samples=1e6)
+    assert "Next by energy" not in said(alone)
 
 
 def test_energy_is_of_one_workload():
