@@ -331,6 +331,7 @@ class Launcher:
 
     Attributes:
         ready: What the first process of torch has said of itself.
+        micro_stopped: Whether a stop of the run left micro-benchmarks unmeasured.
         lost: Why nothing more can be measured on the device; None while it can.
     """
 
@@ -345,6 +346,7 @@ class Launcher:
     place: Place | None = None
     began_s: Seconds = field(default_factory=time.monotonic)
     micro: list[MicroResult] = field(default_factory=list)
+    micro_stopped: bool = False
     lost: str | None = None
     _probed: set[int] = field(default_factory=set)
     _child: Child | None = None
@@ -371,7 +373,7 @@ class Launcher:
         groups = [unit.group for unit in units]
         after = MICRO_GROUP if MICRO_GROUP in groups else groups[0] if groups else None
         try:
-            if self.plan.micro == "only":
+            if self.plan.micro_left and not units:  # nothing else was asked for, or a stop left no more
                 self._measure_micro()
             for number, unit in enumerate(units):
                 case = unit.planned.case
@@ -582,7 +584,10 @@ class Launcher:
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
         """Run the micro-benchmarks of one process or of those of a job, once; a failure costs no more."""
-        if group.gpu_count in self._probed or self.lost is not None or self.control.stopping.is_set():
+        if group.gpu_count in self._probed or self.lost is not None:
+            return
+        if self.control.stopping.is_set():
+            self.micro_stopped = True
             return
         self._probed.add(group.gpu_count)
         limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
@@ -600,6 +605,7 @@ class Launcher:
         except (ChildLateError, ChildEndedError, JobOverError) as error:
             why = self.cut_short(seen, error).reason
             self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
+        self.micro_stopped |= self.control.stopping.is_set()  # a child that is told to stop ends them early
 
     def _take_micro(self, result: MicroResult) -> None:
         """Judge a micro-benchmark and add it, instead of one of the same thing where a run goes on."""

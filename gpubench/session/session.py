@@ -152,6 +152,8 @@ def plan_again(
         has_micro=bool(run.micro),
         done=finished_units(run, budget.launches),
     )
+    if not made.units():  # what an interruption then cut short is the micro-benchmarks
+        made = msgspec.structs.replace(made, has_micro=not run.interrupted)
     refuse_forced_precision(made)
     return made
 
@@ -513,7 +515,7 @@ def execute(prepared: Prepared, on_event: Callable[[messages.Event], None] = lam
         held_open.enter_context(store.writing(prepared.root, begun))
         prepared = _read_again(prepared)
         run, path = prepared.resumed, prepared.resumed_from
-        if run is not None and path is not None and run.finished_at and not prepared.plan.units():
+        if run is not None and path is not None and run.finished_at and not prepared.plan.is_left():
             on_event(messages.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
             return Session(run=run, path=path)
         with _explained(prepared.device):
@@ -558,9 +560,9 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
                 state,
                 findings=together(state.findings, *map(capability.newcomers, (device, *others))),
             )
-        state = finished(state, launcher.plan, stopped=stopped)
+        state = finished(state, launcher.plan, stopped=stopped, micro_stopped=launcher.micro_stopped)
         path = _save(prepared.root, state)
-    return Session(run=state, path=path, interrupted=control.stopping.is_set())
+    return Session(run=state, path=path, interrupted=state.interrupted)
 
 
 def _read_again(prepared: Prepared) -> Prepared:
@@ -644,15 +646,18 @@ def with_measurement(state: Run, measurement: Measurement) -> Run:
     return msgspec.structs.replace(state, measurements=tuple(kept.values()))
 
 
-def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
+def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = False) -> Run:
     """Return the run in the order of the request, each row judged along with the others.
 
-    One that was ``stopped`` is interrupted, unless nothing was left of it.
+    One that was ``stopped`` is interrupted, unless nothing was left of it: no case and, where
+    ``micro_stopped``, no micro-benchmark.
     """
     launches = made.budget.launches
     left = {(unit.planned.case, unit.launch) for unit in made.units()}
-    is_left = any(row.reason is not None for row in state.quality) or not left <= finished_units(
-        state, launches
+    is_left = (
+        micro_stopped
+        or any(row.reason is not None for row in state.quality)
+        or not left <= finished_units(state, launches)
     )
     state = msgspec.structs.replace(state, finished_at=utc_stamp())
     order = {case: place for place, case in enumerate(state.planned)}

@@ -241,6 +241,24 @@ def test_a_run_whose_micro_benchmarks_came_first_still_wants_them(cut_off):
     assert again(settings=None, micro=(product,)) == "also"
 
 
+def test_a_run_that_was_stopped_in_its_micro_benchmarks_goes_on_with_them(cut_off):
+    """Its cases are all there: a run that nobody stopped is whole then, with or without a micro-benchmark."""
+    (row,) = cut_off.measurements
+    rows = tuple(msgspec.structs.replace(row, case=case) for case in cut_off.planned)
+    whole = msgspec.structs.replace(cut_off, measurements=rows, settings=Settings(micro="also"))
+
+    def again(**changes):
+        run = msgspec.structs.replace(whole, **changes)
+        return session.plan_again(run, CPU, load_profiles(), RunRequest(workloads=("cnn",)))
+
+    made = again()
+    ended = session.finished(whole, made, stopped=True, micro_stopped=True)
+    assert ended.interrupted
+    assert again(interrupted=True).micro_left
+    assert not session.finished(whole, made, stopped=True).interrupted
+    assert not made.is_left()
+
+
 # --- deaths --------------------------------------------------------------------------------------------
 
 DEATH = "the measuring process was killed by signal 9"

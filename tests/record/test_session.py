@@ -18,7 +18,16 @@ from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
-from gpubench.models import RUN_VERSION, DeviceProfile, MicroResult, Run, Settings, StartState, Status
+from gpubench.models import (
+    RUN_VERSION,
+    DeviceProfile,
+    MicroResult,
+    Precision,
+    Run,
+    Settings,
+    StartState,
+    Status,
+)
 from gpubench.profile import load_profiles
 from gpubench.record import store
 from gpubench.session import session
@@ -254,7 +263,7 @@ def planned_run(make_run):
 
     run = make_run(device=DeviceProfile(backend="cpu"))
     (row,) = run.measurements
-    other = msgspec.structs.replace(row.case, precision="amp-bf16")
+    other = msgspec.structs.replace(row.case, precision=Precision.AMP_BF16)
     run = msgspec.structs.replace(run, planned=(row.case, other))
     profile = profile_of("cnn")
     same = msgspec.structs.replace(row.case, workload_version=profile.version)
