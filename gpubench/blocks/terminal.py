@@ -109,6 +109,9 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
     from rich.segment import Segment, Segments
     from rich.text import Text
 
+    caption: list[RenderableType] = [Text(table.caption, style="bold")] if table.caption else []
+    if not table.rows:
+        return caption
     fitting, widths, hidden = fitted(drop_empty_columns(table), console.width)
     titles = tuple(column.title.replace("\n", " ") for column in fitting.columns)
     marks = fitting.marks or (None,) * len(fitting.rows)
@@ -123,8 +126,8 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
     ]
     drawn = Segments([Segment(f"{line}\n", console.get_style(style)) for line, style in lines])
     return [
-        *([Text(table.caption, style="bold")] if table.caption else []),
-        *([drawn] if table.rows else []),
+        *caption,
+        drawn,
         *([Text(f"Not shown at this width: {', '.join(hidden)}.", style="dim")] if hidden else []),
     ]
 

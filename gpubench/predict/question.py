@@ -162,6 +162,8 @@ SPEED_UNTOLD = "its speed is not told; in fp16 the work takes the same memory"
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     """The case whose memory answers the question on this GPU, or why the GPU cannot run it."""
+    if spec.not_ranked_because is not None:
+        return Refusal(gpu_key=spec.key, reason=spec.not_ranked_because)
     precision = (
         best_amp(lambda each: has_hardware(spec, each))
         if question.precision == AMP

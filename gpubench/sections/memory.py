@@ -71,14 +71,15 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
         yield Paragraph(text="Every size of card: --table; one card, and what would help: --gpu NAME")
         return
     most = None if by_name else MOST_NAMES
-    yield table(
-        "By size of card",
-        answer.cards,
-        text("Cards", lambda card: card.names(most)),
-        number("Largest batch", lambda card: card.fit.most_text()),
-        text("Answer", lambda card: _verdict(card.fit)),
-        folded=True,
-    )
+    if answer.cards:
+        yield table(
+            "By size of card",
+            answer.cards,
+            text("Cards", lambda card: card.names(most)),
+            number("Largest batch", lambda card: card.fit.most_text()),
+            text("Answer", lambda card: _verdict(card.fit)),
+            folded=True,
+        )
     if by_name:
         if fixes := [(card, fix) for card in answer.cards for fix in card.fixes]:
             yield table(
@@ -88,9 +89,8 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
                 text("Change", lambda row: row[1].what),
                 text("Answer", lambda row: _verdict(row[1].fit)),
             )
-        refused = [f"{gpu_name(x.gpu_key)}: no answer: {x.reason}" for x in answer.refused]
-        if remarks := (*refused, *(each.reason for each in answer.speed_untold)):
-            yield Bullets(items=tuple(remarks))
+        if answer.speed_untold:
+            yield Bullets(items=tuple(each.reason for each in answer.speed_untold))
 
 
 def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
@@ -101,6 +101,8 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
         size = least and format_bytes(least.card.listed_bytes)
         smallest = f"; on the smallest of them ({size}) at batch {least.most_text()} at most" if least else ""
         yield f"{answer.label} {answer.fits_on()}{smallest}; needs {answer.need.device.by(format_bytes)}"
+    for refusal in answer.refused if by_name else ():
+        yield f"{gpu_name(refusal.gpu_key)}: no answer: {refusal.reason}"
     for card in answer.cards if by_name else ():
         most = f"; largest batch {card.fit.most_text()}" if card.fit.fits else ""
         yield f"{card.names()}: {card.fit.verdict_text()}{most}; {card.fit.likely_text()}"

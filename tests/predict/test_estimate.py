@@ -654,8 +654,16 @@ def test_published_rows_of_another_vendor_are_counted_though_no_fit_holds_them(v
     assert f"{fitted.apart_by_gpu[answer.gpu_key]} published rows of this GPU (judged apart)" in reasons(
         answer
     )
-    (refusal,) = ask(vgg16, "intel-gaudi2-96gb").values()
-    assert "Intel GPUs at" in refusal.reason  # there are rows, of whole systems
+
+
+@pytest.mark.parametrize("key", ["google-tpu-v5e", "intel-gaudi2-96gb", "apple-m4"])
+def test_a_device_that_the_catalog_only_lists_has_neither_speed_nor_memory_and_says_why(key):
+    """A TPU computes in bf16 natively: what rules it out is the software, which the catalog states."""
+    lora = question_of(load_profiles()["llama_8b_lora"], "bf16")
+    spec = load_specs()[key]
+    (refusal,) = ask(lora, key).values()
+    assert refusal.reason == spec.not_ranked_because
+    assert [each.reason for each in answer_memory(lora, [spec]).refused] == [spec.not_ranked_because]
 
 
 def test_a_card_of_another_vendor_that_was_measured_is_known_at_its_other_batches(vgg16):
