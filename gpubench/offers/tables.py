@@ -1,9 +1,9 @@
-"""People's price tables: in our columns, in SkyPilot's, or in gpuhunt's; read once, and cleaned as quotes.
+"""People's price tables: in our columns or named otherwise, in SkyPilot's, or in gpuhunt's; read once.
 
 Our columns are named by the fields of an offer, with one price a row. People's tables may have up to four
-prices a row instead, memory in GiB, and prices in another currency. An unusable row or price is set aside
-with its reason; the rest of the table counts. Foreign tables have no dates, and name their cloud only by file
-or folder, so both can be given.
+prices a row instead, memory in GiB, prices in another currency, and other names for their columns. An
+unusable row or price is set aside with its reason; the rest of the table counts. SkyPilot's and gpuhunt's
+tables have no dates, and name their cloud only by file or folder, so both can be given.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from itertools import chain, islice
@@ -56,7 +56,27 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
 }
 """Columns of prices, with their pricing and term in years; None is stated in the row."""
 
-REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
+PER_GPU = "usd_per_gpu_hour"
+"""Column of the on-demand price of one GPU; it counts in rows without a price of the whole instance."""
+
+HEADINGS: Mapping[str, str] = {
+    "gpu_key": "gpu, gpu name, gpu model, gpu type, card, graphics card, accelerator, model, name",
+    "gpu_count": "gpus, num gpus, number gpus, no gpus, gpu number, vgpu, quantity, qty, count",
+    "gpu_memory_gib": "gpu ram, vram",
+    "provider": "cloud, cloud provider, vendor, company, supplier",
+    "instance": "instance type, instance name, machine, machine type, plan, sku, flavor, product, name",
+    "region": "location, zone, country, datacenter, data center, geolocation",
+    "vcpus": "vcpu, cpu, cpus, cpu cores, cores, cpu cores effective",
+    "ram_gib": "ram, system ram, host ram, system memory",
+    "price_date": "date, day, as of, updated",
+    "on_demand_usd_per_h": "price, current price, list price, on demand, on demand price, ondemand, dph",
+    PER_GPU: "price gpu, price per gpu, per gpu",
+    "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
+}
+"""Names that people give to our columns, the likeliest first; see ``_heading``."""
+_OF_AN_HOUR = frozenset({"h", "hr", "hour", "hourly"})
+_PRICE = frozenset({"price", "cost", "rate", "fee"})
+_WITHOUT_MEANING = frozenset({"usd", "us", "total", "in", "of", "the", "gb", "gib"})
 PAGES = ("url", "link", "offer_url", "rent_url")
 """Columns for the page of an offer, as people name them."""
 _ADDRESS = re.compile(r"https?://")
@@ -78,12 +98,14 @@ class Table(NamedTuple):
 
     Attributes:
         name: Of its file.
+        day: When the file was last changed.
         columns: Their names in lower case.
         rows: Stripped text by column, "" where a row says nothing, by row number. The key None holds a row's
             extra cells.
     """
 
     name: str
+    day: date
     columns: Sequence[str]
     rows: Iterator[tuple[int, Mapping[str | None, str]]]
 
@@ -116,7 +138,8 @@ def read_rows(path: Path) -> Table:
         found[None] = "".join(row[len(columns) :]).strip()
         return found
 
-    return Table(path.name, columns, ((number, cells(row)) for number, row in rows))
+    changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
+    return Table(path.name, changed, columns, ((number, cells(row)) for number, row in rows))
 
 
 def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -139,6 +162,10 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[st
 
 
 def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    if text.lstrip().startswith("{"):  # what an API answers has its list under some name
+        answer = decode_json(text, dict[str, Any], path, what="a JSON list of offers")
+        lists = [value for value in answer.values() if isinstance(value, list)]
+        text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()
     table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
     header = list(dict.fromkeys(chain.from_iterable(table)))
     if len(header) * len(table) > MAX_CELLS:  # refused before the rows are filled up
@@ -165,55 +192,89 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
     Raises:
         MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
     """
-    return clean(read_rows(path), latest or today() + timedelta(days=1))
+    table = read_rows(path)
+    if (format_ := _format(table, None)) != "own":
+        raise MisuseError(
+            f"{plain(path.name)} has the columns of {format_}, which have no dates: "
+            "gpubench offers import FILE --price-date DAY keeps it"
+        )
+    return clean(table, latest or today() + timedelta(days=1))
 
 
 def clean(table: Table, latest: date) -> OfferTable:
-    """Return the offers of a table in our columns, and its unusable rows.
+    """Return the offers of a table in our columns or in columns named alike, and its unusable rows.
 
     Raises:
-        MisuseError: If a required column is missing.
+        MisuseError: If it has no column of GPUs, or none of prices.
     """
-    if missing := missing_columns(table.columns):
+    named = _renamed(table)
+    missing = [] if "gpu_key" in named.columns else ["gpu_key (the GPU's name)"]
+    if not {*PRICES, PER_GPU}.intersection(named.columns):
+        missing.append("on_demand_usd_per_h (US dollars per hour)")
+    if missing:
         raise MisuseError(
-            f"{plain(table.name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
-            f"it has {plain(', '.join(table.columns)) or 'none'}"
+            f"{plain(table.name)} has no column {' and none '.join(missing)}; "
+            f"its columns are {plain(', '.join(table.columns)) or 'without names'}"
         )
-    return sort_quotes(_quotes(table), None, latest).table
+    return sort_quotes(_quotes(named), None, latest).table
 
 
-def missing_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns that a table of the user must have and this one lacks."""
-    missing = [column for column in REQUIRED if column not in columns]
-    if not any(column in columns for column in PRICES):
-        missing.append("on_demand_usd_per_h or spot_usd_per_h")
-    return missing
+def _renamed(table: Table) -> Table:
+    """Return a table with our names for the columns that people name otherwise; ours stay."""
+    headings = {column: _heading(column) for column in table.columns if column not in PRICES}
+    present = {*table.columns}
+    if not present.isdisjoint(PRICES):
+        present |= {*PRICES, PER_GPU}  # one of our columns has the price: others are not guessed
+    ours: dict[str | None, str] = {}
+    for name, others in HEADINGS.items():
+        wanted = [_heading(other) for other in (name, *others.split(", "))]
+        meant = [column for column, words in headings.items() if words in wanted]
+        if meant and name not in present:
+            column = min(meant, key=lambda each: wanted.index(headings[each]))
+            ours[column] = name
+            del headings[column]
+    rows = ((number, {ours.get(column, column): row[column] for column in row}) for number, row in table.rows)
+    return table._replace(columns=[ours.get(column, column) for column in table.columns], rows=rows)
+
+
+def _heading(column: str) -> frozenset[str]:
+    """Return the words that tell what a column holds, in any order: "$/GPU/hr" is a price, and of a GPU."""
+    words = re.findall(r"[^\W\d_]+|[€£¥]", column.lower().replace("#", " number "))
+    told = {"price" if word in _PRICE else word for word in words if word not in _WITHOUT_MEANING}
+    hourly = not told.isdisjoint(_OF_AN_HOUR)
+    return frozenset(told - _OF_AN_HOUR - {"per"} | {"price"} if hourly else told)
 
 
 def _quotes(table: Table) -> Iterator[Quote | Unread]:
-    source = f"own price file {plain(table.name)}"
     first = table.columns[:3]
     for number, row in table.rows:
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
-        priced = [column for column in PRICES if row.get(column)]
+        priced = [column for column in PRICES if row.get(column)] or [PER_GPU][: bool(row.get(PER_GPU))]
         if row[None]:
             yield Unread(row=where, reason="more cells than the header has columns")
         elif not priced:
             yield Unread(row=where, reason="no price")
         for column in () if row[None] else priced:
             try:
-                yield _quote(row, column, where, source)
+                yield _quote(table, row, column, where)
             except ValueError as reason:
                 yield Unread(row=where, reason=str(reason))
 
 
-def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) -> Quote:
+def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str) -> Quote:
     said = row.get
     kind, region, note = read_kind(said("kind", "")), said("region", ""), said("note")
-    pricing, term_years = PRICES[column] or (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
+    source = said("source") or f"own price file {plain(table.name)}"
+    told_pricing = (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
+    pricing, term_years = PRICES.get(column) or told_pricing
+    stated, name = counted(row["gpu_key"])  # "8x H100" beside a count of 8
+    gpu_count = said("gpu_count", str(stated or 1))
+    gpu = name if stated == figure_in(gpu_count) else row["gpu_key"]
     cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
     if currency in DOLLARS:  # people mark them on either side
         cell = _MONEY.sub("", cell).strip()
+        if column == PER_GPU and (one := figure_in(cell)) and (gpus := figure_in(gpu_count)):
+            cell = str(round(one * gpus, 6))
     else:
         usd_per_unit = _rate(currency, said("usd_per_unit", ""), said("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
@@ -221,25 +282,23 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
     ram_bytes = figure_in(said("ram_bytes", ""))
     is_floor = said("is_floor")
     told = {field: row[field] for field in HostFacts.__struct_fields__ if said(field)}
-    stated, name = counted(row["gpu_key"])  # "8x H100" beside a count of 8
-    gpu = name if stated == figure_in(row["gpu_count"]) else row["gpu_key"]
     page = next((cell for cell in map(said, PAGES) if cell and _ADDRESS.match(cell)), "")
     return Quote(
-        provider=row["provider"].lower(),
-        instance=row["instance"] or row["gpu_key"],
+        provider=said("provider", Path(table.name).stem).lower(),
+        instance=said("instance") or row["gpu_key"],
         region=None if region.lower() in NO_REGION else region,
         gpu=gpu,
-        gpu_memory_gib=_memory_of_one(gpu, said("gpu_memory_gib", ""), row["gpu_count"]),
-        gpu_count=row["gpu_count"],
+        gpu_memory_gib=_memory_of_one(gpu, _gib(said("gpu_memory_gib", "")), gpu_count),
+        gpu_count=gpu_count,
         vcpus=said("vcpus"),
-        ram_gib=said("ram_gib") or said("ram_bytes") if ram_bytes is None else ram_bytes / GIB,
+        ram_gib=_gib(said("ram_gib", "")) or said("ram_bytes") if ram_bytes is None else ram_bytes / GIB,
         price=cell,
         usd_per_unit=usd_per_unit,
         pricing=Pricing(read_field("pricing", pricing)),
         term_years=term_years,
         kind=kind,
-        price_date=row["price_date"],
-        source=f"{said('source') or source} {page}".rstrip(),
+        price_date=said("price_date", table.day.isoformat()),
+        source=f"{source} {page}".rstrip(),
         note=note,
         ask_count=said("ask_count"),
         ask_median=said("ask_median_usd_per_hour") or None,
@@ -250,10 +309,22 @@ def _quote(row: Mapping[str | None, str], column: str, where: str, source: str) 
     )
 
 
+_SIZE = re.compile(r"([\d.]+)\s*([GTM])i?B?", re.IGNORECASE)
+
+
+def _gib(text: str) -> str:
+    """Return memory in GiB, as text, where people write its unit: ``80 GB``, ``2 TiB``, ``24564 MiB``."""
+    if (found := _SIZE.fullmatch(text)) is None or (size := figure_in(found[1])) is None:
+        return text
+    return f"{size * {'G': 1, 'T': 1024, 'M': 1 / 1024}[found[2].upper()]:g}"
+
+
 @lru_cache
 def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
-    """Return the memory beside a GPU's name: it is that of one, else that of all."""
+    """Return the memory beside a GPU's name: it is that of one, else that of all; much of it is in MiB."""
     size, gpus = figure_in(memory_gib), figure_in(count)
+    if size is not None and size >= _LEAST_MIB:
+        size /= 1024
     if size is None or not gpus or offered_gpu_key(gpu, size) is not None:
         return size
     return size / gpus
@@ -326,13 +397,9 @@ def read_table(
 def _format(table: Table, said: Format | None) -> Format:
     """Return the format that was said, or that the columns tell."""
     missing = {each: sorted(marks.difference(table.columns)) for each, marks in _MARKS.items()}
-    found = said or next((each for each, columns in missing.items() if not columns), None)
-    if found is None:
-        raise MisuseError(
-            f"{plain(table.name)} has columns of no known format ({plain(', '.join(table.columns))}); "
-            f"as a table of your own it lacks {', '.join(missing_columns(table.columns))}"
-        )
-    if missing[found]:
+    told = [each for each, columns in missing.items() if not columns]
+    found = said or (told[0] if told else "own")
+    if missing[found] and found != "own":
         lacks = ", ".join(missing[found])
         raise MisuseError(f"{plain(table.name)} is not a table in the format {found}: it lacks {lacks}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from decimal import Decimal
 
 import pytest
@@ -12,6 +13,7 @@ from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.offers.tables import read_own, read_table
 from gpubench.specs import offered_gpu_key, offered_keys
+from gpubench.units import GIB
 
 HEAD = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h"
 
@@ -172,13 +174,59 @@ def test_a_column_that_is_not_ours_is_passed_over_whatever_it_holds(tmp_path, va
 
 
 @pytest.mark.parametrize("read", [read_own, read_table])
-def test_a_table_of_somebody_elses_columns_is_told_which_it_lacks(tmp_path, read):
+def test_a_table_without_a_gpu_or_a_price_is_told_which_it_lacks_and_what_it_has(tmp_path, read):
     path = tmp_path / "t.json"
-    path.write_text(json.dumps([{"gpu_name": "RTX 4090", "dph_total": 0.6, "rentable": True}]))
+    path.write_text(json.dumps([{"rentable": True, "usd_per_month": 9}]))
     with pytest.raises(
-        MisuseError, match=r"lacks .*provider, instance, gpu_key, gpu_count, price_date, on_demand"
+        MisuseError, match=r"no column gpu_key .* and none on_demand_usd_per_h .*rentable, usd_"
     ):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("GPU,Price\nL4,0.7\n", [("t", "L4", 1, "0.7", "on demand")]),
+        ("gpu;count;$/hr\nL4;4;2,80\n", [("t", "L4", 4, "2.80", "on demand")]),
+        ("Cloud,GPU Model,# GPUs,$/GPU/hr\nAcme,L4,4,0.7\n", [("acme", "L4", 4, "2.8", "on demand")]),
+        ("Name,GPU Type,GPUs,On-demand,Per-GPU,Spot\nx,L4,2,$1.40,0.70,$0.5\n",
+         [("t", "x", 2, "1.40", "on demand"), ("t", "x", 2, "0.5", "spot")]),
+        ("Name,vGPU,Current Price\n2x L4 GPU,2,$1.803\n", [("t", "2x L4 GPU", 2, "1.803", "on demand")]),
+        ("GPU,hourly rate,price per month,VRAM,RAM (GB)\n8x L4,8 USD,999,24 GB,2 TiB\n",
+         [("t", "8x L4", 8, "8", "on demand")]),
+        ("gpu_name,num_gpus,gpu_ram,dph_total\nL4,2,23034,0.9\n", [("t", "L4", 2, "0.9", "on demand")]),
+        # Our own columns say what counts; another one that looks like a price is not guessed beside them.
+        ("gpu,price_usd_per_hour,pricing,price\nL4,0.4,spot,99\n", [("t", "L4", 1, "0.4", "spot")]),
+    ],
+)  # fmt: skip
+def test_columns_are_found_by_the_names_that_people_give_them(tmp_path, text, meant):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    told = [(o.provider, o.instance, o.gpu_count, str(o.price_usd_per_hour), o.pricing.value.replace("_", " "))
+            for o in read_own(path).offers]  # fmt: skip
+    assert told == meant
+    assert {o.gpu_key for o in read_own(path).offers} == {"nvidia-l4-24gb"}
+
+
+def test_a_table_without_days_has_that_of_its_files_last_change(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("gpu,price,RAM\nL4,0.7,2 TiB\n")
+    os.utime(path, (0, 1_700_000_000))
+    (offer,) = read_own(path).offers
+    assert (offer.price_date, offer.ram_bytes) == ("2023-11-14", 2 * 1024 * GIB)
+
+
+def test_a_catalog_without_days_is_not_read_as_a_table_of_ones_own(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("instance_name,gpu_name,price,spot\na,L4,0.7,True\n")
+    with pytest.raises(MisuseError, match=r"columns of gpuhunt, .*offers import FILE --price-date DAY"):
+        read_own(path)
+
+
+def test_the_list_that_an_answer_of_an_api_holds_is_read(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"success": True, "offers": [{"gpu_name": "L4", "dph_total": 0.9}]}))
+    assert [o.gpu_key for o in read_own(path).offers] == ["nvidia-l4-24gb"]
 
 
 def test_what_is_set_aside_of_ones_own_stands_before_the_answer_with_its_command(tmp_path, gpubench):

@@ -197,12 +197,12 @@ def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [
-        ("a.csv", "x,y\n1,2\n", {}, "columns of no known format"),
+        ("a.csv", "x,y\n1,2\n", {}, "no column gpu_key .* its columns are x, y"),
         (
             "a.csv",
             "provider,instance\n",
             {"format_": "own"},
-            "is not a table in the format own: it lacks gpu_key",
+            "no column gpu_key .* and none on_demand",
         ),
         ("aws.csv", "instance_name,gpu_name\n", {}, "carry no dates"),
         ("aws.csv", "instance_name,gpu_name\n", {"price_date": "soon"}, "--price-date 'soon' is not a date"),
