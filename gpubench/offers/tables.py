@@ -344,7 +344,6 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
 # --- tables of others -------------------------------------------------------------------------------------
 
 _MARKS: dict[Format, frozenset[str]] = {
-    "own": frozenset({"gpu_key", "instance"}),
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
     "gpuhunt": frozenset({"instance_name", "gpu_name"}),
 }
@@ -399,7 +398,7 @@ def _format(table: Table, said: Format | None) -> Format:
     missing = {each: sorted(marks.difference(table.columns)) for each, marks in _MARKS.items()}
     told = [each for each, columns in missing.items() if not columns]
     found = said or (told[0] if told else "own")
-    if missing[found] and found != "own":
+    if missing.get(found):
         lacks = ", ".join(missing[found])
         raise MisuseError(f"{plain(table.name)} is not a table in the format {found}: it lacks {lacks}")
     return found

@@ -205,8 +205,6 @@ def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
     """Why this GPU is outside of everything the model was checked on; None if it is inside."""
-    if spec.vendor not in (FITTED_VENDOR, *OTHER_VENDORS):
-        return f"no published measurements of {spec.vendor} GPUs at work equal to another vendor's"
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
