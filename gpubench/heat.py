@@ -16,6 +16,8 @@ USUAL_RISE_C = 25.0
 """Further rise of a card that is still warming up, beyond its last launch [degrees C]."""
 USUAL_CONSTANT_S = 60.0
 """Time constant of a card that is steady from launch to launch but still gets hotter within them."""
+SLOW_CONSTANT_S = 120.0
+"""The same where a degree costs more than usual, as in a laptop, whose case warms up with it (assumed)."""
 STANDS_C_PER_S = 1 / 30
 """One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
 has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
@@ -78,7 +80,8 @@ def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> fl
         return None
     if is_warming_up(moments):
         return per_c * max(USUAL_RISE_C + celsius[-1] - fmean(celsius), 0.0)
-    return per_c * max(_slope(moments), 0.0) * USUAL_CONSTANT_S
+    constant_s = SLOW_CONSTANT_S if per_c > USUAL_PER_C else USUAL_CONSTANT_S
+    return per_c * max(_slope(moments), 0.0) * constant_s
 
 
 def is_warming_up(moments: Sequence[Moment]) -> bool:

@@ -79,7 +79,7 @@ def load_own(reference: str) -> workload.Workload:
 
 
 def check_own(reference: str, asked: Mapping[str, Any]) -> None:
-    """Check everything about a model that needs no import or build.
+    """Check everything about a model that can be checked without importing or building it.
 
     Args:
         reference: The model.
@@ -113,7 +113,7 @@ def no_transformers() -> MisuseError:
 
 
 def import_own(reference: str) -> tuple[Any, ModuleType]:
-    """Import a file or module and return what it names: a ``Workload`` or a function, and the module.
+    """Import a file or module and return the ``Workload`` or function that it names, and the module.
 
     Raises:
         MisuseError: As ``load_own``.
@@ -177,7 +177,7 @@ def refuse_namesakes(references: Sequence[str]) -> None:
 
 
 def version_of(reference: str, profile: WorkloadProfile) -> int:
-    """Return the version of a model that has been loaded and traced in this process.
+    """Return the version of a model that this process has loaded and traced.
 
     A checksum of its sources, those imported while it ran among them, and of what the trace says that it is:
     parameters, input, optimizer, floating-point work. A setting read from a file, or a library that builds
@@ -196,7 +196,7 @@ def version_of(reference: str, profile: WorkloadProfile) -> int:
 
 
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
-    """Return what a model that was loaded in this process is made of: a folder, and its files below that.
+    """Return the files of a model loaded in this process: a folder, and the paths below it.
 
     Laid out alike in another folder, they are found there under the same reference: a file by its name, a
     module from the folder that Python is started in.
@@ -271,7 +271,7 @@ def _look_in(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-# --- what a config says ------------------------------------------------------------------------------------
+# --- configs ------------------------------------------------------------------------------------
 
 
 def read_config(path: Path, name: str) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def _of_text(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _number(fields: Mapping[str, Any], key: str) -> int | None:
-    """A number above 0; None of anything else, of which transformers knows more."""
+    """A number above 0; None for anything else, which is left to transformers."""
     value = fields.get(key)
     return value if type(value) is int and value > 0 else None
 
@@ -324,7 +324,7 @@ def _number(fields: Mapping[str, Any], key: str) -> int | None:
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# --- what a build returns --------------------------------------------------------------------------------
+# --- results of a build --------------------------------------------------------------------------------
 
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
@@ -333,14 +333,14 @@ SLOW_BUILD_S = 30.0
 SEED_STEP = 1_000_003
 """Distance of the seeds of further batches, far from what somebody would choose next."""
 MOST_CHARACTERS = 200
-"""Limit of the unit and the source that a module states: they stand in tables and in every run file."""
+"""Limit of the unit and the source that a module states: tables and run files contain them."""
 SMALL_BATCH = 2
 """Batch of the build that a sample is read from."""
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 
 
 def workload_of(name: str, found: Any, module: ModuleType) -> workload.Workload:
-    """Make a workload from the definitions of a user's module, with checked builds.
+    """Make a workload from a user's module, with checked builds.
 
     Args:
         name: Its name in the records.
@@ -360,7 +360,7 @@ def workload_of(name: str, found: Any, module: ModuleType) -> workload.Workload:
 
 
 def _checked(name: str, build: Callable[..., Any]) -> Callable[..., workload.Task]:
-    """Wrap the ``build`` of a ``Workload``, which returns nothing but a ``Task``.
+    """Wrap the ``build`` of a ``Workload`` so that it returns only a ``Task``.
 
     What a recipe changes comes by name, where the workload has ``settings``.
     """
@@ -433,7 +433,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> wor
 
 
 def _words(file: str, module: ModuleType, name: str, default: str) -> str:
-    """Return a text that a module may define; it stands in tables and in every file of a run."""
+    """Return an optional text of a module; tables and run files contain it."""
     text = str(getattr(module, name, default))
     if len(text) > MOST_CHARACTERS:
         raise MisuseError(f"{file}: {name} has {len(text):,} characters; give at most {MOST_CHARACTERS}")
@@ -476,7 +476,7 @@ def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
     ]
     if forms[0] != forms[1]:
         return False
-    # What has no values to compare, on the meta device or faked for a trace, counts as other.
+    # A tensor without values, on the meta device or faked for a trace, counts as different.
     pairs = zip(_tensors(first[0]), _tensors(other[0]), strict=True)
     return any(
         a.is_meta or isinstance(a, FakeTensor) or a.is_sparse or not torch.equal(a, b) for a, b in pairs
@@ -559,7 +559,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Find the batch among inputs and targets: beside it may stand a mask, or the nodes of a graph."""
+    """Find the batch among inputs and targets, which may also contain a mask or the nodes of a graph."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
@@ -652,7 +652,7 @@ def _describe(made: Any) -> str:
 
 
 def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
-    """Shape of one sample, and what it is: floats in three dimensions an image, whole numbers tokens."""
+    """Shape and kind of one sample: floats in three dimensions are an image, whole numbers are tokens."""
     import torch
 
     inputs = task.batches[0][0]

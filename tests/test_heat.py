@@ -43,6 +43,10 @@ def test_a_card_that_stands_has_what_its_slope_is_worth_and_one_that_tells_nothi
     assert slowing_to_come(steady) == 0.0
     assert slowing_to_come(sloping(steady, 0.0, 1 / 15, None)) == pytest.approx(0.0012)
     assert slowing_to_come(sloping(steady, -0.1, 0.0, 0.0)) == 0.0
+    laptop = slowing_to_come(
+        sloping(steady, 0.0, 1 / 15, None), per_c=0.005
+    )  # 120 s, as its case warms up too
+    assert laptop == pytest.approx(0.005 * 4)
     assert slowing_to_come(sloping(steady, 0.067, 0.067, 0.067)) == pytest.approx(0.0006 * (25 + 2 / 3))
     assert slowing_to_come(launches(1.0)) is None
     assert slowing_to_come(launches(1.0, 1.0, 1.0, celsius=(60.0, None, 60.0))) is None

@@ -1,4 +1,4 @@
-"""The parent of a measurement: which child does what, by when, and how each case ends.
+"""The parent process of a measurement: it assigns cases to children, keeps deadlines, and records each end.
 
 The parent imports no torch. A child that crashes, hangs or runs out of memory costs the case at hand; the
 cases left go on in a new process.
@@ -45,14 +45,14 @@ from gpubench.models.run import TimeToQuality
 from gpubench.probe.host import memory_limit_bytes
 from gpubench.units import Seconds, format_bytes, format_duration, plain, utc_stamp
 
-# --- a child that measures: its environment, what is heard from it, its stop ------------------------------
+# --- a measuring child: its environment, its reports, its stop ------------------------------
 
 
 _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
 
 
 class Child(ChildProcess[messages.Report]):
-    """A measuring process; what is said of it may be stored, so it names nothing of this machine."""
+    """A measuring process. Its messages may be stored, so they name nothing about this machine."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ STOPPING_S = 2.0
 
 @contextmanager
 def answering(answer: Callable[[int], None], *signals: signal.Signals) -> Iterator[None]:
-    """Answer signals, passing their numbers, if this is the thread that may handle them."""
+    """Handle signals with a function of their number, if this thread may handle them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -92,7 +92,7 @@ def answering(answer: Callable[[int], None], *signals: signal.Signals) -> Iterat
 
 
 class Control:
-    """How a run is stopped from outside: once politely, twice at once. Safe to call from a signal handler."""
+    """The stop switch of a run: the first stop is polite, the second is not. Signal handlers may call it."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -101,7 +101,7 @@ class Control:
         self.child: Child | None = None
 
     def stop(self, within_s: Seconds = float("inf")) -> None:
-        """Finish the round at hand, then end; with ``within_s``, end by then whatever happens."""
+        """Finish the current round, then end; with ``within_s``, end by then in any case."""
         if self.stopping.is_set():
             self.abort()
             return
@@ -119,7 +119,7 @@ class Control:
             self.child.kill()
 
 
-# --- what the parent hears --------------------------------------------------------------------------------
+# --- reports to the parent --------------------------------------------------------------------------------
 
 
 MOST_REPORTS = 100_000
@@ -134,7 +134,7 @@ Until = Callable[[str], Seconds]
 
 
 class JobOverError(Exception):
-    """A job has ended by itself."""
+    """A job of several processes has ended by itself."""
 
     def __init__(self, over: messages.JobOver) -> None:
         super().__init__(over.reason)
@@ -143,7 +143,7 @@ class JobOverError(Exception):
 
 @dataclass
 class Progress:
-    """What a child has reported of the case at hand."""
+    """The child's reports on the current case so far."""
 
     launch: int = 0
     phase: str = "start"
@@ -154,7 +154,7 @@ class Progress:
     reports: int = 0
 
     def take(self, report: messages.RoundDone) -> None:
-        """Keep one round; of a timed one also when it came, which no clock of the model's process decides."""
+        """Keep one round; for a timed one also its arrival, which the model's process cannot change."""
         (self.timed if report.timed else self.warmup).append(report.round)
         if report.timed:
             self.arrived_s.append(time.monotonic())
@@ -164,7 +164,7 @@ class Progress:
         return self.arrived_s[-1] - self.arrived_s[0] if len(self.arrived_s) > 1 else None
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
-        """Say how a result differs from what was reported on the way to it; None if it does not.
+        """Say how a result differs from the reports that led to it; None if it agrees.
 
         The model runs in the process that reports, and could write into its pipe.
         """
@@ -228,7 +228,7 @@ def next_report(
 
 
 def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent) -> messages.CaseDone:
-    """Follow a case to its end; errors as ``next_report``, and where the end is not what was reported."""
+    """Follow a case to its end. Errors as in ``next_report``, also if the end contradicts the reports."""
     kinds: tuple[type[messages.RoundDone | messages.CaseDone], ...] = (messages.RoundDone, messages.CaseDone)
     while isinstance(report := next_report(child, kinds, until_s, on_event, seen), messages.RoundDone):
         seen.take(report)
@@ -240,7 +240,7 @@ def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent)
 
 
 def how_it_ended(error: ChildLateError | ChildEndedError, phase: str) -> str:
-    """Say of a row how the process ended that measured it, or that it fell silent, and in which phase."""
+    """Describe how the measuring process ended, or that it fell silent, and in which phase."""
     if isinstance(error, ChildEndedError):
         return f"the measuring process {error} (phase: {phase})"
     return f"no sign of life during {phase}: the process was ended"
@@ -248,7 +248,7 @@ def how_it_ended(error: ChildLateError | ChildEndedError, phase: str) -> str:
 
 @dataclass
 class Record:
-    """What is known of each case so far; ``begun`` counts the launches that the run has begun."""
+    """The results of each case so far; ``begun`` counts the launches that the run has started."""
 
     plan: Plan
     device: DeviceProfile
@@ -281,9 +281,9 @@ class Record:
         )
 
     def take(self, unit: Unit, done: messages.CaseDone) -> None:
-        """Add one launch. A case that failed gets no further one.
+        """Add one launch. A failed case gets no further launch.
 
-        One out of time, or whose process died, keeps its earlier launches, and its figure rests on them.
+        A case that ran out of time or lost its process keeps its earlier launches and their figure.
         """
         case = unit.planned.case
         earlier = self.launches.setdefault(case, [])
@@ -327,7 +327,7 @@ OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 
 @dataclass
 class Launcher:
-    """Runs the units of a plan, one after the other, each in the process it belongs to.
+    """Runs the units of a plan one after the other, each in its own group's process.
 
     Attributes:
         ready: What the first process of torch has said of itself.
@@ -360,11 +360,11 @@ class Launcher:
         """Measure every unit that is left; yield a case's measurement after each of its launches.
 
         Args:
-            record: What an earlier, interrupted part of the run knew of its cases.
+            record: Results of an earlier, interrupted part of the run.
 
         Raises:
             NoDeviceError: If the child cannot work on the device at all.
-            MisuseError: If it computes with other than the threads of that earlier part.
+            MisuseError: If its number of CPU threads differs from that earlier part's.
         """
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
@@ -373,14 +373,14 @@ class Launcher:
         groups = [unit.group for unit in units]
         after = MICRO_GROUP if MICRO_GROUP in groups else groups[0] if groups else None
         try:
-            if self.plan.micro_left and not units:  # nothing else was asked for, or a stop left no more
+            if self.plan.micro_left and not units:  # nothing else is left
                 self._measure_micro()
             for number, unit in enumerate(units):
                 case = unit.planned.case
                 if case in record.ended:
                     continue
                 if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
-                    self._measure_micro(unit.group)  # what its processes exchange, in the job of its cases
+                    self._measure_micro(unit.group)  # their communication, in the same job
                 record.gemm = capability.best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
@@ -411,12 +411,12 @@ class Launcher:
                 if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
                     record.gemm = capability.best_gemm(self.micro)
-                    yield self._judged(record, unit)  # with the products measured since
+                    yield self._judged(record, unit)  # judged again with the matrix products measured since
         finally:
             self.close()
 
     def _instead(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        """Plan a case eagerly that cannot be captured in a CUDA graph, where no execution was asked for."""
+        """Plan the eager form of a case that no CUDA graph can capture, unless an execution was requested."""
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -439,7 +439,7 @@ class Launcher:
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
 
-        The process stays for the next. A row with seeds left, or that has lost them, says so as its reason.
+        The process stays for the next seed. A row with missing seeds gives the reason.
         """
         goal = GOALS[planned.case.workload]
         row = TimeToQuality(
@@ -476,7 +476,7 @@ class Launcher:
         )
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
-        """Run a few steps of a case; the next trial has another process if this one must not be trusted."""
+        """Run a few steps of a case; a process that can no longer be trusted is replaced."""
         seen = Progress(phase="first steps")
         order = messages.TryBatch(reference=planned.reference, case=planned.case)
         try:
@@ -485,7 +485,7 @@ class Launcher:
             return self.cut_short(seen, error)
 
     def ask(self, group: Group, order: messages.Command, kind: type[_Report], seen: Progress) -> _Report:
-        """Let the process of a group carry out an order, and return its answer; a spent process is ended.
+        """Send a command to a group's process and return the answer; end an unusable process.
 
         Raises:
             ChildLateError: If it gave no answer in time; ``cut_short`` ends it and says why.
@@ -500,7 +500,7 @@ class Launcher:
         return answer
 
     def _keep_or_end(self, answer: object) -> None:
-        """End a process that must not be trusted after its answer; note a device that is lost."""
+        """End a process that can no longer be trusted after its answer; note a lost device."""
         if isinstance(answer, messages.CaseDone) and answer.lost:
             self.lost = answer.reason
         if isinstance(answer, messages.CaseDone | messages.Proven) and answer.spent:
@@ -509,9 +509,9 @@ class Launcher:
     # --- one unit ---------------------------------------------------------------------------------------
 
     def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
-        """Measure one unit, or say why not; of a failure the traceback and the output are kept in a log.
+        """Measure one unit, or say why not; a failure's traceback and output are kept in a log.
 
-        Its launch tells when it began, its place in the run, and what starting its process cost.
+        The launch records when it began, its place in the run, and the start-up cost of its process.
         """
         began_at = utc_stamp()
         done = self._attempt(unit, left)
@@ -564,7 +564,7 @@ class Launcher:
     def cut_short(
         self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
     ) -> messages.CaseDone:
-        """End the process, and say how its work ends; what the driver reports of the device comes first."""
+        """End the process and return how its work ended; the driver's report on the device comes first."""
         self.close()
         fault = None if self.control.stopping.is_set() else capability.fault_of(self.device)
         if fault is not None:  # no case follows then
@@ -583,7 +583,7 @@ class Launcher:
         return seen.done(status, how_it_ended(error, seen.phase), cause)
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
-        """Run the micro-benchmarks of one process or of those of a job, once; a failure costs no more."""
+        """Run the micro-benchmarks of a process or a job once; a failure costs nothing else."""
         if group.gpu_count in self._probed or self.lost is not None:
             return
         if self.control.stopping.is_set():
@@ -605,10 +605,10 @@ class Launcher:
         except (ChildLateError, ChildEndedError, JobOverError) as error:
             why = self.cut_short(seen, error).reason
             self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
-        self.micro_stopped |= self.control.stopping.is_set()  # a child that is told to stop ends them early
+        self.micro_stopped |= self.control.stopping.is_set()  # a child that is told to stop cuts them short
 
     def _take_micro(self, result: MicroResult) -> None:
-        """Judge a micro-benchmark and add it, instead of one of the same thing where a run goes on."""
+        """Judge a micro-benchmark and add it; a resumed run replaces the same earlier result."""
         result = checks.judge_micro(self.device, result)
         same = [(r.name, r.precision, r.size) for r in self.micro]
         what = (result.name, result.precision, result.size)
@@ -621,7 +621,7 @@ class Launcher:
     # --- the process ------------------------------------------------------------------------------------
 
     def _child_of(self, group: Group) -> Child:
-        """Return the process of a group; a new one where another or none is there."""
+        """Return the group's process, starting one if needed."""
         if self._child is not None and self._group == group:
             return self._child
         self.close()
@@ -662,9 +662,9 @@ class Launcher:
         return child
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
-        """Keep what the first process says, one of torch before any other, and the packages of all.
+        """Keep the first process's report, preferably one of torch, and the packages of all processes.
 
-        ``of_all`` says that it computes with all threads of a CPU: the run stores that count.
+        ``of_all`` means that it computes with all CPU threads: the run stores that count.
         """
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
@@ -673,7 +673,7 @@ class Launcher:
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
-        """Start a process for one GPU, or the first of torchrun's, or one that stands for all of a job."""
+        """Start a process for one GPU, torchrun's first process, or one that represents a whole job."""
         if group.gpu_count == 1:
             return Child(variables, self.module)
         return Child(
@@ -681,7 +681,7 @@ class Launcher:
         )
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
-        """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""
+        """Refuse a number of CPU threads other than the run's or the requested one: only torch knows it."""
         then, now = self._threads, ready.cpu_threads
         if asked and now != asked:
             self.close()

@@ -1,4 +1,4 @@
-"""The one clock, and rounds on it: the warm-up and the timed part of one case.
+"""The only clock, and the rounds timed with it: warm-up and timed part of one case.
 
 No torch here: the step is a callable, and what the clock waits for is another.
 """
@@ -53,7 +53,7 @@ a factor of about 1.5 (one standard error, after 40 rounds at a correlation of 0
 
 
 class Verdict(Enum):
-    """What a rule says after a round."""
+    """The decision of a rule after a round."""
 
     GO_ON = "go on"
     DONE = "done"
@@ -66,7 +66,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Heap:
-    """What must settle besides the times: allocator segments and retries, and the gradient scale."""
+    """State that must settle besides the times: allocator segments and retries, and the gradient scale."""
 
     segments: int | None = None
     retries: int | None = None
@@ -129,12 +129,12 @@ class WarmUp:
         return Verdict.OUT_OF_TIME if self.elapsed_s >= self.most_s(done.step_s) else Verdict.GO_ON
 
     def most_s(self, step_s: Seconds) -> Seconds:
-        """Return how long a warm-up of such steps may take [s]."""
+        """Return the longest warm-up for steps of this length [s]."""
         slow_s = min((self.budget.warmup_steps + WINDOWS) * step_s, SLOW_STEPS_S)
         return min(self.limit_s, max(self.budget.warmup_most_s, slow_s))
 
     def unsettled(self) -> str | None:
-        """Say what keeps the warm-up from being over; None when nothing does."""
+        """Name what is still unsettled; None when warm-up is over."""
         if self.steps < self.budget.warmup_steps or self.elapsed_s < self.budget.warmup_least_s:
             return "least time"
         if len(self.windows) < WINDOWS:
@@ -215,7 +215,7 @@ class StopRule:
         self.elapsed_s += wall_s
 
     def verdict(self) -> Verdict:
-        """Judge the series as it is; a drift leaves its first half out."""
+        """Judge the series so far; a drift excludes its first half."""
         late = self.elapsed_s >= self.deadline_s
         enough = self._enough()
         if self._drifts(LEAST_HALF_AT_END if late or enough else LEAST_HALF):
@@ -242,7 +242,7 @@ class StopRule:
         return width is not None and width <= self.target
 
     def unmet(self) -> Finding | None:
-        """Say which of the two does not suffice, with its value; None if both do.
+        """Name the requirement that is not met, with its value; None if both are met.
 
         If the lengths of the rounds are known, the limit says how long a series it would take.
         """
@@ -262,7 +262,7 @@ class StopRule:
         return stats.relative_half_width(self.accepted)
 
     def needed_s(self) -> Seconds | None:
-        """Return how long a series of such rounds takes to reach the target [s]; None if that is unknown.
+        """Return how long such a series takes to reach the target [s]; None if unknown.
 
         The half-width falls with the square root of the time. Taken from the correlation as it is expected,
         without the margin of the interval, which would make every short series look hopeless.
@@ -313,7 +313,7 @@ def stop_rule(budget: Budget, round_s: Seconds = 0.0) -> StopRule:
 
 
 def _roughly(time_s: Seconds) -> str:
-    """Format what is known to a factor: 95 s, 28 min, 5 h."""
+    """Format a time known only to a factor: 95 s, 28 min, 5 h."""
     if time_s < 120:
         return f"{time_s:.0f} s"
     return f"{time_s / 60:.0f} min" if time_s < 7200 else f"{time_s / 3600:.0f} h"
@@ -430,7 +430,7 @@ class Loop:
         return Round(steps=steps, wall_s=wall_s, loss=self.edge_loss(result, self.index - 1))
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
-        """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
+        """The number of steps in a round: 1, or whole rotations of the batches."""
         steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
         return math.ceil(steps / self.batches) * self.batches if steps >= self.batches else steps
 
@@ -441,7 +441,7 @@ class Loop:
 
 @dataclass
 class Series:
-    """The rounds of one case, as far as they came."""
+    """The rounds of one case so far."""
 
     warmup: list[Round] = field(default_factory=list)
     timed: list[Round] = field(default_factory=list)
@@ -454,7 +454,7 @@ class Series:
 
     @property
     def last_sample(self) -> TelemetrySample | None:
-        """What the device last said of itself; None if it says nothing."""
+        """The latest telemetry sample; None without telemetry."""
         return self.telemetry[-1] if self.telemetry else None
 
 

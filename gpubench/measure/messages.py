@@ -1,4 +1,4 @@
-"""What the parent and the child that measures say to each other: one JSON line a message, never pickle.
+"""Messages between the parent and a measuring child: one JSON line each, never pickle.
 
 And what the parent tells whoever watches a run (a terminal, a notebook, a test); two are what a child says.
 """
@@ -39,7 +39,7 @@ from gpubench.units import Seconds, Watts
 
 
 MODULE = "gpubench.measure.worker"
-"""What a process that measures runs."""
+"""The command line of a measuring process."""
 JOINED = "joined"
 """Tells a child that it is the first of the processes that a user's torchrun has started."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
@@ -62,7 +62,7 @@ class Place:
 
     @property
     def machines(self) -> int:
-        """How many the job is on, with as many processes on each."""
+        """The number of machines in the job, each with as many processes."""
         return self.size // self.local_size
 
     @classmethod
@@ -115,7 +115,7 @@ class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """Run the micro-benchmarks; the processes of a job measure what they exchange, and nothing else."""
+    """Run the micro-benchmarks; the processes of a job measure only their communication."""
 
     time_s: Seconds | None = None
 
@@ -128,7 +128,7 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
-    """Compare what the harness relies on with something that shares no code with it.
+    """Compare an assumption of the harness with code that shares nothing with it.
 
     Attributes:
         what: ``precision`` needs nothing of the case but its precision.
@@ -183,7 +183,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
-    """A new phase of the case at hand: build, check, first steps, capture, warm-up, timed ...
+    """A new phase of the current case: build, check, first steps, capture, warm-up, timed ...
 
     The parent holds each to a deadline.
     """
@@ -192,10 +192,10 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
 
 
 class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
-    """One round, so that a crash later costs nothing that was seen before it.
+    """One round, reported at once, so that a later crash loses nothing.
 
     Attributes:
-        power_w, temperature_c: What the device drew, and how warm it was, at its end; None if unknown.
+        power_w, temperature_c: Power and temperature of the device at its end; None if unknown.
     """
 
     timed: bool
@@ -208,7 +208,7 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
 def round_done(
     timed: bool, done: Round, half_width: float | None, sample: TelemetrySample | None
 ) -> RoundDone:
-    """Say of a round how sure the figure is by then, and what the device last said of itself."""
+    """Return a round with the interval so far and the latest telemetry."""
     return RoundDone(
         timed=timed,
         round=done,
@@ -219,7 +219,7 @@ def round_done(
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
-    """The case is over: what was seen, and whether the work itself was sound.
+    """The end of a case: its results, and whether the work itself was correct.
 
     ``lost`` says that the driver has given the device up: nothing more can be measured on it. ``spent`` says
     that this process must not be trusted with another case.
@@ -245,7 +245,7 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
 
 
 class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
-    """What a ``Prove`` read, in the one field that it asked for; or how it ended instead.
+    """The reading that a ``Prove`` asked for, in its field; or how it ended instead.
 
     ``spent`` and ``traceback`` as in ``CaseDone``.
     """
@@ -279,18 +279,18 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
-    """One training to a quality, or why there is none."""
+    """One training to a quality, or the reason why there is none."""
 
     run: SeedRun | None = None
     reason: str | None = None
 
 
 Ending = CaseDone | QualityDone | Proven
-"""How what was asked for has ended, or why it has not."""
+"""How the requested work ended, or why it did not."""
 
 
 def scrubbed(done: Ending) -> Ending:
-    """Return the end with nothing of this machine in its reason."""
+    """Return the end with a reason that names nothing about this machine."""
     return done if done.reason is None else msgspec.structs.replace(done, reason=scrub(done.reason))
 
 
@@ -300,7 +300,7 @@ Report = Ready | Phase | RoundDone | MicroDone | Ending | JobOver | Refused
 
 
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """Before the first case: how much there is to do; ``left`` of its launches where a run goes on.
+    """Sent before the first case: the amount of work; ``left`` is the launches left in a resumed run.
 
     ``most_s`` is what the limits of all of it add up to [s]. ``trainings`` are to a stated quality, from
     several seeds each; how long they take is not known before.
@@ -325,7 +325,7 @@ class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """One case of one launch is over; the measurement holds all its launches so far.
+    """The end of one case in one launch; the measurement contains all its launches so far.
 
     ``kept`` says where the traceback and the output of one that failed are, for the person alone.
     """

@@ -82,7 +82,7 @@ class Hardware:
         return Clock(synchronize=synchronize)
 
     def _call(self, name: str) -> Callable[..., Any] | None:
-        """Return what torch has under a name for this type of device, in ``torch.cuda``, ``torch.mps`` ...
+        """Return torch's attribute of this name for the device type, in ``torch.cuda``, ``torch.mps`` ...
 
         None if it has no such call. A back end of another package registers its own module there;
         ``torch.get_device_module``, which looks in the same place, is not in every torch from 2.4 on.
@@ -91,7 +91,7 @@ class Hardware:
         return call
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Call what torch has under a name for this type of device; None if it has no such call."""
+        """Call torch's function of this name for the device type; None if it has none."""
         call = self._call(name)
         return None if call is None else call(*arguments)
 
@@ -137,7 +137,7 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
 
     Args:
         profile: The device as probed.
-        rank: Its place among the GPUs that this process sees.
+        rank: Its index among the GPUs that this process sees.
 
     Raises:
         NoDeviceError: If this torch cannot wait for such a device.
@@ -194,7 +194,7 @@ CONTROL_SCALES = (1, 4, 8)
 
 
 class SwitchesRefusedError(GpuBenchError):
-    """The switches do not read back as they were set."""
+    """The switches read back differently from how they were set."""
 
 
 @contextmanager
@@ -260,7 +260,7 @@ def probe_errors(
 def _proof(
     edge: int, channels: int, image_edge: int, images: int
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """The operands, and what they give in float64, which takes longest: computed once in a process."""
+    """The operands and their results in float64, which take longest: computed once per process."""
     generator = torch.Generator().manual_seed(0)
     shapes = (
         (edge, edge),
@@ -279,7 +279,7 @@ def _convolve(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Control:
-    """What shows that a proof of strict fp32 can fail on this device.
+    """The positive control of the fp32 proof: it shows that the proof can fail on this device.
 
     Attributes:
         errors: Errors of the proof's operators under TF32; empty if the device has no TF32.
@@ -370,7 +370,7 @@ AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
     precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)
 }
 HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-"""Types of weights that are cast as a whole, with their inputs."""
+"""Weight types to which the whole model and its inputs are cast."""
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 """The fused kernels that torch runs on the parts of a sharded parameter; with others it fails."""
 
@@ -408,7 +408,7 @@ class Work:
         return self.batches[index % len(self.batches)]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Autocast of the case's precision; nothing for fp32 and tf32."""
+        """Autocast at the case's precision; a no-op for fp32 and tf32."""
         dtype = AUTOCAST_TYPES.get(self.case.precision)
         if dtype is None:
             return nullcontext()
@@ -433,7 +433,7 @@ class Work:
         with self.ways[0](), self.autocast():
             try:
                 return float(torch.as_tensor(self.loss(result, self.batch(index)[1])).detach())
-            except Exception:  # noqa: BLE001 - the author's code, given what it was not written for
+            except Exception:  # noqa: BLE001 - the author's code, with an unexpected input
                 return number_of(result)
 
 
@@ -485,7 +485,7 @@ class Turn:
         self.scores: Tensor | None = None
 
     def start(self, index: int) -> None:
-        """Compute the prompts and the first new token of each."""
+        """Process the prompts and compute the first new token of each."""
         self._take(infer(self.work, self.work.batch(index)[0]))
         self.place.fill_(self.prompt_tokens)
 
@@ -496,7 +496,7 @@ class Turn:
         self.place.add_(1)
 
     def _take(self, scores: Tensor) -> None:
-        """Choose the likeliest token; greedy, so that nothing is drawn."""
+        """Choose the likeliest token: greedy, without sampling."""
         self.ids.copy_(scores.argmax(-1))
         if self.scores is None:
             self.scores = torch.empty_like(scores)
@@ -541,14 +541,14 @@ def built(reference: str, case: Case, seed: int) -> Task:
 
 
 def seed_all(seed: int) -> None:
-    """Fix the random numbers that a model may draw: those of torch, Python and NumPy."""
+    """Seed the random numbers that a model may draw: torch's, Python's and NumPy's."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - models draw from the global generator
 
 
 def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
-    """Build the model of a task once more, or copy it, and its loss with it where that is of a module.
+    """Build the model of a task again or copy it, along with its loss if that belongs to a module.
 
     Args:
         task: It stays as it is.
@@ -678,5 +678,5 @@ def is_fused(optimizer: Optimizer | None) -> bool | None:
 def _keywords(factory: Callable[..., Optimizer]) -> frozenset[str]:
     try:
         return frozenset(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):  # a callable of C code tells nothing
+    except (TypeError, ValueError):  # a callable in C has no signature
         return frozenset()

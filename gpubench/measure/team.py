@@ -42,7 +42,7 @@ from gpubench.workload import Task, forward
 
 
 def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
-    """Put a model on the device, whole or, where the case shards it, this process's part of each block.
+    """Put a model on the device: all of it or, in a sharded case, this process's part of each block.
 
     A sharded model comes block by block from the host: none of the processes ever holds all of it.
 
@@ -59,7 +59,7 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
     for part in (*blocks, model):
         for tensor in (*part.parameters(), *part.buffers()):
             if tensor.device.type == "meta" or hasattr(tensor, "to_local"):
-                continue  # sharded already, as a part of a block
+                continue  # already sharded as part of a block
             with torch.no_grad():
                 tensor.data = tensor.data.to(device)
                 distributed.broadcast(tensor.data, 0)  # the first process's values
@@ -68,10 +68,10 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
 
 
 def share(work: Work) -> Work:
-    """Return the work as one process's share of the job: its gradients are averaged with all others'.
+    """Return the work as one process's share of the job: its gradients are averaged over all processes.
 
-    Each process has its own batches, and the first one's parameters. Inference and independent jobs exchange
-    nothing; the gradients of a sharded model are averaged where it is sharded.
+    Each process has its own batches and starts from the first one's parameters. Inference and independent
+    jobs exchange nothing; the gradients of a sharded model are averaged where it is sharded.
     """
     if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
         return work
@@ -83,9 +83,9 @@ def share(work: Work) -> Work:
 
 
 def _leaves_some_unused(work: Work) -> bool:
-    """Whether a step leaves a parameter without a gradient in any process, such as that of a spare head.
+    """Whether a step leaves a parameter without a gradient in any process, as an unused head does.
 
-    DistributedDataParallel fails at its second step then, unless it looks for them.
+    DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
     """
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
@@ -131,7 +131,7 @@ VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition(
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first process tells the others before they join it; without ``setup``: that all is over.
+    """The first process's message to the others before they join; no ``setup`` means that all is over.
 
     ``key`` is this job's own: torchrun keeps what an earlier one has left in its store.
     """
@@ -149,7 +149,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
-    """The forward pass that holds the first loss against the CPU, where every process has a share of it."""
+    """The forward pass that compares the first loss with the CPU's, if the model is sharded."""
 
 
 class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
@@ -160,7 +160,7 @@ class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
-    """The job is over: the others go, to another one or to none."""
+    """The job is over: the other processes leave it."""
 
 
 Announcement = MeasureCase | Over | Steps | Look | AllReduce
@@ -170,11 +170,11 @@ _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement
 
 
 class Team:
-    """The other processes of a job, as the first one sees them.
+    """The other processes of a job, seen from the first.
 
     Attributes:
         size, local_size: Processes in all, and on this machine.
-        kinds: Names of the devices, in the order of the ranks.
+        kinds: Device names in rank order.
     """
 
     def __init__(self, setup: Setup, hardware: Hardware, place: Place) -> None:
@@ -194,17 +194,17 @@ class Team:
 
     @property
     def unequal(self) -> str | None:
-        """Which devices work together, where they are not of one kind: the slowest sets the pace."""
+        """The mix of devices if they differ: the slowest sets the pace."""
         kinds = {kind: self.kinds.count(kind) for kind in self.kinds}
         return listing(f"{count} × {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else None
 
     def announce(self, what: Announcement) -> None:
-        """Tell the others what comes next."""
+        """Tell the others the next command."""
         self._store.set(str(self._announced), _encoder.encode(what).decode())
         self._announced += 1
 
     def announce_steps(self, first: int, count: int) -> None:
-        """Tell the others of a block of steps; the clock's own waits open and close it."""
+        """Announce a block of steps to the others; the clock's own waits open and close it."""
         self.announce(Steps(first=first, count=count))
 
     def once(self, advance: Advance) -> Advance:
@@ -229,7 +229,7 @@ class Team:
 
 
 def leave_the_word(error: BaseException) -> None:
-    """If an error follows from the loss of another process, wait: torchrun knows the cause."""
+    """Wait if an error follows from the loss of another process: torchrun reports the cause."""
     of_torch = getattr(distributed, "DistError", ())  # a RuntimeError, of newer versions
     told = isinstance(error, RuntimeError) and re.search("gloo|Connection closed", f"{error}")
     if told or isinstance(error, of_torch):
@@ -251,16 +251,16 @@ def open_store(*, is_master: bool = False) -> Store:
 def call_others(store: Store, call: Call, size: int) -> None:
     """Tell all other processes, as each comes."""
     for rank in range(1, size):
-        store.delete_key(f"here/{rank}")  # of one that torchrun has ended, or that has heard another call
+        store.delete_key(f"here/{rank}")  # of a process that was ended, or that answered another call
         token = store.get(f"here/{rank}").decode()
         store.set(f"call/{token}", _encoder.encode(call).decode())
 
 
 def answer_call(store: Store, rank: int) -> Call:
-    """Say that this process is here until the first one calls it.
+    """Announce this process until the first one calls it.
 
     Raises:
-        MisuseError: If the first one has another gpubench or torch.
+        MisuseError: If the first process has another version of gpubench or torch.
     """
     token = os.urandom(8).hex()
     while not store.check([f"call/{token}"]):
@@ -274,10 +274,10 @@ def answer_call(store: Store, rank: int) -> Call:
 
 @contextlib.contextmanager
 def keeping_others(place: Place) -> Iterator[None]:
-    """Keep the store in which the other processes of a user's torchrun wait; let them go at the end.
+    """Keep the store in which the other processes of a user's torchrun wait; release them at the end.
 
     Raises:
-        InterruptedRunError: If one does not come any more: torchrun is to end the rest, or to start all
+        InterruptedRunError: If one does not answer any more: torchrun ends the rest, or starts all
             again.
     """
     store = open_store(is_master=os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True")
@@ -291,7 +291,7 @@ def keeping_others(place: Place) -> Iterator[None]:
 
 @record
 def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
-    """Be one of the other processes, in one job after the other, until the first one says that all is over.
+    """Run as one of the other processes, job after job, until the first process ends them all.
 
     Args:
         place: Place of this process.
@@ -301,7 +301,7 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
         while (call := answer_call(open_store(), place.rank)).setup is not None:
             _take_part(call, call.setup, place, devices or (call.setup.device, *call.setup.peers))
             distributed.destroy_process_group()
-    except SystemExit as error:  # which torchrun would take for a good end
+    except SystemExit as error:  # torchrun would take that for success
         raise RuntimeError(f"the model ended its process: SystemExit: {error}") from error
     except Exception as error:
         leave_the_word(error)
@@ -318,14 +318,14 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
     for number in itertools.count():
         match _decoder.decode(store.get(str(number))):
             case MeasureCase() as order:
-                work = task = None  # before the next one is built: both would not fit
+                work = task = None  # before the next one is built: the two would not fit together
                 hardware.release()
                 try:
                     task, work = _built(order, setup.seed + place.rank, hardware)
                 except NotHereError:
-                    continue  # the first one comes to the same end, and says so
+                    continue  # the first process fails alike, and reports it
             case Look():
-                assert work is not None  # a case comes before what is done with it
+                assert work is not None  # a case precedes the commands on it
                 assert task is not None
                 with switches_for(work.case.precision):
                     guards.reference_errors(work, task, guards.Expected(0.0, is_whole=True))
@@ -341,7 +341,7 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
 def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) -> Store:
     """Enter the process group: gloo for waiting, and for gradients too where there is no NCCL."""
     if hardware.is_cpu:
-        # One machine's cores are shared out: processes that each take all of them wait for one another.
+        # Divide the cores of a machine: processes that each use all of them wait for one another.
         torch.set_num_threads(_own_threads(place.local_size))
     store = PrefixStore(call.key, open_store())
     store.set(f"device/{place.rank}", profile.name or profile.backend)
@@ -374,7 +374,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
 
 
 def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
-    """The same task from its own seed, so that each process has other samples."""
+    """The same task with its own seed, so that each process has different samples."""
     task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)
     with switches_for(order.case.precision):

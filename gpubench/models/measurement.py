@@ -1,4 +1,4 @@
-"""One case as measured: raw rounds, what the device did meanwhile, and the figures that follow from them."""
+"""One measured case: raw rounds, telemetry, and the figures that follow from them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
 
 
 class Cause(StrEnum):
-    """What ended a case, where a rule asks for more than its status; the reason says the same to people.
+    """The cause of a case's end, if a rule needs more than its status; ``reason`` has it in words.
 
-    ``REFUSED_IN_CAPTURE`` is CUDA's own refusal of a call inside a capture, no error that followed from it.
+    ``REFUSED_IN_CAPTURE`` is CUDA's own refusal of a call inside a capture, not a later error.
     ``SILENCE`` marks a process that was killed because it sent nothing, not one that ran out of time.
     """
 
@@ -58,7 +58,7 @@ class Cause(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """The five fp32 switches of torch as read back; None if this torch lacks the switch."""
+    """The five fp32 switches of torch, read back; None if this torch lacks the switch."""
 
     cudnn_allow_tf32: bool
     matmul_allow_tf32: bool
@@ -80,7 +80,7 @@ class Switches(Record, frozen=True, kw_only=True):
         )
 
     def unexpected(self, precision: Precision) -> str | None:
-        """Name the first switch with a value that this precision does not need, and the value."""
+        """Name the first switch that differs from what this precision needs, and its value."""
         wanted = Switches.wanted(precision)
         for name in self.__struct_fields__:
             value = getattr(self, name)
@@ -90,9 +90,9 @@ class Switches(Record, frozen=True, kw_only=True):
 
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One look at a working device; in a file what is unknown is left out, because there are thousands.
+    """One sample of a working device; unknown fields are left out of the file, because there are thousands.
 
-    Idle is a field of its own: it is no reason for a lower clock.
+    Idle has its own field: it is not a reason for a lower clock.
     """
 
     sm_clock_hz: float | None = None
@@ -106,7 +106,7 @@ class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TelemetrySample(Reading, frozen=True, kw_only=True, omit_defaults=True):
-    """A reading with its time, which counts from the first timed round, below 0 in warm-up [s]."""
+    """A reading with its time since the first timed round, negative in warm-up [s]."""
 
     t_s: float
 
@@ -115,10 +115,10 @@ class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A timed block of ``steps`` steps with one synchronize at each edge. ``loss`` is read at its end.
 
     Attributes:
-        left_out: Why it does not count; None if it does.
+        left_out: Why it does not count; None if it counts.
         call_s: Of a framework that is timed by the slope over two calls: the shorter call, of one step, which
             was taken off the longer one [s].
-        mark: What is suspect about it, whether it counts or not: ``clock_gap``.
+        mark: What is suspicious about it, whether or not it counts: ``clock_gap``.
     """
 
     steps: AtLeastOne
@@ -135,9 +135,9 @@ class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Launch(Record, frozen=True, kw_only=True):
-    """What one fresh process saw of one case.
+    """The measurement of one case in one fresh process.
 
-    A value that was not finite is null in the file, hence the None among the numbers.
+    A value that was not finite is null in the file, so numbers may be None.
 
     Attributes:
         sequence: Place among all launches of the run in the order in which they began, from 0.
@@ -225,7 +225,7 @@ class Launch(Record, frozen=True, kw_only=True):
 
     @property
     def accepted(self) -> tuple[Round, ...]:
-        """The rounds that count: all but those the drift guard left out."""
+        """The rounds that count: all except those that the drift guard left out."""
         return tuple(r for r in self.rounds if r.left_out is None)
 
     @property
@@ -235,7 +235,7 @@ class Launch(Record, frozen=True, kw_only=True):
 
     @property
     def timed_telemetry(self) -> tuple[TelemetrySample, ...]:
-        """The samples from the first timed round on: what the figures and findings rest on."""
+        """The samples from the first timed round on, which the figures and findings rest on."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
     def moment(self, step_s: float) -> heat.Moment:
@@ -273,7 +273,7 @@ LEAST_GAPS = 1000
 
 
 class Measurement(Record, frozen=True, kw_only=True):
-    """One case as measured: raw rounds of every launch, and the figures that follow from them.
+    """One measured case: raw rounds of every launch, and the figures that follow from them.
 
     Attributes:
         cause: None if no rule depends on it, and in older files.
@@ -308,12 +308,12 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def at_largest_batch(self) -> bool:
-        """Whether the batch is the largest that fits: it is never ranked against equal batches."""
+        """Whether the batch is the largest that fits; such a row is never ranked against equal batches."""
         return self.batch_choice == "largest"
 
     @property
     def label(self) -> str:
-        """The case in words, with a word on how its batch came about where that matters."""
+        """The case in words, with the origin of its batch if that matters."""
         return f"{self.case.label}, the largest that fits" if self.at_largest_batch else self.case.label
 
     @cached_property
@@ -333,7 +333,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @cached_property
     def samples_per_s(self) -> float | None:
-        """Throughput of the whole case; times ``step_time_s`` it is the batch."""
+        """Throughput of the case; times ``step_time_s`` it is the batch."""
         if self.step_time_s is None:
             return None
         return self.case.batch_size * self.case.gpu_count / self.step_time_s
@@ -356,29 +356,29 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @cached_property
     def within_launches(self) -> list[float]:
-        """Half-width of the 95 % interval within each launch, over its mean; of those with two rounds."""
+        """Half-width of the 95 % interval within each launch that has two rounds, over its mean."""
         widths = (relative_half_width(times) for x in self.launches if (times := x.step_times_s))
         return [width for width in widths if width is not None]
 
     @property
     def between_launches(self) -> float | None:
-        """Half-width of the 95 % interval that the launches' own means give; None for one launch."""
+        """Half-width of the 95 % interval from the means of the launches; None for one launch."""
         return between_launches_half_width(self.launch_step_times_s, self.prior)
 
     @property
     def prior(self) -> Prior | None:
-        """What the other cases of its run say of how far launches differ; None of a row by itself."""
+        """The difference between launches by the other cases of the run; None for a row by itself."""
         prior: Prior | None = self.__dict__.get("prior_of_run")
         return prior
 
     @property
     def within_one_process(self) -> bool:
-        """Whether the interval rests on one launch: what differs between processes is not measured."""
+        """Whether the interval rests on one launch: the difference between processes is not measured."""
         return len(self.launch_step_times_s) == 1
 
     @property
     def _usual(self) -> Prior:
-        """What processes usually differ by, where only one was seen; nothing is known of a CPU's."""
+        """The usual difference between processes if only one was measured; unknown for a CPU."""
         if not self.__dict__.get("on_gpu"):
             return Prior(0.0, 0.0)
         bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
@@ -386,7 +386,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def ledger(self) -> tuple[Component, ...]:
-        """What the figure may be wrong by, part by part; a row without a figure has none.
+        """The parts of the figure's error; a row without a figure has none.
 
         The first three are of this card, and make up ``relative_half_width`` and ``samples_per_s_low``. The
         last two are added where the question is about another card of the kind.
@@ -411,26 +411,26 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def slowing_to_come(self) -> float | None:
-        """By what share of the step time the card may still slow down as it heats; None if unknown.
+        """The share of the step time by which the card may still slow down as it heats; None if unknown.
 
-        From mean clock and temperature of the timed part of each launch, and what a degree costs its run.
+        From the mean clock and temperature of each launch's timed part, and the cost of a degree in its run.
         """
         return heat.slowing_to_come(self.moments, self.__dict__.get("slowing_per_c", heat.USUAL_PER_C))
 
     @cached_property
     def moments(self) -> list[heat.Moment]:
-        """How hot each launch was, and how fast."""
+        """Temperature, clock, and step time of each launch."""
         pairs = zip(self._counted, self.launch_step_times_s, strict=True)
         return [launch.moment(step_s) for launch, step_s in pairs]
 
     @property
     def not_heat_soaked(self) -> bool:
-        """Whether the card still warmed up from launch to launch."""
+        """Whether the card was still warming up from launch to launch."""
         return self.slowing_to_come is not None and heat.is_warming_up(self.moments)
 
     @property
     def samples_per_s_low(self) -> float | None:
-        """Lower end of the 95 % interval of the throughput, with what heat may still take."""
+        """Lower end of the 95 % interval of the throughput, with the slowdown still to come from heat."""
         if self.samples_per_s is None or self.relative_half_width is None:
             return None
         return self.samples_per_s / (1 + self.relative_half_width + (self.slowing_to_come or 0.0))
@@ -453,7 +453,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def digits(self) -> int:
-        """How many digits of the throughput are printed at most: few of one launch; others would differ."""
+        """The most digits of the throughput to print: few for one launch, since another would differ."""
         return DIGITS_OF_ONE_LAUNCH if len(self.launch_step_times_s) < 2 else MOST_DIGITS
 
     @property
@@ -468,12 +468,12 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def peak_reserved_bytes(self) -> int | None:
-        """Most that torch's allocator held in any launch; with it the peak of tensors."""
+        """The most that torch's allocator held in any launch, with the peak of tensors."""
         return max(self._known("peak_reserved_bytes"), default=None)
 
     @property
     def device_bytes(self) -> int | None:
-        """Most memory in use on the device, by its driver, in the timed rounds of any launch."""
+        """The most memory in use on the device, by its driver, in the timed rounds of any launch."""
         samples = (sample for launch in self.launches for sample in launch.timed_telemetry)
         return max((s.memory_used_bytes for s in samples if s.memory_used_bytes is not None), default=None)
 
@@ -489,16 +489,16 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def latency_p95_s(self) -> float | None:
-        """Time that 95 of 100 forward passes at batch 1 stay under [s]."""
+        """95th percentile of the time of a forward pass at batch 1 [s]."""
         return self._latency(0.95)
 
     @property
     def latency_p99_s(self) -> float | None:
-        """Time that 99 of 100 forward passes at batch 1 stay under [s]; None below 100 passes."""
+        """99th percentile of the time of a forward pass at batch 1 [s]; None below 100 passes."""
         return self._latency(0.99)
 
     def _latency(self, share: float) -> float | None:
-        """A quantile over the passes of all launches; None if too few passes lie beyond it."""
+        """A quantile over the passes of all launches; None if too few lie beyond it."""
         passes = sorted(self._times("latency_s"))
         if len(passes) * (1 - share) < 1 - 1e-9:
             return None
@@ -506,7 +506,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def energy_source(self) -> str | None:
-        """Where the energy was read: counter, power_integral, or None."""
+        """How the energy was read: ``counter``, ``power_integral``, or None."""
         return next((x.energy_source for x in self.launches if x.energy_source), None)
 
     @property
@@ -529,7 +529,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @cached_property
     def per_token_s(self) -> float | None:
-        """Median time of a token after the first, of a whole generation [s]."""
+        """Median time per token after the first over a whole generation [s]."""
         return _median(self._times("per_token_s"))
 
     def token_latency_s(self, share: float) -> float | None:
@@ -543,29 +543,29 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def decoded_tokens_per_s(self) -> float | None:
-        """Tokens after the first that all sequences of the batch get in a second."""
+        """Generated tokens per second after the first, over all sequences of the batch."""
         return None if not self.per_token_s else self.case.batch_size / self.per_token_s
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
-        """Tokens of the prompts that are computed in a second, up to the first id on the host."""
+        """Prompt tokens per second, up to the first id on the host."""
         if not self.first_token_s:
             return None
         return self.case.batch_size * self.case.prompt_tokens / self.first_token_s
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens of the samples of the whole case in a second; None of other input, and of a generation."""
+        """Tokens per second of the case; None for other input and for a generation."""
         if self.tokens_per_sample is None or self.samples_per_s is None:
             return None
         return self.tokens_per_sample * self.samples_per_s
 
     def _known(self, field: str) -> list[Any]:
-        # A field of every launch in which it is known.
+        # The values of a field, from every launch that has it.
         return [value for launch in self.launches if (value := getattr(launch, field)) is not None]
 
     def _times(self, field: str) -> list[float]:
-        # The numbers in a field of several, of all launches.
+        # The numbers of a list field, from all launches.
         return [value for values in self._known(field) for value in values if value is not None]
 
     @property
@@ -587,27 +587,27 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOP utilization: the same with what is computed again; None if that is unknown."""
+        """Hardware FLOP utilization: the same, counting recomputation; None if that is unknown."""
         if self.mfu is None or not self.flops_per_sample or self.hardware_flops_per_sample is None:
             return None
         return self.mfu * self.hardware_flops_per_sample / self.flops_per_sample
 
     @property
     def most_utilization(self) -> float:
-        """The most that a counted rate is over what a device can do; an unknown workload may convolve."""
+        """The largest possible ratio of a counted rate to the device's; an unknown workload may convolve."""
         fast = self.case.precision is Precision.FP32 and self.convolves is not False
         return FP32_CONVOLUTION if fast else 1.0
 
     @property
     def over_product(self) -> float | None:
-        """Achieved over the best matrix product of the same run, even if the ratio is impossible."""
+        """Achieved rate over the best matrix product of the same run, even if the ratio is impossible."""
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
 
     @property
     def mfu_of_gemm(self) -> float | None:
-        """Achieved over this card's best matrix product at the same precision; None if impossible."""
+        """Achieved rate over this card's best matrix product at the same precision; None if impossible."""
         share = self.over_product
         return share if share is None or share <= self.most_utilization else None
 

@@ -1,4 +1,4 @@
-"""What a probe hands back, what a backend must offer, the readings of a device, and which device it is.
+"""The types of the probe: findings, readings, the interface of a back end, and a device's identity.
 
 A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``. Its native units are converted
 there and nowhere else. A device's identity is never disclosed, and never confused with its neighbor's.
@@ -27,13 +27,13 @@ from gpubench.units import KIB, UNKNOWN, count, format_bytes
 _DEVICES_IN_REPR = 8
 OR_CPU = "or measure on the CPU with --device cpu"
 NO_SPEC = "no single row of the specification table has this name"
-"""Why a device has no key."""
+"""The reason why a device has no key."""
 TOLD_BY_TORCH = "the driver library cannot be asked; torch alone tells of this GPU"
-"""Why nothing is read from a device while it works."""
+"""The reason why a working device gives no telemetry."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that keeps a device from being used, or a reading from being had.
+    """A problem that prevents the use of a device, or a reading.
 
     Attributes:
         what: What happened.
@@ -75,7 +75,7 @@ class DeviceGoneError(NoDeviceError):
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device is doing now, and what its surroundings allow it. Unknown is None.
+    """A device's current state and its limits on this machine. Unknown is None.
 
     Attributes:
         memory_used_bytes: As the driver counts it, its own reserve included where it cannot part the two.
@@ -145,7 +145,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one backend found."""
+    """The findings of one back end."""
 
     devices: tuple[DeviceProfile, ...] = ()
     states: tuple[DeviceState | None, ...] = ()
@@ -160,7 +160,7 @@ def unusable(problems: Iterable[Problem]) -> dict[int, str]:
 
 
 class Backend:
-    """A kind of device that can be listed; one of another package has these, whatever it is made of.
+    """A kind of device that can be listed; a back end of another package has these members.
 
     Attributes:
         name: What ``DeviceProfile.backend`` holds.
@@ -205,17 +205,17 @@ class Readings:
 
     @property
     def source(self) -> str:
-        """Where the values come from: "nvml", "none", or "hung" once the driver stopped answering."""
+        """The source of the values: "nvml", "none", or "hung" once the driver stopped answering."""
         return "none"
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` where the driver says so when it is asked for it."""
+        """``gpu_lost`` or ``reset_required`` if the driver answers so."""
         return None
 
     @property
     def refused(self) -> dict[str, str]:
-        """Why a value is None, by field."""
+        """The reason for each None, by field."""
         return {}
 
     def sample(self) -> Reading:
@@ -234,7 +234,7 @@ class Readings:
         return None
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List the processes on the device; blind in most containers, so empty proves nothing."""
+        """List the processes on the device; most containers hide them, so an empty list proves nothing."""
         return None
 
     def power_limits(self) -> PowerLimits:
@@ -268,7 +268,7 @@ _ID_DIGITS = 16
 
 
 def device_id(profile: DeviceProfile) -> str:
-    """A name for this device that only this user can link to it: a salted hash of its UUID.
+    """An id of this device that only this user can link to it: a salted hash of its UUID.
 
     If there is no UUID to go by, name and PCI bus id stand in. The salt is random and stays in the
     user's data folder; where that folder cannot be written, it holds for this process only.
@@ -280,7 +280,7 @@ def device_id(profile: DeviceProfile) -> str:
 
 
 def storable(profile: DeviceProfile) -> DeviceProfile:
-    """The profile as a stored run holds it: ``device_id`` instead of the UUID."""
+    """The profile for a stored run: ``device_id`` instead of the UUID."""
     return msgspec.structs.replace(profile, uuid=None, device_id=device_id(profile))
 
 
@@ -297,7 +297,7 @@ def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
 
 
 def uuid_is_blank(uuid: str | None) -> bool:
-    """Whether a UUID identifies nothing: it is absent, or all zeros as on some virtual machines."""
+    """Whether a UUID is absent, or all zeros as on some virtual machines."""
     return uuid is None or not _digits(uuid).strip("0")
 
 
@@ -309,7 +309,7 @@ def check_same_device(
     sm_count: int | None,
     pci_bus_id: str | None,
 ) -> tuple[Finding, ...]:
-    """Check that the device CUDA has opened is the one the driver described. Unknown values are passed over.
+    """Check that CUDA opened the device that the driver described. Unknown values are passed over.
 
     Args:
         profile: From the driver library.

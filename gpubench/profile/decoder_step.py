@@ -1,4 +1,4 @@
-"""What one training step of a published decoder computes, moves and holds, from its shape alone.
+"""FLOPs, bytes, and memory of one training step of a published decoder, from its shape alone.
 
 The closed form of what a trace of the plain model reads, operator by operator: attention that is fused, all
 else its own kernel, as eager PyTorch and PEFT run it. No model is built and torch is not needed; tests
@@ -41,7 +41,7 @@ ADAPTER_RANK = 16
 """Of adapters, which stand beside every linear layer of attention."""
 USUAL_CONTEXT = 2048
 USUAL = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL, stack=Stack.PLAIN)
-"""As TRL trains unless it is told otherwise: blocks are computed again, and the loss is computed at once."""
+"""TRL's defaults: activations are recomputed block by block, and the loss is computed at once."""
 SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens", "stack")
 _BATCHES = (1, 2, 4)
 # Bytes of an element as operators count them, whatever its type
@@ -55,7 +55,7 @@ _PREBUILT = 4
 _MOVED_BY_ADAMW = 14
 # Bytes alive for each weight in 4 bits at the worst moment of its unpacking
 _UNPACKED = 14 + 1 / 32
-# How many kernels of torchao unpack a layer, and the elements that each moves for a weight
+# Number of torchao kernels that unpack a layer, and the elements each moves per weight
 _UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
 # The same as _UNPACKED of bitsandbytes, one kernel of which unpacks a layer
 _UNPACKED_BY_KERNEL = 2.0
@@ -94,7 +94,7 @@ _GELU_NEW, _GELU_NEW_BACKWARD = (2, 2, 3, 2, 2, 2, 2, 3), (3, 3, 3, 2, 2, 3, 2, 
 the rotary embedding, scores that are held, and an activation that is no one kernel."""
 _ROOTS, _ROOTS_BACKWARD = 2, 3
 """Kernels of a norm that work on one number a token."""
-# Of a sum: two are read, one is written
+# a sum reads two elements and writes one
 _ADD = 3
 
 
@@ -171,7 +171,7 @@ def config_profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadPr
 
 
 def _alike(recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe, and others whose memory may be asked about: what needs less is offered."""
+    """The recipe, and cheaper ones that the memory answer may offer."""
     yield recipe
     ways = {Trainable.FULL: WeightType.BFLOAT16, **ADAPTER_BASES}
     for (how, base), again, chunks in product(ways.items(), Checkpointing, (1, LOSS_CHUNKS)):
@@ -188,7 +188,7 @@ def _flops(operators: tuple[Operator, ...]) -> float:
 
 @dataclass
 class _Tally:
-    """Operators by what one of them computes and moves; ``tokens`` of a sample pass each."""
+    """Operators by FLOPs and bytes; ``tokens`` of a sample pass each."""
 
     tokens: float
     found: Counter[tuple[OperatorKind, float, float, float, float]] = field(default_factory=Counter)
@@ -211,7 +211,7 @@ class _Tally:
         self.found[OperatorKind.MATMUL, 2.0 * rows * layer.weights, moved, fixed, 0.0] += round(times)
 
     def unpacks(self, layer: Linear, times: float) -> None:
-        """Add what one kernel of bitsandbytes does to have a matrix in 16 bits, after two for its scales."""
+        """Add the bitsandbytes kernel that unpacks a matrix to 16 bits, after two for its scales."""
         self.moves(0.0, 2 * times, fixed=_SCALES_UNPACKED * layer.weights)
         fixed = _COUNTED * _MATRIX_UNPACKED * layer.weights
         self.found[OperatorKind.DEPTHWISE, 0.0, 0.0, fixed, _UNPACKING_FLOPS * layer.weights] += round(times)
@@ -277,7 +277,7 @@ class _Step:
 
     @property
     def layer_parameters(self) -> tuple[int, ...]:
-        """Of each kind of layer that the model has, with its adapters."""
+        """One entry per kind of layer, with its adapters."""
         dense, sparse = self.decoder.dense_layer_parameters, self.decoder.sparse_layer_parameters
         found = [dense] if self.decoder.sparse_layers < self.decoder.layers else []
         found += [sparse] if self.decoder.sparse_layers else []
@@ -290,7 +290,7 @@ class _Step:
     # --- arithmetic ------------------------------------------------------------------------------------
 
     def operators(self) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
-        """Those of a forward pass, and those of a whole training step."""
+        """The operators of a forward pass, and of a whole training step."""
         forward, again, backward = (_Tally(self.tokens) for _ in range(3))
         layers, how = self.decoder.layers, self.recipe.checkpointing
         self._forward(forward, layers)
@@ -307,7 +307,7 @@ class _Step:
         return (forward + loss).operators(), train.operators()
 
     def _beside(self, into: _Tally, part: int) -> None:
-        """Add what PEFT does in all layers beside what is counted."""
+        """Add PEFT's remaining work in all layers."""
         decoder, (kernels, *elements) = self.decoder, _BESIDE[self.is_packed][part]
         widths = decoder.width, decoder.query_width, decoder.key_width, self._inner
         if self.by_peft:
@@ -343,7 +343,7 @@ class _Step:
                     self._linear(into, leave, times * copies, share=tokens)
 
     def _turned(self, into: _Tally, layers: int, rotary: _Passes, norm: Mapping[str, _Passes]) -> None:
-        """Add what is done to queries and keys before they meet."""
+        """Add the work on queries and keys before attention."""
         for width in (self.decoder.query_width, self.decoder.key_width):
             if self.decoder.rotary:
                 into.each(rotary, width, layers)
@@ -356,7 +356,7 @@ class _Step:
             into.moves(2, _ROOTS * times)
 
     def _networks(self, layers: int) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
-        """How many layers have which feed-forward networks: width, how many, share of tokens in each."""
+        """Layers by feed-forward network: width, number of layers, share of tokens in each."""
         decoder = self.decoder
         sparse = decoder.sparse_layers
         if layers > sparse:
@@ -398,7 +398,7 @@ class _Step:
         share: float = 1.0,
         is_backward: bool = False,
     ) -> None:
-        """Add a linear layer of a block: forward, or the gradient of its input and of what is trained."""
+        """Add a linear layer of a block: forward, or the gradients of its input and trained weights."""
         into.multiplies(layer, times * (2 if is_backward and self.is_full else 1), share)
         if self.is_packed:
             for kernels, elements in _UNPACKING if self.by_torch else ():
@@ -425,7 +425,7 @@ class _Step:
         rest.multiplies(self.head, chunks * (2 if self.is_full else 1))
         for elements in (2, 3, 2):
             rest.moves(elements * vocabulary, chunks)
-        if self.is_full:  # gradients of the head are summed, over chunks and with those of a tied embedding
+        if self.is_full:  # the head's gradients are summed over chunks and with those of a tied embedding
             rest.moves(0.0, chunks - 1 + self.decoder.tied, fixed=_ADD * self.head.weights)
         return first, rest
 
@@ -485,7 +485,7 @@ class _Step:
         )
 
     def _bytes(self, elements: float) -> float:
-        # Of activations, so many elements a token
+        # Elements of activations per token
         return _HALF * elements * self.tokens
 
     @property
@@ -509,7 +509,7 @@ class _Step:
 
     @property
     def _upcast_bytes(self) -> float:
-        """What PEFT adds where it readies a base in 4 bits: embedding and head are cast to float32."""
+        """PEFT's additions when it prepares a 4-bit base: embedding and head are cast to float32."""
         tables = self.decoder.embedding_parameters * (1 if self.decoder.tied else 2)
         return 0.0 if self.by_torch else float((_FLOAT - _HALF) * tables)
 
@@ -570,7 +570,7 @@ class _Step:
 
     @property
     def _inner_kept(self) -> int:
-        # How many times as much the feed-forward network keeps as it is wide
+        # Elements that the feed-forward network keeps, in multiples of its width
         return (3 if self.decoder.gated else 4 if self.is_slow else 1) + self.is_full
 
     @property
@@ -594,9 +594,9 @@ class _Step:
 
     @property
     def saved_bytes(self) -> float:
-        """Of activations between forward and backward pass; the prebuilt batches are apart."""
+        """Activations between forward and backward pass, without the prebuilt batches."""
         stream = self._bytes(self.decoder.width)
-        last = 2 * stream + _FLOAT * self.tokens  # the last norm: what it takes and gives, and its roots
+        last = 2 * stream + _FLOAT * self.tokens  # the last norm: input, output, and reciprocal roots
         scores = 0.0 if self.held_chunks > 1 else _FLOAT * self.tokens * self.decoder.vocabulary
         return self.decoder.layers * self._held(self.recipe.checkpointing) + last + scores
 

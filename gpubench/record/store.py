@@ -1,4 +1,4 @@
-"""The results folder: one JSON file a run, replaced whole; whatever is read is hostile until checked.
+"""The results folder: one JSON file per run, replaced atomically; its contents are hostile until checked.
 
 A run has one writer: it holds the kernel's lock on a file next to the device folders, which ends with its
 process. If a file system or a platform has no such lock, whoever made the file holds the run; one that a
@@ -44,7 +44,7 @@ if sys.platform != "win32":
     import fcntl
 
 PATIENCE_S: Seconds = 2.0
-"""Taking in a run, or setting a broken one aside, holds its lock for milliseconds; measuring, for minutes."""
+"""Importing a run, or setting a broken one aside, holds its lock for milliseconds; measuring, for minutes."""
 LOOK_EVERY_S: Seconds = 0.05
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK})
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -100,7 +100,7 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
 
 
 def _take(path: Path) -> int | None:
-    """Make the lock file, or open the one that is there, and lock it; None if another holds the run.
+    """Create or open the lock file and lock it; None if another process holds the run.
 
     Raises:
         StorageError: If it is not a regular file.
@@ -124,7 +124,7 @@ def _take(path: Path) -> int | None:
 
 
 def _is_locked(descriptor: int, *, is_new: bool) -> bool:
-    """Whether the kernel has given its lock; without such locks, whether this process has made the file."""
+    """Whether the kernel granted its lock; without kernel locks, whether this process created the file."""
     if sys.platform == "win32":
         return is_new
     try:
@@ -147,14 +147,14 @@ def _is_at(path: Path, descriptor: int) -> bool:
 SETTLED_S: Seconds = 10.0
 """A file that was written more recently may be the first half of one that is being copied here."""
 NEWEST = 500
-"""Runs that are read of each device, by the time in their names: half a second of reading."""
+"""The newest runs to read per device, by the time in their names: half a second of reading."""
 
 _RUN_NAME = re.compile(r"\d{8}t\d{6}z-[^/]*\.json", re.IGNORECASE)
 _UNKNOWN_KEY = "unknown"
 
 
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Every readable run of a results folder, oldest first, and a line for each file that is not.
+    """Every readable run of a results folder, oldest first, and a line for each unreadable file.
 
     ``passed_over`` says so where older runs of a device were not read; None if all were.
     """
@@ -180,7 +180,7 @@ def run_path(root: Path, run: Run) -> Path:
 
 
 def id_of(run: Run) -> str:
-    """Return a run's id as its file has it: it is one run in any case of its letters.
+    """Return a run's id as in its file; ids differ by more than the case of their letters.
 
     Raises:
         MisuseError: If it holds anything but letters, digits, dots and dashes.
@@ -225,7 +225,7 @@ def _has_runs(root: Path) -> bool:
 
 
 def check_writable(root: Path) -> Path:
-    """Prove before any time is spent that a result can be stored under ``root``.
+    """Check, before any time is spent, that a result can be stored under ``root``.
 
     Returns:
         The folder of runs, or the nearest one above it that is there.
@@ -249,7 +249,7 @@ def check_writable(root: Path) -> Path:
 
 @contextmanager
 def writing(root: Path, run: Run) -> Iterator[None]:
-    """Hold the lock of a run: between its first and its last measurement nobody else writes it.
+    """Hold the lock of a run, so that nobody else writes it between its first and last measurement.
 
     Raises:
         RunLockedError: If another process, or another thread, holds it.
@@ -275,7 +275,7 @@ def file_of(root: Path, run: Run) -> Path:
 
 
 def write_run(root: Path, run: Run) -> Path:
-    """Store a run; the caller holds its lock, and a reader sees the old file or the new one.
+    """Store a run. The caller holds its lock; a reader sees either the old file or the new one.
 
     Raises:
         StorageError: If it cannot be written; what was stored is then untouched.
@@ -308,7 +308,7 @@ def read_runs(root: Path) -> StoredRuns:
 
 
 def newest_runs(root: Path) -> StoredRuns:
-    """Read what figures rest on: every run, or of a device with very many the newest.
+    """Read the runs that figures rest on: all of them, or the newest of a device with very many.
 
     Where runs are passed over, ``passed_over`` says so. Errors as ``read_runs``.
     """
@@ -328,7 +328,7 @@ def newest_runs(root: Path) -> StoredRuns:
 
 
 def own_runs(results: Path | None) -> tuple[Run, ...]:
-    """Return the runs of a results folder that figures rest on; what is left out is said on stderr.
+    """Return the runs that figures rest on; stderr names those left out.
 
     Args:
         results: None is the default folder.
@@ -360,7 +360,7 @@ def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredR
 
 
 def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
-    """Read a file; None if that cannot be, with a line that says why, and bad content set aside."""
+    """Read a file; None with the reason if it cannot be read. A file with bad content is set aside."""
     try:
         return read_run(path)
     except BadContentError as error:
@@ -372,7 +372,7 @@ def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
 
 
 def _set_aside(folder: Path, path: Path) -> str:
-    """Rename a run of bad content to ``NAME.corrupt``, or ``NAME.2.corrupt`` and so on; say what was done.
+    """Rename a run with bad content to ``NAME.corrupt``, ``NAME.2.corrupt`` and so on, and report it.
 
     Under the run's lock, and after another look: what is renamed is what was found bad.
 
@@ -486,11 +486,11 @@ def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 class ConflictError(StorageError):
-    """What is stored under a run's id is not known to be this run."""
+    """The content stored under a run's id may be another run."""
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the files that were to be taken in.
+    """The result of an import, file by file.
 
     Attributes:
         written: The runs that are new here.
@@ -507,7 +507,7 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_runs(root: Path, sources: Iterable[Path]) -> Added:
-    """Take in runs of other machines: files, or folders searched for them. What is stored stays as it is.
+    """Import runs from other machines: files, or folders to search. What is stored stays as it is.
 
     Raises:
         MisuseError: If a source does not exist.
@@ -543,7 +543,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
 
 
 def stored_alike(root: Path, run: Run) -> Path | None:
-    """Return where a run is stored already with the same content; None if nothing is under its id.
+    """Return where the same run is already stored; None if its id is free.
 
     Raises:
         ConflictError: If what is stored under its id differs, or cannot be read to tell.
@@ -567,5 +567,5 @@ def stored_alike(root: Path, run: Run) -> Path | None:
 
 
 def _content(run: Run) -> bytes:
-    # What makes two files one run: all they say, not how it is laid out, nor the case of the id.
+    # Two files are one run if their contents agree, whatever the layout or the case of the id.
     return msgspec.json.encode(msgspec.structs.replace(run, run_id=run.run_id.casefold()))

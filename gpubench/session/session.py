@@ -68,7 +68,7 @@ from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import check_weights, need_torch
 
-# --- going on with a run that was cut off: what is finished stays -----------------------------------------
+# --- resuming a run that was cut off: finished cases stay -----------------------------------------
 
 
 FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
@@ -76,7 +76,7 @@ FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Sta
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
-    """Return the request with the settings of the run; a time limit that is given now replaces its own.
+    """Return the request with the settings of the run; a new time limit replaces the run's.
 
     Args:
         run: The run that was cut off.
@@ -169,7 +169,7 @@ def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
 
 
 def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
-    """Return what the run knew of its cases."""
+    """Return the run's results so far, case by case."""
     record = Record(plan=plan, device=device, threads=run.environment.cpu_threads)
     numbers = [launch.sequence for m in run.measurements for launch in m.launches]
     record.begun = max((n + 1 for n in numbers if n is not None), default=0)
@@ -181,7 +181,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
 
 
 def finished_part(row: Measurement) -> Measurement | None:
-    """Return a row with the launches that came to their end, to be judged again; None if there is none."""
+    """Return a row with only its completed launches, to be judged again; None if there are none."""
     if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)
@@ -236,7 +236,7 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
             raise MisuseError(
                 f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
             )
-    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows of both would stand under one
+    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows of both would share a name
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:
             fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
@@ -260,13 +260,13 @@ def run_id_under_torchrun() -> str:
 
 
 def spread(request: RunRequest, place: Place) -> RunRequest:
-    """Return the request with the machines that torchrun tells, and the GPUs of each unless it names them."""
+    """Return the request with torchrun's machines, and the GPUs of each unless the request names them."""
     gpus = place.local_size if request.gpus == 1 else request.gpus
     return msgspec.structs.replace(request, gpus=gpus, nnodes=place.machines)
 
 
 def check_spread(request: RunRequest, place: Place | None) -> None:
-    """Refuse other processes than are asked for, be it by a run to go on with.
+    """Refuse a number of processes that differs from the request's or the resumed run's.
 
     Raises:
         MisuseError: If they are others; it names the torchrun that starts them.
@@ -336,7 +336,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has passed every check; nothing has been measured yet.
+    """A request that has passed every check, before any measurement.
 
     Attributes:
         profiles: Profiles of its workloads, by reference.
@@ -398,7 +398,7 @@ def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
 def prepare(
     request: RunRequest, on_trial: OnTrial = lambda *_: None, *, store_results: bool = True
 ) -> Prepared:
-    """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
+    """Check everything that can be checked before time is spent: words, device, folder, sharing, cases.
 
     If the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried. A run to
     go on with that another process is writing is refused here already.
@@ -453,7 +453,7 @@ def prepare(
     findings = together(
         *(capability.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
     )
-    start = capability.start_state(device)  # before anything of the run, such as a trial of a batch, is on it
+    start = capability.start_state(device)  # before the run itself uses it, for example to try a batch
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(
@@ -566,7 +566,7 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
 
 
 def _read_again(prepared: Prepared) -> Prepared:
-    """Return what was prepared with the run as it is stored now.
+    """Return the preparation with the run as currently stored.
 
     Another process may have gone on with it since it was read: what that one finished is not measured again,
     and above all not replaced by what was known before.
@@ -587,7 +587,7 @@ def _read_again(prepared: Prepared) -> Prepared:
 
 
 def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
-    """The run before its first new measurement, and what is known of its cases where it goes on."""
+    """The run before its first new measurement, and the results so far of a resumed run."""
     if prepared.resumed is None:
         return begun, None
     run = without_cut_off(prepared.resumed)
@@ -603,7 +603,7 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
-    """Add to the measurements what the child has reported of its libraries and of the device.
+    """Add the child's reports on its libraries and on the device to the measurements.
 
     Cases that the launcher has added count as planned.
     """
@@ -621,7 +621,7 @@ def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
 
 
 def new_run(prepared: Prepared) -> Run:
-    """Return the run before its first measurement; it says what it sets out to measure."""
+    """Return the run before its first measurement, with its planned cases."""
     started = now()
     made = prepared.plan
     return Run(
@@ -671,7 +671,7 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 
 def _sound(state: Run, row: Measurement) -> Measurement:
-    """Return a row that may be stored: if its figures contradict each other, they are left out.
+    """Return a row that may be stored, without its figures if they contradict each other.
 
     A file with such a row would not be read again, and its sound rows would be lost, too.
     """

@@ -29,6 +29,9 @@ ASKED = {
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of it is a PC for the cards; `--have pc` leaves that out"),
     "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} of energy alone"),
     "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
+    "what to ask where weights can be shared out": (
+        "llama-3.1-70b --qlora --have '2x RTX 3090'", r"all weights on each; .* with `--count 2 --jobs fsdp`"
+    ),
     "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
     "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"is the fewest that ends within 3.00 days"),
     "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens \(`--context`\), batch 2 a GPU, by plain .*stack=fused"),

@@ -36,7 +36,7 @@ def executed(make_run, monkeypatch, tmp_path):
 
             def __init__(self, plan, device, on_event, control, **more):
                 self.plan = plan
-                self.micro = []
+                self.micro, self.micro_stopped = [], False
                 self.device_findings = []
 
             def close(self):
