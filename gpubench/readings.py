@@ -42,13 +42,7 @@ class StepReading(msgspec.Struct, frozen=True, kw_only=True):
     most_peak_bytes: float
 
 
-class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """The readings of one card, and their software.
-
-    Attributes:
-        micro: Micro-benchmarks by name of probe, precision and size, in FLOP/s, B/s or s.
-    """
-
+class _Card(msgspec.Struct, frozen=True, kw_only=True):
     card: str
     gpu_key: str
     torch: str
@@ -57,6 +51,15 @@ class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     source: str
     settings: str
+
+
+class CardReadings(_Card, frozen=True, kw_only=True):
+    """The readings of one card, and their software.
+
+    Attributes:
+        micro: Micro-benchmarks by name of probe, precision and size, in FLOP/s, B/s or s.
+    """
+
     steps: tuple[StepReading, ...]
     micro: dict[tuple[str, str | None, str], float]
 
@@ -84,15 +87,7 @@ class _Case(msgspec.Struct, forbid_unknown_fields=True):
     infer1_ms: float | None = None
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    card: str
-    gpu_key: str
-    torch: str
-    cuda: str
-    driver: str
-    date: str
-    source: str
-    settings: str
+class _File(_Card, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: list[str]
     not_gpubench_models: dict[str, str]
     micro: dict[str, float]
@@ -104,14 +99,7 @@ def h200_readings() -> CardReadings:
     """Return the shipped readings in SI units."""
     stored = msgspec.json.decode(data_bytes("h200_readings.json"), type=_File)
     return CardReadings(
-        card=stored.card,
-        gpu_key=stored.gpu_key,
-        torch=stored.torch,
-        cuda=stored.cuda,
-        driver=stored.driver,
-        date=stored.date,
-        source=stored.source,
-        settings=stored.settings,
+        **{name: getattr(stored, name) for name in _Card.__struct_fields__},
         steps=tuple(
             StepReading(
                 workload=case.workload,

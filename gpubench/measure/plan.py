@@ -242,10 +242,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
 
-    def is_left(self) -> bool:
-        """Whether anything is still to be measured."""
-        return self.micro_left or bool(self.units())
-
     def _launch(self, launch: int) -> Iterator[Unit]:
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, no secret
         groups: dict[Group, list[Unit]] = {}

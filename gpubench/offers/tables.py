@@ -265,8 +265,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     said = row.get
     kind, region, note = read_kind(said("kind", "")), said("region", ""), said("note")
     source = said("source") or f"own price file {plain(table.name)}"
-    told_pricing = (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
-    pricing, term_years = PRICES.get(column) or told_pricing
+    pricing, term_years = PRICES.get(column) or (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" beside a count of 8
     gpu_count = said("gpu_count", str(stated or 1))
     gpu = name if stated == figure_in(gpu_count) else row["gpu_key"]

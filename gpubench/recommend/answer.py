@@ -406,7 +406,7 @@ def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> I
             for each in (each for each in found.excluded if each.offer == offer):
                 yield tell("have_removed", machine=gpus_of(offer), reason=each.reason)
                 if offer.gpu_count > 1 and Verdict.DOES_NOT_FIT in each.reason:
-                    yield tell("have_sharded", gpu_count=offer.gpu_count)
+                    yield tell("have_sharded", gpu_count=str(offer.gpu_count))
     for choice in ranking.owned:
         if not choice.purchase_usd and choice.row.hours.value is not None:
             usd = format_usd(choice.row.cost_usd.value)

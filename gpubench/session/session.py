@@ -515,7 +515,8 @@ def execute(prepared: Prepared, on_event: Callable[[messages.Event], None] = lam
         held_open.enter_context(store.writing(prepared.root, begun))
         prepared = _read_again(prepared)
         run, path = prepared.resumed, prepared.resumed_from
-        if run is not None and path is not None and run.finished_at and not prepared.plan.is_left():
+        is_left = prepared.plan.units() or prepared.plan.micro_left
+        if run is not None and path is not None and run.finished_at and not is_left:
             on_event(messages.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
             return Session(run=run, path=path)
         with _explained(prepared.device):
