@@ -256,7 +256,8 @@ def test_a_run_that_was_stopped_in_its_micro_benchmarks_goes_on_with_them(cut_of
     assert ended.interrupted
     assert again(interrupted=True).micro_left
     assert not session.finished(whole, made, stopped=True).interrupted
-    assert not (made.units() or made.micro_left)
+    assert not made.units()
+    assert not made.micro_left
 
 
 # --- deaths --------------------------------------------------------------------------------------------
