@@ -119,8 +119,27 @@ def require_spec(name: str) -> GpuSpec:
             more = [f"{len(meant) - _MOST_MEANT} more"] if len(meant) > _MOST_MEANT else []
             cards = ", ".join((*meant[:_MOST_MEANT], *more))
             raise MisuseError(f"ambiguous GPU {plain(name, 80)!r}; it can be any of {cards}: name one")
-        raise unknown_name("GPU", name, nearest_keys(name) or NO_GPU_NEAR)
+        raise unknown_gpu(name)
     return spec
+
+
+_IN_LAPTOPS = {"laptop", "mobile", "notebook"}
+
+
+def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
+    """Return the error for a name that means no GPU, with the nearest known.
+
+    Args:
+        name: As a person writes it.
+        others: Similar names of GPUs that are not in the table.
+    """
+    if _IN_LAPTOPS.isdisjoint(names.normalize(name).replace("-", " ").split()):
+        return unknown_name("GPU", name, nearest_keys(name) or others or NO_GPU_NEAR)
+    known = sorted(spec.short_name for key, spec in load_specs().items() if "laptop" in key)
+    return MisuseError(
+        f"no figure is known of {plain(name, 80)!r}: each laptop's maker sets the power of its GPU, and "
+        f"with it the speed; gpubench run measures it there. Laptop GPUs with a figure: {listing(known)}"
+    )
 
 
 def usual_spec(name: str) -> GpuSpec:

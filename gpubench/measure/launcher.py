@@ -584,10 +584,8 @@ class Launcher:
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
         """Run the micro-benchmarks of a process or a job once; a failure costs nothing else."""
-        if group.gpu_count in self._probed or self.lost is not None:
-            return
-        if self.control.stopping.is_set():
-            self.micro_stopped = True
+        self.micro_stopped |= self.control.stopping.is_set()
+        if group.gpu_count in self._probed or self.lost is not None or self.micro_stopped:
             return
         self._probed.add(group.gpu_count)
         limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S

@@ -120,8 +120,11 @@ def check(question: Question) -> None:
 
 def why_impossible(question: Question) -> str | None:
     """Say why no GPU does this work at the precision that was asked for; None if some do."""
-    on_new_and_old_gpus = [best_amp(lambda _: True), best_amp(lambda _: False)]
-    asked = on_new_and_old_gpus if question.precision == AMP else [Precision(question.precision)]
+    asked = (
+        [best_amp(lambda _: True), best_amp(lambda _: False)]  # on a new GPU, on an old one
+        if question.precision == AMP
+        else [Precision(question.precision)]
+    )
     reasons = [_why_not_at(question, each) for each in asked]
     return None if None in reasons else reasons[0]
 

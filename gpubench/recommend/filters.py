@@ -33,7 +33,7 @@ from gpubench.recommend.hosts import GATES, Gate, HostNeed, lacks
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
 from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
-from gpubench.specs import NO_GPU_NEAR, known_keys, load_specs, nearest_keys
+from gpubench.specs import known_keys, load_specs, unknown_gpu
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
 from gpubench.units import count as number_of
 from gpubench.units import format_number, format_percent, format_price, format_usd, listing, plain
@@ -259,18 +259,9 @@ def meant_by(name: str, keys: Collection[str]) -> set[str]:
     words = set(normalize(name).replace("-", " ").split())
     own = {key for key in keys if words and words <= set(key.split("-"))}
     meant = set(known_keys(name)) or own
-    if not meant and words & _IN_LAPTOPS:
-        known = ", ".join(sorted(gpu_name(key) for key in load_specs() if "laptop" in key))
-        raise MisuseError(
-            f"no figure is known of {plain(name)!r}: each laptop's maker sets the power of its GPU, and "
-            f"with it the speed; gpubench run measures it there. Laptop GPUs with a figure: {known}"
-        )
     if not meant:
-        raise unknown_name("GPU", name, nearest_keys(name) or nearest(name, keys) or NO_GPU_NEAR)
+        raise unknown_gpu(name, nearest(name, keys))
     return meant
-
-
-_IN_LAPTOPS = {"laptop", "mobile", "notebook"}
 
 
 def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:

@@ -514,9 +514,8 @@ def execute(prepared: Prepared, on_event: Callable[[messages.Event], None] = lam
             held_open.enter_context(keeping_others(prepared.place))
         held_open.enter_context(store.writing(prepared.root, begun))
         prepared = _read_again(prepared)
-        run, path = prepared.resumed, prepared.resumed_from
-        is_left = prepared.plan.units() or prepared.plan.micro_left
-        if run is not None and path is not None and run.finished_at and not is_left:
+        run, path, made = prepared.resumed, prepared.resumed_from, prepared.plan
+        if run and path and run.finished_at and not (made.units() or made.micro_left):
             on_event(messages.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
             return Session(run=run, path=path)
         with _explained(prepared.device):

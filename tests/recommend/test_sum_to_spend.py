@@ -154,6 +154,19 @@ def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
         gpubench.rank("resnet50", gpu=["rtx 4090 laptop"])
 
 
+@pytest.mark.parametrize("name", ["laptop RTX 4060", "4060 mobile", "RTX-4070-notebook"])
+def test_a_laptop_without_a_figure_is_refused_alike_wherever_it_is_named(name):
+    for asked in (
+        lambda: gpubench.rank("resnet50", have=[name]),
+        lambda: gpubench.predict("resnet50", gpu=[name]),
+        lambda: gpubench.memory("resnet50", gpu=[name]),
+    ):
+        with pytest.raises(
+            MisuseError, match=r"each laptop's maker sets the power of its GPU.*RTX 5060 Laptop"
+        ):
+            asked()
+
+
 def of_the_fewest(ranking):
     return next(each for each in ranking.said("asked") if "is the fewest" in each)
 
