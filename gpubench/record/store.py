@@ -390,7 +390,7 @@ def _set_aside(folder: Path, path: Path) -> str:
             with contextlib.suppress(BadContentError):
                 read_run(path)
                 return "; left in place, because it has just been replaced"
-            aside = _free_name(path)  # reserve the name with an empty file, so that no earlier file is overwritten
+            aside = _free_name(path)  # reserves the name: no earlier file is overwritten
             try:
                 path.replace(aside)
             except OSError:
@@ -471,7 +471,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
     top = root / "runs" if _has_runs(root) else root
     for folder, names, paths in os.walk(top, onerror=report, followlinks=False):
-        below = [] if Path(folder) != top else names  # a run is in its device folder, or next to the device folders
+        below = [] if Path(folder) != top else names  # runs may be next to the device folders
         names[:] = sorted(name for name in below if not _has_runs(Path(folder, name)))
         for name in sorted(paths):
             if name.endswith(".json") and not name.startswith("."):
