@@ -540,8 +540,8 @@ class _Step:
 
     @property
     def _scores(self) -> float:
-        # Bytes of the scores of one layer where they are held: in float32 and in 16 bits
-        return (_FLOAT + _HALF) * self.tokens**2 * self.decoder.heads
+        # Bytes of the scores of one layer where they are held: in float32 and in 16 bits, and capped
+        return (_FLOAT + _HALF * (1 + self.decoder.capped_scores)) * self.tokens**2 * self.decoder.heads
 
     def _held(self, how: Checkpointing) -> float:
         """Bytes that one layer keeps for the backward pass."""
@@ -570,7 +570,10 @@ class _Step:
 
     @property
     def _inner_kept(self) -> int:
-        # Elements that the feed-forward network keeps, in multiples of its width
+        # Elements that the feed-forward network keeps, in multiples of its width. The result of relu is kept
+        # once: for its own gradient and for that of the trained layer after it.
+        if self.decoder.activation == "relu":
+            return 1
         return (3 if self.decoder.gated else 4 if self.is_slow else 1) + self.is_full
 
     @property
@@ -580,7 +583,9 @@ class _Step:
         wide = 6 if decoder.gated else 8 if self.is_slow else 3
         inside = self._bytes((wide - self._inner_kept) * self._inner)
         if not decoder.fused_attention:
-            inside = max(inside, 10 / 6 * self._scores)  # gradients in 16 bits, and twice in float32
+            # Gradients of the scores: in float32; in torch without flash kernels twice, and in 16 bits
+            more_bytes = _HALF + 2 * _FLOAT if self.recipe.stack is Stack.NO_FLASH else _FLOAT
+            inside = max(inside, more_bytes * self.tokens**2 * decoder.heads)
         whole = self._held(Checkpointing.NONE)
         turning = self._bytes(2 * decoder.width + 11 * decoder.query_width + 2 * decoder.value_width)
         return max(whole + inside, turning if decoder.rotary else 0.0)
