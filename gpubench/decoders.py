@@ -78,8 +78,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         layer_norms: Norms of the residual stream in each layer.
         query_key_norm: Whether queries and keys are normed, each head by itself or all at once.
         attention_bias: Which layers of attention have a bias.
-        fused_attention: Whether transformers has it; else the square of scores is held.
-        capped_scores: Whether the scores pass a tanh, whose result is held as well.
+        score_bytes: What transformers keeps of each score of attention for the backward pass [B]; 0 where it
+            has a fused kernel, which keeps none.
         position_rows: Of a learned embedding of positions.
         embedding_width: Of the word embedding where it is narrower than the model.
         experts: Of each sparse layer, ``active_experts`` of which a token passes, ``expert_width`` wide.
@@ -109,8 +109,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     forward_bias: bool
     head_bias: bool
     rotary: bool
-    fused_attention: bool
-    capped_scores: bool
+    score_bytes: int
     position_rows: int
     embedding_width: int
     experts: int
