@@ -1,8 +1,8 @@
 """gpubench: which GPU to buy or rent to train your model.
 
-The public Python API: functions, the types of what they return, and their errors. Each is imported from its
-room when it is first used, so that ``import gpubench`` stays light; ``__init__.pyi`` has their signatures for
-editors and type checkers.
+The public Python API: functions, their return types, and their errors. Each is imported from its module at
+first use, so that ``import gpubench`` is fast; ``__init__.pyi`` has the signatures for editors and type
+checkers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names, all of them
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its room at first use (PEP 562)."""
+    """Import a public name from its module at first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)

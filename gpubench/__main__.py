@@ -1,4 +1,4 @@
-"""``python -m gpubench``, and the console script: loads the command line and runs it."""
+"""``python -m gpubench`` and the console script: loads and runs the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpubench.errors import ExitCode, is_interrupt
 
 
 def main() -> None:
-    """Run the command line; an interrupt during loading ends it as one would later."""
+    """Run the command line; an interrupt during loading has the same effect as a later one."""
     if sys.stdout is None:  # closed: the next file that is opened would take what is printed
         fail("standard output is closed: open it, or send it to /dev/null", ExitCode.STORAGE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,9 +1,9 @@
-"""Let a room be called like the function it is known for: ``gpubench.probe()`` and ``gpubench.probe.select``.
+"""Makes a package callable like its main function: ``gpubench.probe()`` and ``gpubench.probe.select``.
 
-Python binds a subpackage as an attribute of its parent on first import, over any function of that name. So
-three names of the public API would stop being functions as soon as somebody imported from their rooms. Each
-of these packages therefore acts as the function for its callers, its signature and its docstring, regardless
-of the order of imports.
+On first import, Python binds a subpackage as an attribute of its parent and replaces a function of that name.
+Three names of the public API would therefore stop being functions as soon as somebody imported from their
+packages. Each of these packages acts as the function, including its signature and docstring, regardless of
+the order of imports.
 """
 
 from __future__ import annotations

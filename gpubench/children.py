@@ -1,15 +1,16 @@
-"""Child processes under a deadline, which end with the process that started them, however it ends.
+"""Child processes with a deadline, which end when their parent process ends for any reason.
 
-Parent and child send each other JSON lines over two separate pipes, because a model under test may print;
-everything from them is untrusted until decoded. Short commands of the system are run here too.
+Parent and child exchange JSON lines over two separate pipes, because a model under test may print; everything
+received is untrusted until decoded. Short system commands are run here too.
 
-A killed parent runs no ``finally`` and no handler. So each child has a guard: a process that waits for the
-end of a pipe and then kills the child's process group. The parent closes the pipe with the child; the kernel
-closes it when the parent is gone. It runs none of the child's code, so a hang of the child does not stop it.
+A killed parent runs no ``finally`` and no handler. Each child therefore has a guard: a process that waits for
+the end of a pipe and then kills the child's process group. The parent closes the pipe with the child; the
+kernel closes it when the parent is gone. The guard runs none of the child's code, so a hanging child does not
+stop it.
 
-A daemon leaves that group on purpose. So each child has a mark in its environment, which its
-descendants inherit. On Linux the guard ends whatever still has the mark, and names it. A daemon that clears
-its environment is not found.
+A daemon deliberately leaves that group. Each child therefore has a mark in its environment, which descendants
+inherit. On Linux the guard ends and reports every process with the mark. It cannot find a daemon that clears
+its environment.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gpubench.units import MIB, Seconds, format_bytes, format_duration, plain
 # --- the child's end -----------------------------------------------------------------------------------
 
 MOST_MESSAGE_BYTES = 16 * MIB
-"""The longest is a launch with its telemetry, some hundreds of kilobytes."""
+"""Message size limit; the longest message is a launch with telemetry, a few hundred kilobytes."""
 CHUNK_BYTES = 64 * 1024
 
 MARK = "GPUBENCH_CHILD"
@@ -55,7 +56,7 @@ class Lines:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a line has come in part."""
+        """Whether part of a line has arrived."""
         return bool(self._begun)
 
     def add(self, chunk: bytes) -> list[bytes]:
@@ -86,10 +87,10 @@ class ParentChannel:
     """
 
     def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
-        """Bind this process to the parent, and take the pipes, which no process started from here inherits.
+        """Bind this process to the parent, and open the pipes, which its own children do not inherit.
 
         Args:
-            descriptors: To read from and to write to, in a process that speaks for the parent's child and is
+            descriptors: The pipes to read and write, in a process that represents the parent's child and is
                 already bound to it; None in the child itself.
         """
         if descriptors is None:
@@ -113,10 +114,10 @@ class ParentChannel:
         write_message(self.write_fd, message)
 
     def first_line(self) -> bytes:
-        """Wait for the first line, and leave what follows it in the pipe for another process to read.
+        """Wait for the first line, and leave the rest in the pipe for another process.
 
         Raises:
-            EOFError: If the parent has closed the pipe before.
+            EOFError: If the parent closed the pipe first.
         """
         line = bytearray()
         while not line.endswith(b"\n"):
@@ -127,12 +128,12 @@ class ParentChannel:
         return bytes(line)
 
     def return_home(self) -> None:
-        """Go back to the folder that this process was started in; a model may have left it."""
-        with contextlib.suppress(OSError):  # it is gone: what is looked for in it will say so
+        """Return to the folder in which this process started; a model may have changed it."""
+        with contextlib.suppress(OSError):  # it is gone: any later lookup in it will report that
             os.chdir(self._folder)
 
     def _require_ours(self, descriptor: int) -> None:
-        """End this process if a model has closed the pipe: its number may by now be another file's."""
+        """End this process if a model has closed the pipe, since its descriptor may now be another file."""
         if _identity(descriptor) != self._pipes[descriptor]:
             with contextlib.suppress(OSError):
                 os.write(2, b"the model has closed descriptors that are not its own\n")
@@ -141,7 +142,7 @@ class ParentChannel:
     def listen(
         self, decoder: msgspec.json.Decoder[_Command], stop: type[msgspec.Struct]
     ) -> queue.SimpleQueue[_Command]:
-        """Read commands in a thread, so that ``stop`` works during a round; return their queue.
+        """Read commands in a thread, so that ``stop`` works during a round; return the queue of commands.
 
         When the parent's end of the pipe closes, for any reason, this process ends at once.
         """
@@ -160,7 +161,7 @@ class ParentChannel:
             try:
                 self.farewell()
             finally:
-                os._exit(0)  # nothing else needs to finish
+                os._exit(0)  # no cleanup is needed
 
         threading.Thread(target=read, name="parent", daemon=True).start()
         return commands
@@ -170,7 +171,7 @@ def scratch_folder(mark: str | None = None) -> Path:
     """Return the path of a scratch folder of a child, which is removed with it.
 
     Args:
-        mark: Of the child; None in the child itself.
+        mark: Mark of the child; None in the child itself.
     """
     return Path(os.environ.get("TMPDIR", "/tmp"), f"gpubench-{mark or os.environ[MARK]}")  # noqa: S108 - nobody guesses it
 
@@ -179,10 +180,10 @@ def die_with_parent(parent_pid: int) -> None:
     """Make Linux end this process with its parent, in case the guard is killed too.
 
     The kernel sends the signal when the thread that started this process ends, so a child must be started and
-    awaited in the same thread. A parent that is already gone is noticed here.
+    awaited in the same thread. This function detects a parent that is already gone.
 
     Args:
-        parent_pid: As the parent gave it.
+        parent_pid: The process id, as sent by the parent.
     """
     if sys.platform == "linux":
         import ctypes
@@ -194,7 +195,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Identify one open pipe among all files; None if nothing is open under the number."""
+    """Identify an open pipe among all files; None if the descriptor is not open."""
     try:
         facts = os.fstat(descriptor)
     except OSError:
@@ -212,22 +213,22 @@ def write_message(descriptor: int, message: msgspec.Struct) -> None:
 # --- the parent's end ----------------------------------------------------------------------------------
 
 TERMINATE_AFTER_S = 10.0
-"""Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
+"""Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel cannot end."""
 CLOSE_AFTER_S = 2.0
 """Time from the end of its pipe to SIGTERM; for a single-answer child, from its answer to SIGKILL."""
 TAIL_BYTES = 64 * 1024
-"""Bytes of a child's output that are kept, in case a model prints without end."""
+"""Maximum bytes of a child's output to keep, in case a model prints endlessly."""
 MOST_PRINTED_BYTES = 64 * MIB
-"""A process that prints more than this is ended: it would time its printing."""
+"""A process that prints more than this is ended, because printing would affect its timing."""
 MOST_ASKED_PRINTED_BYTES = 8 * MIB
-"""The same for a single-answer child, where warnings and progress bars print thousands of bytes."""
+"""The same limit for a single-answer child, where warnings and progress bars print thousands of bytes."""
 LOOK_UP_EVERY_S = 0.5
-"""Waits for a silent child are short: its deadline may move, or it may end while its pipe stays open."""
+"""Polling interval for a silent child, since its deadline may move, or it may end with its pipe open."""
 
 # Waits without its own descriptor.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
-# Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench.
+# It takes 10 ms of CPU time and 9 MB, because it loads neither site-packages nor gpubench.
 _GUARD = """
 import os, shutil, signal, sys, time
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -269,15 +270,15 @@ _Answer = TypeVar("_Answer")
 
 
 class ChildEndedError(Exception):
-    """The child is gone, or sent something that is not a report; the message continues "the process"."""
+    """The child ended or sent an invalid report; the message completes a sentence about "the process"."""
 
 
 class ChildLateError(Exception):
-    """No report came before the deadline."""
+    """No report arrived before the deadline."""
 
 
 def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
-    """Return the output of a short command; None if it is missing, fails, is late or prints nothing."""
+    """Return the output of a short command; None if it is missing, fails, times out or prints nothing."""
     try:
         done = subprocess.run(
             command,
@@ -314,14 +315,14 @@ class ChildProcess(Generic[_Report]):
         """Start the child, then its guard.
 
         Args:
-            program: What Python runs: ``("-m", MODULE)``. It opens a ``ParentChannel``.
+            program: The program for Python: ``("-m", MODULE)``. It opens a ``ParentChannel``.
             decoder: Decodes its reports.
             arguments: Its arguments.
-            environment: All its variables; None for this process's own.
-            most_printed_bytes: A child that prints more is ended.
+            environment: All its variables; None for those of this process.
+            most_printed_bytes: Output limit; a child that prints more is ended.
 
         Raises:
-            ChildEndedError: If no process, pipe or thread is available for it.
+            ChildEndedError: If no process, pipe or thread is available.
         """
         self._mark = os.urandom(8).hex()
         self.swept: tuple[str, ...] = ()
@@ -344,7 +345,7 @@ class ChildProcess(Generic[_Report]):
         arguments: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
-        """Start everything that belongs to the child, or nothing."""
+        """Start the child with its guard and threads, or nothing."""
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as its_own:
             to_child, self._write_fd = os.pipe()
             its_own.callback(os.close, to_child)
@@ -366,7 +367,7 @@ class ChildProcess(Generic[_Report]):
                 )
             )
             guard = (sys.executable, "-I", "-S", "-c", _GUARD)
-            undo.callback(self.kill)  # first, then its end is waited for
+            undo.callback(self.kill)  # sent first; waiting for the end comes later
             self._guard = undo.enter_context(
                 subprocess.Popen(
                     [*guard, str(self.pid), f"{MARK}={self._mark}", scratch_folder(self._mark)],
@@ -383,11 +384,11 @@ class ChildProcess(Generic[_Report]):
 
     @property
     def pid(self) -> int:
-        """Process id, which is also the id of its group."""
+        """Process id, which is also the process group id."""
         return self._process.pid
 
     def send(self, command: msgspec.Struct) -> None:
-        """Send one command; a dead child is noticed when its answer is awaited."""
+        """Send one command; a dead child is detected when waiting for its answer."""
         with contextlib.suppress(BrokenPipeError):
             write_message(self._write_fd, command)
 
@@ -395,12 +396,12 @@ class ChildProcess(Generic[_Report]):
         """Return the next report.
 
         Args:
-            until_s: Moment on ``time.monotonic`` at which to stop waiting. ``end_by_s``, which a signal
-                handler may set at any time, comes first.
+            until_s: Deadline on ``time.monotonic``. An earlier ``end_by_s``, which a signal handler may set
+                at any time, takes precedence.
 
         Raises:
-            ChildLateError: If that moment came first.
-            ChildEndedError: If the child is gone, or is ended for what it sent.
+            ChildLateError: If the deadline passed.
+            ChildEndedError: If the child is gone, or was ended because of what it sent.
         """
         with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
@@ -409,7 +410,7 @@ class ChildProcess(Generic[_Report]):
                 gone = self._process.poll() is not None  # checked first: earlier messages are in the pipe
                 if selector.select(0 if gone else min(max(0.0, left_s), LOOK_UP_EVERY_S)):
                     self._take(os.read(self._read_fd, CHUNK_BYTES))
-                elif gone:  # and its own process keeps its end of the pipe open
+                elif gone:  # and its own child process keeps the pipe open
                     raise ChildEndedError(self.how_it_ended())
                 elif left_s <= 0:
                     raise ChildLateError
@@ -420,7 +421,7 @@ class ChildProcess(Generic[_Report]):
             raise ChildEndedError(f"sent something that is not a report: {plain(str(error))}") from error
 
     def has_said_more(self) -> bool:
-        """Whether it has sent something not yet received; does not wait."""
+        """Whether there is an unread report, without waiting."""
         with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
             return bool(
@@ -430,10 +431,10 @@ class ChildProcess(Generic[_Report]):
     def end(self, *, at_once: bool = False) -> str | None:
         """End the child: close the pipe, then terminate, then kill; report if it cannot be ended.
 
-        Processes that it left running are ended too, and named in ``swept``.
+        Processes that it left running are ended too, and listed in ``swept``.
 
         Args:
-            at_once: Kill it at once, as is always done after ``end_by_s``, Ctrl-C or SIGTERM.
+            at_once: Whether to kill it immediately, as always after ``end_by_s``, Ctrl-C or SIGTERM.
         """
         at_once = at_once or isinstance(sys.exception(), KeyboardInterrupt)
         with contextlib.suppress(OSError):
@@ -452,7 +453,7 @@ class ChildProcess(Generic[_Report]):
                 break
         else:
             return f"process {self.pid} cannot be ended; its device is left alone"
-        with contextlib.suppress(subprocess.TimeoutExpired):  # what the child has started itself
+        with contextlib.suppress(subprocess.TimeoutExpired):  # processes started by the child
             told, _ = self._guard.communicate(timeout=TERMINATE_AFTER_S)
             self.swept = tuple(plain(line, 120) for line in told.decode("utf-8", "replace").splitlines())
         self._drain.join(1.0)
@@ -461,11 +462,11 @@ class ChildProcess(Generic[_Report]):
         return None
 
     def kill(self) -> None:
-        """End the whole group at once."""
+        """Kill the entire process group immediately."""
         self._signal_group(signal.SIGKILL)
 
     def how_it_ended(self, within_s: Seconds = TERMINATE_AFTER_S) -> str:
-        """Say how the process ended: its signal or status, and the last words of its output."""
+        """Describe how the process ended: its signal or status, and the last line of its output."""
         try:
             status = self._process.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -491,11 +492,11 @@ class ChildProcess(Generic[_Report]):
         return plain(lines[-1], limit) if lines else ""
 
     def memory_words(self) -> str:
-        """Return facts about the host memory that a child may have exhausted, in parentheses, or nothing."""
+        """Return facts in parentheses about host memory, if the child may have exhausted it."""
         return ""
 
     def cpu_s(self) -> Seconds:
-        """Return the CPU time of the child and its children, if the system tells it."""
+        """Return the CPU time of the child and its children, if the system reports it."""
         import psutil
 
         taken_s = 0.0
@@ -507,7 +508,7 @@ class ChildProcess(Generic[_Report]):
         return taken_s
 
     def output(self) -> str:
-        """Return the end of what the child has written so far."""
+        """Return the end of the child's output so far."""
         return bytes(self._tail).decode("utf-8", "replace")
 
     def _take(self, chunk: bytes) -> None:
@@ -541,10 +542,10 @@ class Asked(Generic[_Answer]):
     """The result of a single-answer child.
 
     Attributes:
-        answer: None if it gave none, or printed too much.
+        answer: None if it gave none or printed too much.
         how: How it ended without an answer, as the end of a sentence about its process.
-        output: The end of what it printed.
-        swept: Processes that it left running and that were ended.
+        output: The end of its output.
+        swept: Processes that it left running, which were ended.
     """
 
     answer: _Answer | None
@@ -562,16 +563,16 @@ def run_child(
     cpu_limit_s: Seconds = math.inf,
     environment: Mapping[str, str] | None = None,
 ) -> Asked[_Answer]:
-    """Start a child for one answer, wait for it up to a limit, and end it with everything it started.
+    """Start a child for one answer, wait up to a limit, and end it with all processes that it started.
 
     Args:
-        program: What Python runs: ``("-m", MODULE)``. It sends its answer through a ``ParentChannel``.
+        program: The program for Python: ``("-m", MODULE)``. It sends its answer through a ``ParentChannel``.
         arguments: Its arguments.
         answer_type: The type of its answer.
-        time_limit_s: Wall time for everything, including sleep and waiting.
-        cpu_limit_s: Limit on the CPU time of it and its children. It applies only after as many seconds of
+        time_limit_s: Wall time limit, including sleep and waiting.
+        cpu_limit_s: CPU time limit of the child and its children. It applies only after as many seconds of
             wall time, since many processors use CPU time fast.
-        environment: All its variables; None for this process's own.
+        environment: All its variables; None for those of this process.
     """
     try:
         child = ChildProcess(
@@ -589,7 +590,7 @@ def run_child(
     try:
         answer = _receive(child, began_s, until_s, cpu_limit_s)
         how = child.how_it_ended(min(CLOSE_AFTER_S, until_s - time.monotonic()))
-        if child.has_said_more():  # code in the child wrote its own line: which is which is unknown
+        if child.has_said_more():  # other code in the child wrote a line too, so the answer is ambiguous
             answer, how = None, "sent more than one answer"
     except ChildLateError:
         in_time = time.monotonic() < until_s
@@ -605,10 +606,10 @@ def run_child(
 def _receive(
     child: ChildProcess[_Answer], began_s: Seconds, until_s: Seconds, cpu_limit_s: Seconds
 ) -> _Answer:
-    """Return its answer. The CPU time is not looked at before this many seconds have passed.
+    """Return the child's answer. CPU time is not checked before this many seconds have passed.
 
     Raises:
-        ChildLateError, ChildEndedError: As ``ChildProcess.receive``; or its CPU time is spent.
+        ChildLateError, ChildEndedError: As in ``ChildProcess.receive``, or if its CPU time is used up.
     """
     look_s = began_s + cpu_limit_s
     while True:

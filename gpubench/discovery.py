@@ -1,6 +1,6 @@
-"""The list of workloads and how to load one: standard ones, other packages', the user's files.
+"""Lists and loads workloads: the standard ones, those of other packages, and the user's files.
 
-Listing the names imports none of them.
+Listing the names imports no workload.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "gpubench.workloads"
-"""Other packages name their workloads here; the standard ones need no entry."""
+"""Entry point group for workloads of other packages; the standard ones need no entry."""
 STANDARD = "gpubench_workloads"
-"""The folder `workloads` of the repository, as a wheel carries it."""
+"""The folder `workloads` of the repository inside a wheel."""
 NO_MODEL_NEAR = ("none; `gpubench list` shows the workloads",)
 
 
 def workload_names() -> tuple[str, ...]:
-    """Names of the installed workloads, sorted, without importing any of them.
+    """Sorted names of the installed workloads, without importing them.
 
     Raises:
         MisuseError: If two packages offer the same name.
@@ -42,14 +42,14 @@ def workload_names() -> tuple[str, ...]:
 
 
 def workload_named(reference: str) -> str:
-    """Return the installed workload that a person means, in whatever case, and whatever parts its words.
+    """Return the installed workload for a name, ignoring case and separators.
 
-    What is none keeps its name: a published decoder, a model of the user's own, what is unknown.
+    Any other name is returned unchanged: a published decoder, a user's model, an unknown name.
 
     >>> [workload_named(name) for name in ("ViT-B/16", "./resnet50", "llama-3.1-8b")]
     ['vit_b16', './resnet50', 'llama-3.1-8b']
     """
-    if reference in _standard_names():  # without a look at every package that is installed
+    if reference in _standard_names():  # without searching all installed packages
         return reference
     known = _installed()
     is_a_file = reference.startswith((".", "/")) or Path(reference).exists()
@@ -61,10 +61,10 @@ def workload_named(reference: str) -> str:
 def load_workload(reference: str) -> Workload:
     """Import a workload by its name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
-    A user's model is trusted code and runs here: call this for one only in a child process.
+    A user's model is trusted code that runs here, so load one only in a child process.
 
     Raises:
-        MisuseError: With one line for the user; an error of their code is chained to it.
+        MisuseError: With one line for the user; an error of the user's code is chained to it.
     """
     if user_model.is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
@@ -119,9 +119,9 @@ def _installed() -> dict[str, EntryPoint]:
 
 @cache
 def _standard_names() -> tuple[str, ...]:
-    """The standard workloads: each module of their package is one, under its own name.
+    """Names of the standard workloads: the modules of their package.
 
-    Modules with a leading underscore are shared; pytest's have its names.
+    Modules with a leading underscore are shared code, and modules with pytest's names are tests.
     """
     names = (found.name for found in iter_modules(_standard_folders()))
     return tuple(name for name in names if name != "conftest" and not name.startswith(("_", "bench_")))
@@ -137,13 +137,13 @@ def _standard_folders() -> list[str]:
 
 
 def keras_models() -> ModuleType:
-    """Import the models for Keras; Keras itself is imported when one is built."""
+    """Import the Keras models; Keras itself is imported when a model is built."""
     _standard_folders()
     return importlib.import_module(f"{STANDARD}._keras")
 
 
 def checkout() -> Path | None:
-    """The repository this package is imported from, or None for an installed wheel."""
+    """The repository from which this package is imported; None for an installed wheel."""
     root = Path(__file__).resolve().parent.parent
     declared = root / "pyproject.toml"
     if not (declared.is_file() and (root / "workloads" / "__init__.py").is_file()):
@@ -152,9 +152,9 @@ def checkout() -> Path | None:
 
 
 def _serve_from(folder: Path) -> None:
-    """Make the package of the standard workloads refer to this folder, so that an edit counts at once.
+    """Make the package of the standard workloads refer to this folder, so that edits take effect.
 
-    An editable install would find the copy that was made when it was installed.
+    An editable install would find the copy made at installation.
     """
     spec = importlib.util.spec_from_file_location(
         STANDARD, folder / "__init__.py", submodule_search_locations=[str(folder)]

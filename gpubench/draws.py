@@ -1,8 +1,8 @@
-"""Random numbers by name: one counter-based generator, which the page's script has too.
+"""Named random numbers from a counter-based generator, which the page's script also implements.
 
 Each number is a hash of seed, names and index, so a named quantity has the same draws everywhere, in Python
-and on the page. The hash is 32-bit FNV-1a of the names, then the finalizer of MurmurHash3 over index and key;
-a normal number is the inverse of the normal distribution at it.
+and on the page. The hash is 32-bit FNV-1a of the names, then the finalizer of MurmurHash3 over index and key.
+A normal number is the inverse normal distribution function at that number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INVERSE_NORMAL = {
 
 
 def uniforms(n: int, seed: int, *names: str) -> Floats:
-    """Return (n,) numbers evenly spread between 0 and 1, neither of which is among them.
+    """Return (n,) uniform numbers between 0 and 1, both excluded.
 
     Args:
         n: Number of draws.
@@ -49,7 +49,7 @@ def uniforms(n: int, seed: int, *names: str) -> Floats:
 
 
 def normals(n: int, seed: int, *names: str) -> Floats:
-    """Return (n,) numbers of the standard normal distribution. Args as ``uniforms``."""
+    """Return (n,) standard normal numbers. Args as in ``uniforms``."""
     p = uniforms(n, seed, *names)
     q = p - 0.5
     r = np.sqrt(-np.log(np.minimum(p, 1 - p)))

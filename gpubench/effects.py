@@ -1,7 +1,7 @@
-"""Gains of one choice over another: AMP over full precision, several GPUs over one, graph over eager.
+"""Speedups: AMP over full precision, several GPUs over one, graph over eager.
 
 An effect is a pair of measurements of the same work and the ratio of their throughputs, with its interval and
-its doubts. Terminal, page and JSON read the same pairs.
+doubts. Terminal, page and JSON use the same pairs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind,
 from gpubench.precisions import Precision
 
 ROTATION = 4
-"""Steps use four batches in turn, so only whole rotations of losses are compared."""
+"""Steps cycle through four batches, so losses are compared over complete cycles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +35,17 @@ class Result:
 
     @property
     def case(self) -> Case:
-        """The identity of the figure."""
+        """The case of the figure."""
         return self.measurement.case
 
     @property
     def doubts(self) -> tuple[FindingKind, ...]:
-        """The kinds of finding, of the row or of its whole run, that cast doubt on the figure."""
+        """The kinds of finding on the row or its run that cast doubt on the figure."""
         return doubts(self.run.findings, self.measurement.findings)
 
     @property
     def leads(self) -> bool:
-        """Whether the figure may lead a list or appear in a sentence; an unfounded one is only shown."""
+        """Whether the figure may lead a list or appear in a sentence; an invalid one is only shown."""
         return not is_unfounded(self.measurement.findings)
 
     @property
@@ -57,12 +57,12 @@ class Result:
 
     @property
     def batch_words(self) -> str:
-        """The batch; "largest that fits" if it was searched for, so nobody takes it for an equal one."""
+        """The batch; "largest that fits" if it was searched for, so it is not mistaken for an equal batch."""
         return f"batch {', '.join(self.batch_parts)}"
 
     @property
     def batch_parts(self) -> tuple[str, ...]:
-        """The size of the batch, and what ``batch_words`` adds to it."""
+        """The batch size, with the addition of ``batch_words``."""
         searched = ("largest that fits",) if self.measurement.at_largest_batch else ()
         return (f"{self.case.batch_size:,}", *searched)
 
@@ -74,7 +74,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class LossGap:
-    """Mean losses at the end of the same steps from the same seed; ``value`` is their ratio minus 1."""
+    """Mean losses at the end of equal steps from the same seed; ``value`` is their ratio minus 1."""
 
     of: float
     to: float
@@ -82,7 +82,7 @@ class LossGap:
 
     @property
     def value(self) -> float | None:
-        """How much larger the loss is; None against a loss of 0."""
+        """The relative increase of the loss; None from a loss of 0."""
         return self.of / self.to - 1 if self.to else None
 
 
@@ -101,12 +101,12 @@ class Effect:
     @property
     def value(self) -> float:
         """The ratio without its interval."""
-        assert self.interval.value is not None  # ratio refuses a row without a figure
+        assert self.interval.value is not None  # ratio rejects a row without a figure
         return self.interval.value
 
     @property
     def words(self) -> str:
-        """The ratio with its interval, for people."""
+        """The ratio with its interval, as text."""
         return self.interval.text("×")
 
     @property
@@ -121,25 +121,25 @@ class Effect:
 
     @property
     def efficiency(self) -> Interval:
-        """The ratio for each GPU of ``of``; 1 is perfect."""
+        """The ratio per GPU of ``of``; 1 is perfect scaling."""
         return self.interval.over(self.of.case.gpu_count)
 
     @property
     def memory_ratio(self) -> float | None:
-        """Peak of what tensors take over that of the other; None if one is not known."""
+        """Ratio of the peaks of tensor memory; None if either is unknown."""
         mine, theirs = self.of.measurement.peak_memory_bytes, self.to.measurement.peak_memory_bytes
         return mine / theirs if mine is not None and theirs else None
 
     @property
     def curve_steps(self) -> int:
-        """Number of steps from the seed with losses on both sides."""
+        """Number of steps from the seed with losses in both measurements."""
         return min(len(_curve(self.of)), len(_curve(self.to)))
 
     @property
     def loss_gap(self) -> LossGap | None:
-        """Mean losses over the last fifth of the common steps, in whole rotations of the batches.
+        """Mean losses over the last fifth of the common steps, in complete cycles of the batches.
 
-        None if nothing is trained, a loss is missing or not finite, or if seed or batch differ.
+        None if nothing is trained, a loss is missing or not finite, or seed or batch differ.
         """
         steps = self.curve_steps
         same = (self.of.run.seed, self.of.case.batch_size) == (self.to.run.seed, self.to.case.batch_size)
@@ -186,16 +186,16 @@ def results_of(run: Run) -> tuple[Result, ...]:
 
 
 def on_all_threads(results: Iterable[Result]) -> tuple[Result, ...]:
-    """Leave out rows on some threads of a CPU: they only show how the CPU scales."""
+    """Drop rows on a subset of a CPU's threads, which only show how the CPU scales."""
     return tuple(result for result in results if not result.case.threads)
 
 
 def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every AMP case with its baselines: all equal except for the precision and its layout.
+    """Pair every AMP case with its baselines, which differ only in precision and layout.
 
-    The layout may differ, because each precision is measured in the layout that suits it; of two layouts at
-    one precision the faster counts. At the largest batches the batch differs too: that is the question there,
-    and such pairs come last.
+    The layout may differ, because each precision is measured in its best layout; with two layouts at one
+    precision, the faster is used. Pairs at the largest batches also differ in batch, since that is what they
+    compare; they come last.
     """
     by_speed = sorted(results, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
     known = {_at_precision(r, r.case.precision): r for r in by_speed}
@@ -222,7 +222,7 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every inference at a lower precision with strict fp32, each in the layout that suits it."""
+    """Pair every inference at a lower precision with strict fp32, each in its best layout."""
     of_one = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
     known = {_in_float32(r): r for r in of_one if r.case.precision is Precision.FP32}
     pairs = [
@@ -245,7 +245,7 @@ def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case on several GPUs with one GPU at the same batch and at the sum of all batches."""
+    """Pair every case on several GPUs with one GPU at the batch per GPU and at the total batch."""
     known = {result.case: result for result in results}
     return tuple(
         effect(result, known[alone])
@@ -257,7 +257,7 @@ def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def thread_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case of a CPU with the same case on one thread, by rising number of threads."""
+    """Pair every case of a CPU with the same case on one thread, in order of the number of threads."""
     known = {result.case: result for result in results}
     pairs = [
         effect(result, known[alone])
@@ -268,7 +268,7 @@ def thread_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every graph or compile case with its eager twin: all else equal."""
+    """Pair every graph or compile case with the same case in eager mode."""
     known = {result.case: result for result in results}
     pairs = [
         effect(result, known[eager])
@@ -280,10 +280,10 @@ def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case with the same work in the first framework that did it, torch before Keras.
+    """Pair every case with the same work in the first framework that has it, torch before Keras.
 
-    The work is the same where workload, task, precision and batch are; layout and execution are a framework's
-    own. The first framework's eager case counts if there is one, else its fastest.
+    The work is the same if workload, task, precision and batch are; layout and execution depend on the
+    framework. The baseline is the first framework's eager case if there is one, else its fastest.
     """
     order = list(Framework)
     groups: dict[tuple[object, ...], list[Result]] = {}
@@ -316,7 +316,7 @@ def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
-    """Return the pairs with strict fp32 at an equal batch: fit for a line of text."""
+    """Return the pairs with strict fp32 at an equal batch, for a line of text."""
     return tuple(
         pair
         for pair in pairs
@@ -325,7 +325,7 @@ def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
 
 
 def document(run: Run) -> dict[str, Any]:
-    """Return the gains of precisions, more GPUs and other frameworks in a run, for JSON."""
+    """Return the speedups from precisions, more GPUs and other frameworks in a run, for JSON."""
     every = results_of(run)
     results = on_all_threads(every)
     return {
@@ -371,7 +371,7 @@ def document(run: Run) -> dict[str, Any]:
 
 
 def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
-    """What two results must share to be paired, with this precision instead of theirs."""
+    """The key by which results are paired, with this precision in place of theirs."""
     best = result.measurement.at_largest_batch
     batch = 0 if best else result.case.batch_size
     case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)

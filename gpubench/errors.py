@@ -1,4 +1,4 @@
-"""The errors that gpubench raises on purpose, and every exit code that a shell sees.
+"""The errors that gpubench raises deliberately, and every exit code.
 
 A message is one line: what happened, the value seen; what to do.
 """
@@ -37,9 +37,9 @@ _WORDS = {
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an error is Ctrl-C or SIGTERM, or what Python made of one.
+    """Whether an error is due to Ctrl-C or SIGTERM.
 
-    While a class is being made, as modules are loaded, Python 3.11 turns it into a RuntimeError.
+    If that happens during the creation of a class, Python 3.11 raises a RuntimeError instead.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
@@ -48,14 +48,14 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def exit_codes() -> str:
-    """Return every exit code with its words, as help and README list them."""
+    """Return every exit code with its description, as in the help and the docs."""
     return ", ".join(f"{code.value} {_WORDS[code]}" for code in ExitCode)
 
 
 def seen_and_fix(message: str) -> tuple[str, str]:
-    """Part a message into what was seen and what to do, which is empty if it names nothing.
+    """Split a message at the first semicolon into what was seen and what to do.
 
-    The first semicolon parts them: what to do may have more.
+    The second part is empty without a semicolon, and may contain further ones.
     """
     seen, _, fix = message.partition("; ")
     return seen, fix
@@ -66,13 +66,13 @@ class GpuBenchError(Exception):
 
     Attributes:
         seen: What happened.
-        fix: What to do; empty if the message names nothing.
+        fix: What to do; empty if the message has no fix.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.NO
 
     def __init__(self, message: str = "", *, fix: str | None = None) -> None:
-        """Give the fix apart where the message names what the user wrote: a name may have a semicolon."""
+        """Take the fix separately if the message quotes the user, because a name may contain a semicolon."""
         super().__init__(message if fix is None else f"{message}; {fix}")
         self.seen, self.fix = seen_and_fix(message) if fix is None else (message, fix)
 
@@ -84,7 +84,7 @@ class MisuseError(GpuBenchError):
 
 
 class WrongArgumentError(MisuseError, TypeError):
-    """An argument of a Python function that it does not have, or whose type is wrong."""
+    """An unknown argument of a Python function, or one of the wrong type."""
 
 
 class NoDeviceError(GpuBenchError):

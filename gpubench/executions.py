@@ -1,7 +1,7 @@
-"""What runs the steps, and how: every fact about each execution, once.
+"""Frameworks and executions, with all facts about each.
 
-A new execution is a member of ``Execution`` and a row of ``_FACTS``; how a step of torch is prepared for it
-is a row of ``measure.execution``. Without that it is refused, never run eagerly under its name.
+A new execution is a member of ``Execution`` and a row of ``_FACTS``; a row of ``measure.execution`` prepares
+a torch step for it. Without that row it is refused, never run eagerly under its name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Framework(StrEnum):
-    """What runs the steps. gpubench measures torch; a figure of another framework is never used for torch."""
+    """The framework that runs the steps. Figures of other frameworks are never used for torch."""
 
     TORCH = "torch"
     KERAS_TORCH = "keras-torch"
@@ -21,13 +21,13 @@ class Framework(StrEnum):
 
 
 class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an execution is and needs.
+    """The properties and requirements of an execution.
 
     Attributes:
-        words: Continues "was measured": "as a CUDA graph".
+        words: Completes "was measured ...": "as a CUDA graph".
         preparation: The phase between the first steps and the warm-up; None if nothing is prepared.
-        host_s_per_operator: Host time of a step per operator, if not measured [s]; None if no published
-            figure says how fast such steps are: then it is measured, never predicted.
+        host_s_per_operator: Default host time of a step per operator [s]; None without published speeds of
+            this execution: then it is measured, never predicted.
         needs_cuda: Whether it needs a ``cuda`` device of torch.
         on_several_gpus: Whether jobs on several GPUs can use it.
         of_tensorflow: Whether only TensorFlow has it.
@@ -48,7 +48,7 @@ class Execution(StrEnum):
 
     ``tf-graph`` is a step traced by TensorFlow and not compiled: no CUDA graph.
 
-    This is the order of measuring and of every table.
+    Measurements and tables use this order.
     """
 
     EAGER = "eager"
@@ -89,10 +89,10 @@ _FACTS = {
 }
 
 REFUSED_IN_CAPTURE = "capturing"
-"""CUDA's words when it refuses a call inside a capture; errors that follow have others."""
+"""Text of CUDA's error when it refuses a call inside a capture; follow-up errors differ."""
 CHOICES = tuple(Execution)
 """Values that a user may give for a run."""
 OF_TORCH = tuple(execution for execution in Execution if not execution.facts.of_tensorflow)
 """Values that a user may give for a prediction."""
 COMPILE_SWITCHES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
-"""Variables by which a user turns torch.compile off."""
+"""Environment variables that turn torch.compile off."""

@@ -1,12 +1,12 @@
-"""The one gate between gpubench and files: bytes in, and bytes out. Nothing else in the package opens a file.
+"""All file access of the package.
 
-In: a regular file of bounded size, read whole. Its kind is checked before it is opened, so no pipe blocks a
-    command and no device is touched. A file that gpubench itself finds in a folder is never a link; one that
-    the user names may be (``follow_links``).
+Reading: a regular file of limited size is read completely. Its kind is checked before it is opened, so no
+    pipe blocks a command and no device is opened. Links are followed only for a file that the user names
+    (``follow_links``), not for a file found in a folder.
 
-Out: a file is replaced atomically by a new one with an unpredictable name in the same folder, so a reader
-    sees the old file or the new one, and a planted link is replaced, not followed. A pipe, a character device
-    or an inherited descriptor (``/dev/stdout``) is written as it is.
+Writing: a file is replaced atomically by a new one that had an unpredictable name in the same folder. A
+    reader sees the old or the new file, and a planted link is replaced, not followed. A pipe, a character
+    device or an inherited descriptor (``/dev/stdout``) is written directly.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.units import MIB, Bytes, Seconds, format_bytes, plain
 
 TABLE_BYTES = 64 * MIB
-"""Limit for a table of prices or measurements: some 500,000 rows."""
+"""Limit for a table of prices or measurements: about 500,000 rows."""
 
 ABANDONED_AFTER_S: Seconds = 600.0
-"""A partial new file older than this has lost its writer: its process was killed."""
+"""Age from which a partial new file is abandoned, because its process was killed."""
 
 NOT_JSON = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-"""What reading a JSON document may raise, whatever bytes it is given."""
+"""The errors that decoding JSON may raise for any input."""
 
 _T = TypeVar("_T")
 _HALF = re.compile(r"\.gpubench-[0-9a-f]{16}\.tmp")
@@ -53,20 +53,20 @@ _KINDS = {
 
 
 class BadContentError(MisuseError):
-    """A file was read completely, and its content is wrong.
+    """A file was read completely, and its content is invalid.
 
-    Nothing else proves a file broken: not a failure to read it, nor the schema of a later gpubench.
+    A failure to read a file, or the schema of a later gpubench, does not prove that it is broken.
     """
 
 
-# --- in --------------------------------------------------------------------------------------------------
+# --- reading----------------------------------------------------------------------------------------------
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path exists, even as a link; a name too long for the file system does not.
+    """Whether a path exists, even as a link; a name that is too long for the file system does not.
 
     Raises:
-        MisuseError: If that cannot be told; it is then not missing.
+        MisuseError: If that cannot be determined.
     """
     try:
         path.lstat()
@@ -80,11 +80,11 @@ def is_there(path: Path) -> bool:
 
 
 def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> bytes:
-    """Read a regular file whole.
+    """Read a regular file completely.
 
     Raises:
-        MisuseError: If it is missing, closed, no regular file, over ``most_bytes``, or changed during the
-            read.
+        MisuseError: If it is missing, unreadable, not a regular file, over ``most_bytes``, or changed during
+            the read.
     """
     try:
         _require_regular(path, path.stat(follow_symlinks=follow_links), most_bytes)
@@ -104,14 +104,14 @@ def read_text(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> s
     """Read a file of UTF-8 text, with or without a byte order mark.
 
     Raises:
-        BadContentError: If it is no UTF-8 text.
-        MisuseError: As ``read_bytes``.
+        BadContentError: If it is not UTF-8 text.
+        MisuseError: As in ``read_bytes``.
     """
     return decode_text(read_bytes(path, most_bytes, follow_links=follow_links), path)
 
 
 def decode_text(data: bytes, path: Path) -> str:
-    """Decode UTF-8 text that came from a file; errors as ``read_text``."""
+    """Decode UTF-8 text from a file; errors as in ``read_text``."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -123,23 +123,23 @@ def decode_text(data: bytes, path: Path) -> str:
 def read_json(
     path: Path, shape: type[_T], most_bytes: Bytes, *, what: str, hint: str = "", follow_links: bool = False
 ) -> _T:
-    """Read a JSON file of a given shape; errors as ``read_bytes`` and ``decode_json``."""
+    """Read a JSON file of a given shape; errors as in ``read_bytes`` and ``decode_json``."""
     data = read_bytes(path, most_bytes, follow_links=follow_links)
     return decode_json(data, shape, path, what=what, hint=hint)
 
 
 def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hint: str = "") -> _T:
-    """Decode JSON that came from a file.
+    """Decode JSON from a file.
 
     Args:
         data: The JSON document.
-        shape: Its type, as msgspec reads it.
-        path: Where it came from, for the message.
+        shape: Its type for msgspec.
+        path: Its file, for the message.
         what: Its expected content, such as ``a price snapshot``.
-        hint: What to do otherwise.
+        hint: What to do if it is invalid.
 
     Raises:
-        BadContentError: If it is no JSON, or not of that shape.
+        BadContentError: If it is not JSON, or does not have that shape.
     """
     try:
         return msgspec.json.decode(data, type=shape)
@@ -164,10 +164,10 @@ def kind_of(facts: os.stat_result) -> str:
 
 @contextlib.contextmanager
 def many_objects() -> Iterator[None]:
-    """Pause the garbage collector while 100,000 objects are read.
+    """Pause the garbage collector while many objects are read.
 
-    All of them stay and none refers back, so that it frees nothing: 10,000 runs are read in a third of the
-    time, a price table in half.
+    All of them stay alive without reference cycles, so collection would free nothing: 10,000 runs are read in
+    a third of the time, a price table in half.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -178,11 +178,11 @@ def many_objects() -> Iterator[None]:
             gc.enable()
 
 
-# --- out -------------------------------------------------------------------------------------------------
+# --- writing---------------------------------------------------------------------------------------------
 
 
 def table_json(value: Any, *, order: Literal["sorted"] | None = None) -> bytes:
-    """Encode a table to be read and compared by eye: whatever fits is on one line."""
+    """Encode a table for reading and comparing by eye, with as much as fits on each line."""
     return f"{_laid_out(msgspec.to_builtins(value, order=order), 0)}\n".encode()
 
 
@@ -205,13 +205,13 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
     """Write a file atomically; its folder is created if missing.
 
     Args:
-        path: A regular file keeps its mode, and a link is replaced.
-        data: All of its content.
-        mode: Of a new file, less the user's umask.
+        path: The file. A regular file keeps its mode, and a link is replaced.
+        data: The new content.
+        mode: Mode of a new file, reduced by the user's umask.
         hint: What to do if it cannot be written, for the message.
 
     Raises:
-        StorageError: If it cannot be written; what was there is then untouched.
+        StorageError: If it cannot be written; the old file is then unchanged.
     """
     try:
         descriptor = _open_special(path)
@@ -227,11 +227,11 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
 
 
 def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
-    """Write a new file through to the disk; an existing file or link with its name is not touched.
+    """Write a new file and flush it to disk; an existing file or link with its name is not changed.
 
     Raises:
         FileExistsError: If the name is taken.
-        OSError: If it cannot be written; it is then removed again.
+        OSError: If it cannot be written; the partial file is then removed.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN | _NO_LINK, mode)
     try:
@@ -251,13 +251,13 @@ def remove_file(path: Path) -> None:
 
 
 def require_writable(folder: Path, *, hint: str) -> Path:
-    """Check that files can be written into a folder, or the folder created; nothing is left behind.
+    """Check that files can be written into a folder, or that the folder can be created, without a trace.
 
     Returns:
-        The folder, or the nearest one above it that is there.
+        The folder, or its nearest existing parent.
 
     Raises:
-        StorageError: If not.
+        StorageError: If that is impossible.
     """
     try:
         there = folder.absolute()
@@ -271,15 +271,15 @@ def require_writable(folder: Path, *, hint: str) -> Path:
 
 
 def cause_of(error: OSError | ValueError) -> str:
-    """Return why the system refused, without the path: the message around it names that."""
+    """Return the system's reason without the path, which the surrounding message names."""
     return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
 
 
 def _open_special(path: Path) -> int | None:
-    """Open a special file that is written in place; None for a regular file, a link, or nothing.
+    """Open a special file for writing in place; None for a regular file, a link, or a missing file.
 
-    A descriptor that was inherited is used itself: its name is a link, to a regular file where it was
-    redirected to one, which must neither be replaced nor be written from its beginning.
+    An inherited descriptor is used directly. Its name is a link, possibly to a regular file by redirection,
+    which must be neither replaced nor overwritten from the beginning.
     """
     if found := _DESCRIPTOR.fullmatch(path.as_posix()):
         number = {"out": 1, "err": 2}.get(found[1]) or int(found[2] or 0)
@@ -330,7 +330,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, if the file system supports that."""
+    """Flush the rename to disk, so that it survives a power cut, if the file system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

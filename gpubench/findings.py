@@ -1,4 +1,4 @@
-"""A warning is data: the value seen and its limit. Its words are here, once."""
+"""Findings (warnings as data, with the value seen and its limit), and their texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubench.units import format_percent
 
 
 class FindingKind(StrEnum):
-    """Every kind of finding that a measurement, a run or a ranked offer can carry."""
+    """Every kind of finding on a measurement, a run or a ranked offer."""
 
     HOST_BOUND = "HOST_BOUND"
     HOST_BUSY = "HOST_BUSY"
@@ -90,15 +90,15 @@ INFORMATIVE = frozenset(
         FindingKind.NEEDS_TORCH_BUILD,
     }
 )
-"""Worth knowing, but no reason to doubt a throughput."""
+"""Informational kinds, which are no reason to doubt a throughput."""
 DOUBTFUL = frozenset(FindingKind) - INFORMATIVE
-"""Every other kind: a figure that carries one is shown and marked, but kept out of headlines."""
+"""All other kinds: a figure with one of them is shown and marked, but not used in headlines."""
 UNFOUNDED = frozenset({FindingKind.HOST_BUSY, FindingKind.PRECISION_UNPROVEN})
-"""A figure that carries one neither leads a ranking nor anchors a prediction."""
+"""A figure with one of these neither leads a ranking nor anchors a prediction."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One flag: its kind, the value seen and the limit it was compared with (None if there is none)."""
+    """One finding: its kind, the value seen, and the limit it was compared with (None if there is none)."""
 
     kind: FindingKind
     value: float | str | None = None
@@ -125,10 +125,10 @@ SHARES = frozenset(
         FindingKind.NOT_HEAT_SOAKED,
     }
 )
-"""Kinds with value and limit as shares, shown in percent."""
+"""Kinds with value and limit as shares, which are shown in percent."""
 
 _MORE_TIME = "pass --publish and no --time-limit; if that was so, close other programs and measure again"
-"""The other budgets have a few seconds for each case."""
+"""The advice for other budgets, which have a few seconds per case."""
 
 _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BOUND: (
@@ -319,7 +319,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
 
 
 def describe(finding: Finding, where: str | None = None) -> str:
-    """One line: the value seen, where (None for the whole run), the limit, and the next action.
+    """Return one line: the value seen, where (None for the entire run), the limit, and the next action.
 
     >>> describe(Finding(kind=FindingKind.NOISY, value=0.081, limit=0.05))
     'rounds or launches spread widely (8.1 %, limit 5.0 %); close other programs and measure again [NOISY]'
@@ -333,7 +333,7 @@ def describe(finding: Finding, where: str | None = None) -> str:
 
 
 def remark(finding: Finding) -> str:
-    """Return a row's text for a finding: its kind, with words if a buyer has to act on it.
+    """Return a row's text for a finding: its kind, with details if a buyer has to act on it.
 
     >>> remark(Finding(kind=FindingKind.NEEDS_TORCH_BUILD, value="torch 2.14 cu126"))
     'NEEDS_TORCH_BUILD (torch 2.14 cu126)'
@@ -351,7 +351,7 @@ def is_unfounded(findings: Iterable[Finding]) -> bool:
 
 
 def doubts(*findings: Iterable[Finding]) -> tuple[FindingKind, ...]:
-    """Return the doubtful kinds among findings, each once, by name.
+    """Return the distinct doubtful kinds among findings, sorted by name.
 
     >>> doubts([Finding(kind=FindingKind.ONE_BATCH)], [Finding(kind=FindingKind.NOISY)])
     (<FindingKind.NOISY: 'NOISY'>,)
@@ -360,7 +360,7 @@ def doubts(*findings: Iterable[Finding]) -> tuple[FindingKind, ...]:
 
 
 def show(kind: FindingKind, value: float | str) -> str:
-    """Return a value or a limit of a finding as people read it.
+    """Format a value or a limit of a finding.
 
     >>> show(FindingKind.NOISY, 0.0235), show(FindingKind.LAUNCHES_MISSING, 2), show(FindingKind.NOISY, "all")
     ('2.4 %', '2', 'all')

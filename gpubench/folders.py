@@ -1,9 +1,9 @@
-"""Paths of files: the tables shipped with the package, opened only here, and the user's folders.
+"""Locations of files: the tables shipped with the package, and the user's folders.
 
-``GPUBENCH_DATA`` names a folder that is read instead of ``gpubench/data``: always the whole folder, so two
-sets of tables are never mixed. It is for tests and for trying out a changed table; child processes inherit
-it. Set it before gpubench reads its first table: tables stay loaded until the process ends. The user's
-folders also hold the log of a failed model: traceback and end of the output.
+``GPUBENCH_DATA`` is a folder that replaces ``gpubench/data`` completely, so two sets of tables are never
+mixed. It is for tests and for trying out a changed table; child processes inherit it. Set it before gpubench
+reads its first table, because tables stay loaded until the process ends. The user's folders also contain the
+log of a failed model: the traceback and the end of the output.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def data_path(name: str = "") -> Path:
-    """Return a table of the data folder, or the folder itself; of $GPUBENCH_DATA where that is set."""
+    """Return the path of a table in the data folder, or of the folder; in $GPUBENCH_DATA if that is set."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return (Path(folder) if folder else package_path("data")) / name
 
 
 def package_path(name: str) -> Path:
-    """Return the path of a package file that no variable replaces, such as a template."""
+    """Return the path of a package file that GPUBENCH_DATA does not replace, such as a template."""
     return Path(__file__).resolve().parent / name
 
 
 def package_text(name: str) -> str:
-    """Return a text file of the package that no variable replaces."""
+    """Return the text of a package file that GPUBENCH_DATA does not replace."""
     return read_text(package_path(name), TABLE_BYTES, follow_links=True)
 
 
@@ -59,22 +59,22 @@ def data_bytes(name: str) -> bytes:
 
 
 def data_text(name: str) -> str:
-    """Return a table of the data folder as text; errors as ``data_bytes``."""
+    """Return a table of the data folder as text; errors as in ``data_bytes``."""
     return data_bytes(name).decode("utf-8")
 
 
 def data_rows(name: str) -> Iterable[dict[str, str]]:
-    """Return the rows of a CSV table of the data folder by their columns; errors as ``data_bytes``."""
+    """Return the rows of a CSV table of the data folder by column; errors as in ``data_bytes``."""
     return csv.DictReader(data_text(name).splitlines())
 
 
 def data_table(name: str, shape: type[_T]) -> list[_T]:
-    """Return the rows of a CSV table of the data folder whose columns are named by the fields of a struct.
+    """Return the rows of a CSV table of the data folder as structs; columns are named after the fields.
 
-    A blank cell is unknown, or a tuple of nothing; the items of a tuple are separated by semicolons.
+    A blank cell is unknown, or an empty tuple; the items of a tuple are separated by semicolons.
 
     Raises:
-        MisuseError: As ``data_bytes``, and if a cell is not of its field's type; the message names its place.
+        MisuseError: As in ``data_bytes``, or if a cell has the wrong type; the message has its position.
     """
     lists = {field.name for field in msgspec.structs.fields(shape) if field.type == tuple[str, ...]}
     reader = csv.DictReader(data_text(name).splitlines())
@@ -110,7 +110,7 @@ def user_data() -> Path:
 
 
 def require_folder(root: Path) -> None:
-    """Refuse a path that is not a folder: a pipe or a file would silently give no results.
+    """Reject a path that is not a folder, because a pipe or a file would silently give no results.
 
     Raises:
         MisuseError: If it is something else.
@@ -120,7 +120,7 @@ def require_folder(root: Path) -> None:
 
 
 TRACEBACK_CHARACTERS = 64 * 1024
-"""Infinite recursion leaves a traceback of megabytes; the error is at its end."""
+"""Size limit of a log, since infinite recursion gives megabytes of traceback with the error at the end."""
 
 
 def traceback_of(error: BaseException) -> str:
@@ -129,10 +129,10 @@ def traceback_of(error: BaseException) -> str:
 
 
 def write_log(name: str, trace: str | None, output: str) -> str:
-    """Write a log into the user's data folder, and return its contents and path, for a message.
+    """Write a log into the user's data folder, and return its contents and path for a message.
 
-    Such as ``traceback in /home/ann/.local/share/gpubench/logs/net.py.log``. The path is for the terminal
-    alone: no stored record bears it.
+    For example ``traceback in /home/ann/.local/share/gpubench/logs/net.py.log``. The path is only for the
+    terminal; no stored record contains it.
     """
     safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
     path = user_data() / "logs" / f"{safe}.log"

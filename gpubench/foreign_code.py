@@ -1,4 +1,4 @@
-"""Third-party code, of the user or of a library: running it, reporting its errors, finding its files."""
+"""Runs third-party code of the user or of a library, reports its errors, and finds its files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NO_MEMORY = (
 
 
 def import_foreign(what: str, load: Callable[[], Any]) -> Any:
-    """Run third-party code; whatever it raises becomes one line, with the cause chained.
+    """Run third-party code; any error becomes one line, with the cause chained.
 
     Raises:
         MisuseError: If it raised anything, or called ``sys.exit``.
@@ -50,7 +50,7 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
         raise
     except SystemExit as error:
         raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
-    except Exception as error:  # code of others may raise anything; the cause is kept
+    except Exception as error:  # third-party code may raise anything; the cause is chained
         words = str(error).lower()  # a CUDA build without a driver only names its vendor
         wants_gpu = "cuda" in words or "nvidia" in words
         hint = "; build on the CPU, gpubench moves the model itself" if wants_gpu else ""
@@ -58,23 +58,23 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
 
 
 def load_plugin(kind: str, point: EntryPoint) -> Any:
-    """Load a plug-in of another package; whatever its code raises becomes one line that names the package.
+    """Load a plug-in of another package; any error becomes one line that names the package.
 
     Args:
         kind: Its kind in words: "workload", "price source".
-        point: Where the package declares it.
+        point: Its entry point.
 
     Raises:
-        MisuseError: If it does not load.
+        MisuseError: If it cannot be loaded.
     """
     package = "" if point.dist is None else f" of the package {point.dist.name}"
     return import_foreign(f"the {kind} {point.name}{package} ({point.value})", point.load)
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception in one line: its type, its message, and the line of the user's code it came from.
+    """Return an exception in one line: its type, its message, and the line of the user's code that raised it.
 
-    Our own errors are complete already, or are about the user's code.
+    Errors of gpubench need no addition.
     """
     if isinstance(error, MisuseError):
         return str(error) if error.__cause__ is None else one_line(error.__cause__)
@@ -96,9 +96,9 @@ def one_line(error: BaseException) -> str:
 
 
 def _of_shared_memory(error: BaseException) -> str | None:
-    """What is wrong with the memory that a model's workers share, where an error is of that.
+    """The problem with shared memory that caused an error of a model's workers, if that is the cause.
 
-    Python's own errors of it name no file.
+    Python's own error messages do not name it.
     """
     is_named, no_file = "shared memory" in str(error), getattr(error, "filename", "") is None
     if not (is_named or no_file) or not SHARED_MEMORY.is_dir():
@@ -112,7 +112,7 @@ def _of_shared_memory(error: BaseException) -> str | None:
 def own_line(error: BaseException) -> str | None:
     """Return the last line of the user's code in a traceback, as ``net.py line 12``.
 
-    None if the error passed through libraries only.
+    None if the traceback has only library code.
     """
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -133,7 +133,7 @@ def lacks_memory(error: BaseException | None) -> bool:
 
 
 def says_no_memory(words: str) -> bool:
-    """Whether the words of an error of torch, CUDA, cuDNN or cuBLAS mean that memory ran out.
+    """Whether an error message of torch, CUDA, cuDNN or cuBLAS means that memory ran out.
 
     >>> says_no_memory("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
     True
@@ -149,7 +149,7 @@ def says_no_memory(words: str) -> bool:
 def root_of(module: str) -> Path:
     """Return the root of an imported module: the folder of its package, or of its file.
 
-    A lone file among installed packages has no folder of its own, and is returned itself.
+    For a single-file module among installed packages, the file itself is returned.
     """
     top = sys.modules[module.partition(".")[0]]
     if folders := list(getattr(top, "__path__", ())):
@@ -163,7 +163,7 @@ def source_checksum(root: Path, own: Path | None = None) -> int:
 
     Args:
         root: The folder, or a single file.
-        own: The model's file. Other models' files do not count.
+        own: The model's file. Files of other models are excluded.
     """
     total = 0
     for path in sorted(imported_below(root, own)):
@@ -186,7 +186,7 @@ def imported_below(root: Path, own: Path | None) -> set[Path]:
 
 
 def _of_a_library(path: Path, root: Path | str) -> bool:
-    """Whether a file is Python's, this package's, or of a library installed below ``root``."""
+    """Whether a file belongs to Python, this package, or a library installed below ``root``."""
     inner = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
     return bool(_INSTALLED.intersection(inner)) or any(path.is_relative_to(folder) for folder in _folders())
 

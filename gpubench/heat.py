@@ -1,4 +1,4 @@
-"""The expected slowdown of a card that was timed before it reached its working temperature."""
+"""The expected slowdown of a card that was measured before it reached its working temperature."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import msgspec
 from gpubench.stats import CONFIDENCE, deviations_of, student_t_quantile
 
 USUAL_PER_C = 0.0006
-"""Share by which a step gets longer per degree, if launches do not tell: 1.5 % over 25 degrees."""
+"""Default share by which a step gets longer per degree: 1.5 % over 25 degrees."""
 USUAL_RISE_C = 25.0
 """Further rise of a card that is still warming up, beyond its last launch [degrees C]."""
 USUAL_CONSTANT_S = 60.0
 """Time constant of a card that is steady from launch to launch but still gets hotter within them."""
 SLOW_CONSTANT_S = 120.0
-"""The same where a degree costs more than usual, as in a laptop, whose case warms up with it (assumed)."""
+"""The same if a degree costs more than usual, as in a laptop with a warming case (assumed)."""
 STANDS_C_PER_S = 1 / 30
 """One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
 has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
 MOVED_C = 2.0
-"""Twice what a driver rounds to [degrees C]."""
+"""Twice the resolution of the driver's temperature [degrees C]."""
 MOVED_CLOCK = 0.002
-"""Difference between the mean clocks of two launches; a clock moves in steps of 15 MHz, 0.75 % of it."""
+"""Limit on the difference between mean clocks of two launches; a clock has steps of 15 MHz, 0.75 %."""
 LEAST_SQUARES_C = 4.0
-"""Sum of squares of the degrees between the launches of a run below which they tell no slope."""
+"""Minimum sum of squared temperature deviations of a run's launches for estimating a slope."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """One launch: its mean step time, SM clock and temperature; None is unknown.
 
     Attributes:
-        slope_c_per_s: Slope of the temperature while it was timed; None if that was too short to tell.
+        slope_c_per_s: Slope of the temperature during timing; None if that was too short.
     """
 
     step_s: float
@@ -45,12 +45,12 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
     """Return the largest plausible share by which a step gets longer per degree; one slope for a whole run.
 
-    The logarithm of the step time is regressed on the temperature, each case about its own mean. The upper
-    end of the slope counts, and is never below 0. If the launches are too restless to tell
-    ``USUAL_PER_C``, that is what counts, or the lower end of the slope if it is more.
+    The logarithm of the step time is regressed on the temperature, with each case centered at its own mean.
+    The result is the upper end of the slope, at least 0. If the launches are too noisy to resolve
+    ``USUAL_PER_C``, the result is that value, or the lower end of the slope if it is larger.
 
     Args:
-        rows: The launches of each case; those of unknown temperature are left out.
+        rows: The launches of each case; those of unknown temperature are ignored.
     """
     known = [row for row in rows if len(row) > 1 and all(each.temperature_c is not None for each in row)]
     degrees = [d for row in known for d in deviations_of([each.temperature_c or 0.0 for each in row])]
@@ -67,13 +67,13 @@ def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
 def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> float | None:
     """Return the share by which a longer run may be slower than these launches.
 
-    Launches are a minute or so apart. A card still warming up is assumed to rise by ``USUAL_RISE_C`` beyond
-    its last launch, since it rested between cases and long work does not. If it was steady, the slope within
-    the launches counts. None for a single launch or a device without temperature.
+    Launches are about a minute apart. A card that is still warming up is assumed to rise by ``USUAL_RISE_C``
+    above its last launch, since it cooled between cases and would not in long work. If it was steady, the
+    slope within the launches is used. None for a single launch or a device without temperature.
 
     Args:
         moments: The launches of one case.
-        per_c: What a degree costs, as ``slowing_per_c`` has it.
+        per_c: Slowdown per degree, from ``slowing_per_c``.
     """
     celsius = [each.temperature_c for each in moments if each.temperature_c is not None]
     if len(moments) < 2 or len(celsius) < len(moments):
@@ -86,8 +86,8 @@ def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> fl
 def is_warming_up(moments: Sequence[Moment]) -> bool:
     """Whether the clock moved or the temperature rose between the last two launches.
 
-    Also if the temperature rose within the launches by twice the limit of ``--publish``, or if the clock fell
-    since the first launch while the temperature rose: heat lowers this card's clock, and its rest between
+    Also true if the temperature rose within the launches by twice the limit of ``--publish``, or if the clock
+    fell since the first launch while the temperature rose: heat lowers this card's clock, and cooling between
     cases hides how much.
     """
     first, before, last = moments[0], *moments[-2:]
@@ -99,7 +99,7 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
 
 
 def _slope(moments: Sequence[Moment]) -> float:
-    """Mean slope of the temperature within launches that tell one [degrees C per s]; 0 if none does."""
+    """Mean slope of the temperature within launches that have one [degrees C per s]; 0 without any."""
     slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
     return fmean(slopes) if slopes else 0.0
 
@@ -111,5 +111,5 @@ def _warmer(early: Moment, late: Moment) -> bool:
 
 
 def _clock(early: Moment, late: Moment) -> float:
-    # By what share the clock rose; 0 if it is unknown
+    # Relative rise of the clock; 0 if unknown
     return late.clock_hz / early.clock_hz - 1 if early.clock_hz and late.clock_hz else 0.0

@@ -6,16 +6,16 @@ import re
 from shlex import join
 
 DISTRIBUTION = "gpubench-suite"
-"""On the package index ``gpubench`` belongs to somebody else; that name is only imported and typed."""
+"""The name in pip: on the package index, ``gpubench`` belongs to somebody else."""
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages, each within the bounds of our metadata.
+    """Return the pip command for packages, with the version bounds from this package's metadata.
 
-    No command names this package itself: the index may have another package of that name, or none.
+    The command never contains this package, since the index may have another package of that name.
 
     Args:
-        packages: Their names on the index, with an extra if needed. An option of pip is kept.
+        packages: Names on the index, with an extra if needed. Options of pip are passed through.
 
     >>> pip_install("jax[cuda13]", "requests-of-nobody")
     "pip install 'jax[cuda13]>=0.7,<1' requests-of-nobody"
@@ -25,7 +25,7 @@ def pip_install(*packages: str) -> str:
 
 
 def _own_bounds() -> dict[str, str]:
-    """Bounds of every package that gpubench or an extra of it asks for; empty if it is not installed."""
+    """Version bounds of every dependency of gpubench and its extras; empty if it is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -34,5 +34,5 @@ def _own_bounds() -> dict[str, str]:
         return {}
     named = (re.match(r"([\w.-]+)(?:\[[^]]*\])? *([^;]*)", line) for line in lines)
     found = {each[1]: ",".join(sorted(each[2].strip().split(","), reverse=True)) for each in named if each}
-    # A CPU-only build has its own name, with the versions of the general one.
+    # A CPU-only build has its own name but the same versions.
     return {name.removesuffix("-cpu"): bounds for name, bounds in found.items()} | found

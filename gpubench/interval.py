@@ -1,6 +1,6 @@
-"""A value with the ends of its interval, and every way to print the three.
+"""A value with the ends of its interval, and functions to print them.
 
-In memory the three travel together as one ``Interval``; files and JSON keep flat keys (``x``, ``x_low``,
+In memory the three numbers are one ``Interval``; files and JSON have flat keys (``x``, ``x_low``,
 ``x_high``).
 """
 
@@ -17,15 +17,15 @@ from gpubench.units import UNKNOWN, format_number, per_second
 _COMPACT_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _LARGE_STEPS = ((1e9, " billion"), (1e6, " million"))
 MOST_DIGITS = 6
-"""No interval of a measurement supports more."""
+"""Maximum significant digits; no interval of a measurement supports more."""
 _NARROW = 0.1
-"""Full width over the value below which a compact text shows three digits instead of two."""
+"""Relative full width below which a compact text has three digits instead of two."""
 
 
 class Interval(msgspec.Struct, frozen=True, gc=False):
     """An estimate with the low and the high end of its interval; None is unknown.
 
-    A low end without a high one means that the value is too uncertain: only "at least" is certain.
+    A low end without a high end means that the value is so uncertain that only "at least" can be said.
     """
 
     value: float | None
@@ -39,11 +39,11 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def collapsed(self) -> Interval:
-        """The value without ends if both equal it: a reference GPU relative to itself is 1."""
+        """The value without ends if both ends equal it, as for a reference GPU relative to itself."""
         return Interval(self.value) if self.low == self.value == self.high else self
 
     def holds(self, number: float) -> bool | None:
-        """Whether a number lies within the ends; None if that cannot be told."""
+        """Whether a number is within the interval; None if that is unknown."""
         return None if self.low is None or self.high is None else self.low <= number <= self.high
 
     def each(self, function: Callable[[float], float]) -> Interval:
@@ -55,7 +55,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return self.each(lambda number: number / divisor)
 
     def times(self, other: Interval) -> Interval:
-        """Multiply two positive figures with independent errors: their logarithms' widths add in quadrature.
+        """Multiply two positive values with independent errors: widths of the logarithms add in quadrature.
 
         >>> Interval(10.0, 8.0, 12.5).times(Interval(2.0, 2.0, 2.0))
         Interval(value=20.0, low=16.0, high=25.0)
@@ -73,7 +73,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(value, *ends)
 
     def inverse(self) -> Interval:
-        """Return 1 over the three, so that ``times`` divides.
+        """Return the reciprocal, so that ``times`` divides.
 
         >>> Interval(4.0, 2.0, 8.0).inverse()
         Interval(value=0.25, low=0.125, high=0.5)
@@ -81,7 +81,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(*(None if x is None else 1 / x for x in (self.value, self.high, self.low)))
 
     def text(self, unit: str = "", digits: int = MOST_DIGITS) -> str:
-        """Return the three rounded to one place that the interval supports, the unit behind the value.
+        """Return value and ends rounded to a place that the interval supports, with the unit after the value.
 
         That place is at most a fifth of the half-width, so rounding never moves an end onto the value.
 
@@ -98,7 +98,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
     def apart(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
         """Return the value and its ends as two texts, rounded as in ``text``; unknown ends are empty.
 
-        So many digits are the most; ends that they cannot tell from the value are not printed.
+        ``digits`` is the maximum; ends that it cannot distinguish from the value are not printed.
 
         >>> Interval(1653.7, 1572.8, 1743.3).apart(), Interval(73.3, 40.0).apart(), Interval(2.0).apart()
         (('1,650', '1,570 to 1,740'), ('73', 'at least 40'), ('2.00', ''))
@@ -121,7 +121,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return point, "" if point == low == high and digits < MOST_DIGITS else f"{low} to {high}"
 
     def rate(self, sample_unit: str, digits: int = MOST_DIGITS) -> str:
-        """Return the text of a throughput, in samples of a foreign unit.
+        """Return the text of a throughput with a unit of samples from outside.
 
         >>> Interval(1653.7, 1572.8, 1743.3).rate("image")
         '1,650 (1,570 to 1,740) images/s'
@@ -140,7 +140,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return self.text(digits=digits)
 
     def compact(self) -> str:
-        """Return the three in few characters, with a shared prefix.
+        """Return value and ends in few characters, with a common prefix.
 
         >>> Interval(9.9e6, 5.9e6, 17e6).compact(), Interval(3166.4, 3150.2, 3181.9).compact()
         ('9.9M (5.9 to 17)', '3.17k (3.15 to 3.18)')
@@ -158,7 +158,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return f"{point}{prefix} ({low} to {high})"
 
     def by(self, form: Callable[[float], str], unit: str = "") -> str:
-        """Return the three, each printed by a function; the unit, where there is one, behind the value.
+        """Return value and ends formatted by a function, with the unit, if any, after the value.
 
         >>> Interval(1.5, 1.25, 2.0).by("{:.2f}".format, "x"), Interval(1.5).by("{:.2f}".format)
         ('1.50x (1.25 to 2.00)', '1.50')
@@ -177,7 +177,7 @@ UNKNOWN_INTERVAL = Interval(None)
 
 
 def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields as files and JSON hold them: an interval ``x`` under ``x``, ``x_low`` and ``x_high``.
+    """Return fields in the format of files and JSON: an interval ``x`` as ``x``, ``x_low`` and ``x_high``.
 
     >>> flat({"hours": Interval(2.0, 1.5, 3.0), "pricing": "spot"})
     {'hours': 2.0, 'hours_low': 1.5, 'hours_high': 3.0, 'pricing': 'spot'}
@@ -192,15 +192,15 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def faster_words(ratio: Interval, first: str, second: str) -> str:
-    """Say which of two is faster, by what factor, and its interval.
+    """Say which of two is faster, by what factor, with the interval.
 
-    An interval that contains 1 shows no difference, but does not prove that there is none. What it leaves no
-    room for is named, in tenths of a percent.
+    An interval that contains 1 shows no difference, but does not prove that there is none. The text names the
+    difference that it excludes, in tenths of a percent.
 
     Args:
         ratio: Throughput of the first over that of the second.
-        first: Name of the one.
-        second: Name of the other.
+        first: Name of the first.
+        second: Name of the second.
 
     >>> faster_words(Interval(1.5, 1.46, 1.54), "B", "A")
     'B is 1.50 times (1.46 to 1.54) faster than A'
@@ -221,7 +221,7 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
 
 
 def _times(ratio: Interval) -> str:
-    """A ratio in two digits, or as many as distinguish its value, its ends and 1."""
+    """A ratio in two digits, or more if needed to distinguish its value, its ends and 1."""
     places = 2
     numbers = [1.0, *(x for x in (ratio.value, ratio.low, ratio.high) if x is not None)]
     while len({f"{x:.{places}f}" for x in numbers}) < len(numbers) and places < MOST_DIGITS:
@@ -230,14 +230,14 @@ def _times(ratio: Interval) -> str:
 
 
 def _to_place(value: float, exponent: int) -> str:
-    """Round to a power of ten; a number too small for it keeps two significant digits."""
+    """Round to a power of ten; a number that is too small for it keeps two significant digits."""
     if abs(value) < 10.0 ** (exponent + 1):
         return format_number(value, 2)
     return f"{round(value, -exponent):,.{max(0, -exponent)}f}"
 
 
 def stacked(text: str) -> str:
-    r"""Set the ends of a printed interval on a second line of their cell.
+    r"""Move the ends of a printed interval to a second line of their cell.
 
     >>> stacked("12 (9.4 to 17) million"), stacked("41 % (or H100 (SXM or PCIe) 30 %)"), stacked("—")
     ('12 million\n9.4 to 17 million', '41 %\nor H100 (SXM or PCIe) 30 %', '—')

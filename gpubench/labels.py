@@ -1,6 +1,6 @@
-"""Names of GPUs and offers in words, the same in terminal, page, verdict and messages.
+"""Display names of GPUs and offers for terminal, page, sentences and messages.
 
-Foreign text is stripped of control characters.
+Control characters are removed from third-party text.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def pricing_words(offer: Offer) -> str:
 
 
 def card_condition(condition: PriceCondition) -> str:
-    """Return the condition of cards to buy: "used"; nothing if they are quoted, or it is unknown."""
+    """Return the condition of cards to buy: "used"; nothing for a quote or if unknown."""
     says = condition not in {PriceCondition.QUOTED, PriceCondition.UNSTATED}
     return CONDITION_WORDS[condition] if says else ""
 
 
 def gpu_name(key: str) -> str:
-    """Return the short name of a GPU; a key that is not in the table is its own name.
+    """Return the short name of a GPU; a key that is not in the table is returned unchanged.
 
     >>> gpu_name("nvidia-geforce-rtx-4090-24gb"), gpu_name("strange-9000")
     ('RTX 4090', 'strange-9000')
@@ -66,7 +66,7 @@ def micro_name(result: MicroResult) -> str:
 
 
 def gpus(key: str, count: int) -> str:
-    """Return so many GPUs of a kind.
+    """Return a number of GPUs in words.
 
     >>> gpus("nvidia-geforce-rtx-4090-24gb", 4)
     '4x RTX 4090'
@@ -84,7 +84,7 @@ def offer_name(offer: Offer) -> str:
     if offer.pricing is Pricing.OWNED:
         return plain(f"{offer.provider}: {offer.instance}", 60)
     words = [offer.provider]
-    if offer.instance != gpu_name(offer.gpu_key):  # as hosts of a marketplace call it: said beside
+    if offer.instance != gpu_name(offer.gpu_key):  # else shown already
         words.append(offer.instance)
     if offer.region:
         words.append(offer.region)
@@ -94,7 +94,7 @@ def offer_name(offer: Offer) -> str:
 
 
 def full_name(offer: Offer) -> str:
-    """Return provider, instance and region unshortened: "aws p5.48xlarge us-east-1"."""
+    """Return provider, instance and region in full: "aws p5.48xlarge us-east-1"."""
     return f"{offer.provider} {offer.instance} {offer.region or ''}".strip()
 
 
@@ -104,5 +104,5 @@ def offer_lines(offer: Offer, mark: str = "") -> str:
 
 
 def price_of(row: Row) -> str:
-    """Return the price to expect for the whole instance: "$2.14/h"."""
+    """Return the expected price of the entire instance: "$2.14/h"."""
     return f"{format_usd(row.usd_per_hour.value)}/h"

@@ -1,7 +1,7 @@
-"""One key for each GPU, however a driver, a framework, a cloud or a price list spells its name.
+"""Normalizes GPU names from drivers, frameworks, clouds and price lists.
 
-An unknown name is reported, never guessed. The form factor is part of the identity: an "H100"
-without one could be any of three cards that differ by a third, so it resolves to nothing.
+An unknown name is reported, never guessed. The form factor is part of the identity: an "H100" without one
+could be any of three cards that differ by a third, so it resolves to nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def normalize(name: str) -> str:
 
 
 def sized(name: str) -> str:
-    """Normalize a name with its size of memory as keys have it.
+    """Normalize a name, with the memory size in the format of keys.
 
     >>> sized("A100 80 GiB")
     'a100 80gb'
@@ -37,9 +37,9 @@ def sized(name: str) -> str:
 
 
 def squeeze(name: str) -> str:
-    """Fold spaces in names from price lists and drivers: ``RTX 4090`` and ``RTX4090`` are one.
+    """Remove spaces from names in price lists and drivers: ``RTX 4090`` and ``RTX4090`` are the same.
 
-    A hyphen stays: Google's type ``nvidia-h100-80gb`` is the SXM card, a plain "NVIDIA H100 80GB" any H100.
+    A hyphen stays: Google's type ``nvidia-h100-80gb`` is the SXM card, but "NVIDIA H100 80GB" is any H100.
 
     >>> squeeze("GeForce RTX 4090"), squeeze("A100-SXM4-80GB")
     ('geforcertx4090', 'a100-sxm4-80gb')
@@ -48,7 +48,7 @@ def squeeze(name: str) -> str:
 
 
 def letters(name: str) -> str:
-    """Fold what people write in a name of parts as hyphen, underscore, space, point or nothing.
+    """Remove the separators that people use in a name: hyphen, underscore, space, period.
 
     >>> letters("Bert-Base"), letters("Vast.ai")
     ('bertbase', 'vastai')
@@ -62,7 +62,7 @@ _COUNTED_AFTER = re.compile(r"(.*(?:\d| )) ?[xX×] ?(\d{1,3})")
 
 
 def counted(name: str) -> tuple[int | None, str]:
-    """Part a number of GPUs, where one is stated before or after it, from their name.
+    """Split a name into the number of GPUs, if stated before or after it, and the rest.
 
     >>> counted("2x RTX 3090"), counted("8xH100"), counted("A100 x8"), counted("H100"), counted("MX150")
     ((2, 'RTX 3090'), (8, 'H100'), (8, 'A100'), (None, 'H100'), (None, 'MX150'))
@@ -88,7 +88,7 @@ _SIZE = re.compile(r"(?<![a-z\d])(\d{1,4}(?:\.\d)?) ?(?:gb|gib|g)(?![a-z\d])")
 
 
 def without_size(name: str) -> str:
-    """Return a name without the size of a memory that stands behind it.
+    """Return a name without the memory size after it.
 
     >>> without_size("NVIDIA GH200 120GB"), without_size("NVIDIA H100 80GB HBM3")
     ('nvidia gh200', 'nvidia h100 80gb hbm3')
@@ -104,13 +104,13 @@ _SAY_NOTHING = frozenset(
 ) | {"nvl72", "grace", "hopper", "superchip"}
 """Words in the name of a GPU that do not identify it."""
 MEMORY_KINDS = frozenset(["gddr5", "gddr5x", "gddr6", "gddr6x", "gddr7", "hbm2", "hbm2e", "hbm3", "hbm3e"])
-"""Words that tell one GPU from another in few names only, as in "H100 80GB HBM3"."""
+"""Words that distinguish GPUs in only a few names, as in "H100 80GB HBM3"."""
 
 
 def loose_words(name: str) -> tuple[frozenset[str], float | None] | None:
-    """Return the words of a name that tell a GPU, in any order, and the size of its memory beside them [GiB].
+    """Return the words of a name that identify a GPU, in any order, and its memory size [GiB].
 
-    None where it is a part of a GPU, or no word is left.
+    None for a part of a GPU, or if no word is left.
 
     >>> sorted(loose_words("NVIDIA H100 80GB (SXM5)")[0]), loose_words("NVIDIA H100 80GB (SXM5)")[1]
     (['h100', 'sxm'], 80.0)
@@ -135,11 +135,11 @@ def loose_words(name: str) -> tuple[frozenset[str], float | None] | None:
 
 _TPU_SLICE = re.compile(r"(?:tpu-)?(v\d\w*)-(\d{1,4})", re.ASCII)
 _TPU_CHIPS_PER_UNIT = {"v2": 0.5, "v3": 0.5, "v4": 0.5, "v5p": 0.5, "v5e": 1.0, "v6e": 1.0}
-"""Google counts older slices in cores, two a chip, and the e-class in chips."""
+"""Google counts older slices in cores, two per chip, and the e-class in chips."""
 
 
 def tpu_slice(name: str) -> tuple[str, int] | None:
-    """Return version and chips of a TPU slice as price lists name it; None for another name.
+    """Return version and chips of a TPU slice from its name in a price list; None for other names.
 
     >>> tpu_slice("tpu-v5litepod-8"), tpu_slice("v3-8"), tpu_slice("A100-80GB")
     (('v5e', 8), ('v3', 4), None)
@@ -153,15 +153,14 @@ def tpu_slice(name: str) -> tuple[str, int] | None:
 
 
 _LOOK_ALIKE = str.maketrans("oil", "011")
-"""RTX 4O90 is typed with a letter; 1, l and I are one in many fonts."""
+"""Look-alike characters: RTX 4O90 has a letter O; 1, l and I look the same in many fonts."""
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[str, ...]:
-    """At most three known names that look like this one, as they are written there: "did you mean ...?".
+    """At most three known names that are similar to this one, for "did you mean ...?".
 
-    Punctuation does not count, nor which of two look-alike characters was typed; of names that differ by no
-    more than these, the nearest as written is told. A ``cutoff`` of 0 names some however little they look
-    like it.
+    Punctuation and look-alike characters are ignored; among names that differ only in these, the closest
+    spelling is returned. A ``cutoff`` of 0 returns some names however dissimilar.
 
     >>> nearest("H-1OO", ["h100", "RTX 4090"])
     ('h100',)

@@ -1,11 +1,11 @@
-"""Options, each declared once: a field of a request has its type, limits, choices and help.
+"""Option declarations: each field of a request declares its type, limits, choices and help.
 
-A request is a frozen struct whose fields are ``Annotated[type, Option(...)]``. A type such as ``Positive``
-has limits, and msgspec holds values to them. From the struct come the options of the command line (see
-``gpubench.cli.options``), the refusals, the keys of a file of settings, and what a Python function of the
-same name takes: its conversions, its ``inspect.signature``, the "Args" of its docstring and the stub for type
-checkers. A field without an ``Option`` is none; one named ``asked`` is told which options were given, one
-named ``settings`` what a file set.
+A request is a frozen struct with fields of type ``Annotated[type, Option(...)]``. A type such as ``Positive``
+has limits, which msgspec enforces. The command-line options (see ``gpubench.cli.options``), the error
+messages, the keys of a settings file, and the interface of the Python function with the same name (its
+conversions, ``inspect.signature``, "Args" in the docstring, and type stub) are all derived from the struct. A
+field without an ``Option`` is not an option. A field named ``asked`` lists the given options, and a field
+named ``settings`` the settings from a file.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 AtLeastOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
-# Characters of a wrong value that a message repeats.
+# Maximum characters of an invalid value in a message.
 _SHOWN = 60
 _LARGEST = sys.float_info.max
-# What stands between the commas of a text, without the spaces around it; an empty part is none.
+# The nonempty parts of a comma-separated text, stripped.
 _PARTS = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
 
 
@@ -53,28 +53,28 @@ class Option(msgspec.Struct, frozen=True):
     Attributes:
         help: One sentence.
         panel: Heading of its group in the help.
-        name: On the command line and in Python, with ``_``; empty is the field's own.
-        place: May be given without its name too, in the order of the fields that may.
-        bare: On the command line it is given only by position, without a name.
-        choices: Every value that it may have.
-        read: From text, or a value given in Python, and the option's name, to the field's value; of several,
-            to one of them. Raises MisuseError, or TypeError for a wrong type.
-        takes: What it accepts, in words; empty is what its type says.
-        python: What it accepts, as a type; empty is what its type says.
-        metavar: Placeholder of its value in the help; empty is the type's.
+        name: On the command line and in Python, with ``_``; if empty, the field's name.
+        place: Whether it may also be given by position, in the order of the fields with this flag.
+        bare: Whether the command line accepts it only by position.
+        choices: All allowed values.
+        read: Converts a text or Python value, given the option's name, to the field's value, or to one of
+            several values. Raises MisuseError, or TypeError for a wrong type.
+        takes: Accepted values in words; if empty, derived from the type.
+        python: Accepted Python type; if empty, derived from the type.
+        metavar: Placeholder of its value in the help; if empty, derived from the type.
         short: One-letter spelling, such as ``-o``.
-        commas: Whether one text may name several, separated by commas.
-        default: The default in words, where the field's value does not say it.
-        sets: The value that it sets its field to, as a switch: ``--quick`` is budget "quick". A field may
-            have several such options, of which one may be given.
-        way: How it is given: by an option of the command line, as a key of ``--recipe``, by a file of
-            settings, or in Python alone, which takes each of them by name.
+        commas: Whether one text may contain several values, separated by commas.
+        default: The default in words, if the field's value is not descriptive.
+        sets: The value that a switch gives its field: ``--quick`` is budget "quick". A field may have several
+            switches, of which only one may be given.
+        way: How it is given: by a command-line option, as a key of ``--recipe``, in a settings file, or only
+            in Python. Python accepts all of them by name.
         field: The field of the request.
-        base: The type of one value; ``Any`` where the option reads its values itself.
+        base: The type of one value; ``Any`` if ``read`` converts the values.
         meta: Its limits.
-        many: Whether the field is a tuple of such values.
-        optional: Whether None is a value.
-        initial: Value of the field where nothing is given; ``msgspec.NODEFAULT`` where it must be.
+        many: Whether the field is a tuple of values.
+        optional: Whether None is a valid value.
+        initial: Default value of the field; ``msgspec.NODEFAULT`` if it is required.
     """
 
     help: str = ""
@@ -101,13 +101,13 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> str:
-        """The limits in words: ``above 0``, ``from 0 to below 10``; empty if there are none."""
+        """The limits in words: ``above 0``, ``from 0 to below 10``; empty without limits."""
         least = "at least" if self.meta.lt is None and self.meta.le is None else "from"
         words = {"above": self.meta.gt, least: self.meta.ge, "to below": self.meta.lt, "to": self.meta.le}
         return " ".join(f"{word} {limit:.13g}" for word, limit in words.items() if limit is not None)
 
 
-# What stands for a type in words, in a signature and in the help, where a switch takes nothing.
+# Each type in words, in a signature, and in the help, where a switch takes no value.
 _KNOWN: Mapping[Any, tuple[str, str, str]] = {
     bool: ("True or False", "bool", ""),
     int: ("a whole number", "int", "N"),
@@ -123,7 +123,7 @@ _LARGE = re.compile(r"(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(|[kKMB])")
 _TIMES = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
-"""Returns a shared option with the words of one verb."""
+"""Returns a shared option with the help text of one verb."""
 
 
 def typed(name: str) -> str:
@@ -132,14 +132,14 @@ def typed(name: str) -> str:
 
 
 def named(each: Option) -> str:
-    """Return an option as users call it: ``--gpu``, ``--recipe loss-chunks``, ``the setting tax``."""
+    """Return the name of an option for users: ``--gpu``, ``--recipe loss-chunks``, ``the setting tax``."""
     prefix = {"recipe": "--recipe ", "setting": "the setting "}.get(each.way, "--")
     return prefix + typed(each.name)
 
 
 @functools.cache
 def options_of(request_type: type[msgspec.Struct]) -> tuple[Option, ...]:
-    """Return the options of a request in the order of its fields, those that it inherits last."""
+    """Return the options of a request in the order of its fields, inherited ones last."""
     inherited = getattr(request_type.__base__, "__struct_fields__", ())
     fields = sorted(msgspec.structs.fields(request_type), key=lambda info: info.name in inherited)
     return tuple(
@@ -185,11 +185,11 @@ def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
 
 
 def _parts_of(annotation: Any) -> list[Any]:
-    # Return all that an annotation is made of: types, choices and notes.
+    # Return the parts of an annotation: types, choices and metadata.
     return [annotation, *chain(*map(_parts_of, get_args(annotation)))]
 
 
-# --- from what is given to a request ----------------------------------------------------------------------
+# --- from given values to a request -----------------------------------------------------------------------
 
 
 def request_from(
@@ -199,13 +199,13 @@ def request_from(
 
     Args:
         request_type: The struct.
-        given: Values by the option's name. A lone value stands for several.
-        call: The Python function that a message names; None is the command line, whose values are text.
-        file: The file of the settings among these values.
+        given: Values by option name. A single value may stand for a list of one.
+        call: The Python function for messages; None for the command line, where values are text.
+        file: The settings file, if some of the values are settings.
 
     Raises:
-        WrongArgumentError: If a name is unknown, a type is wrong, or a value that must be given is missing.
-        MisuseError: If a text cannot be read, a number is outside of its limits, a choice is unknown, or two
+        WrongArgumentError: If a name is unknown, a type is wrong, or a required value is missing.
+        MisuseError: If a text cannot be parsed, a number is outside its limits, a choice is unknown, or two
             options set the same field.
     """
     options = options_of(request_type)
@@ -245,7 +245,7 @@ def request_from(
 
 
 def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the given settings as a file states them: ``tax = 0.19``."""
+    """Return the given settings in the format of a settings file: ``tax = 0.19``."""
     settings = {
         each.name: given[each.name]
         for each in options_of(request_type)
@@ -256,7 +256,7 @@ def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, An
 
 
 def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
-    """Return the value of a field from what was given; a single value may stand for several."""
+    """Return the value of a field from the given value; a single value may stand for a list of one."""
     if value is None and (each.optional or each.many):
         return each.initial if each.many else None
     if not each.many:
@@ -271,9 +271,9 @@ def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
 
 
 def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
-    """Return one value as the field holds it.
+    """Return one value with the type of the field.
 
-    A bool is not a number here, and a number not a text: mixing them up is a mistake.
+    A bool is not accepted as a number, nor a number as a text, since that is likely a mistake.
     """
     if isinstance(value, str) and value in each.choices:
         return value
@@ -282,7 +282,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
             return each.read(value, name)
         if text and each.base in {int, float}:
             value = int(value) if each.base is int else _figure(str(value))
-        elif is_number(value):  # numpy's too
+        elif is_number(value):  # includes numpy's types
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
             value = str(value) if isinstance(value, str) else os.fsdecode(value)
@@ -302,15 +302,15 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
 
 
 def _figure(text: str) -> float:
-    """Read a number, also as people write a large one: ``20,000``, ``10k``, ``1.5M``.
+    """Parse a number, including the forms ``20,000``, ``10k`` and ``1.5M``.
 
-    A lower-case m is refused: to many, 30m is half an hour.
+    A lowercase m is rejected, because 30m could mean half an hour.
     """
     large = _LARGE.fullmatch(text.strip())
     return float(large[1].replace(",", "")) * _TIMES[large[2]] if large else float(text)
 
 
-# --- words -------------------------------------------------------------------------------------------------
+# --- texts -------------------------------------------------------------------------------------------------
 
 
 def _refusal(each: Option, value: Any, name: str) -> MisuseError:
@@ -325,7 +325,7 @@ def _refusal(each: Option, value: Any, name: str) -> MisuseError:
 
 
 def unknown_choice(name: str, value: str, choices: Iterable[str]) -> MisuseError:
-    """Return the error for a value that is not among an option's choices."""
+    """Return the error for a value that is not one of an option's choices."""
     known = list(choices)
     near = next((f" ({each} is nearest)" for each in known if value and str(value) in each), "")
     return MisuseError(f"{name} {shown_value(str(value))} is unknown{near}; choose from {', '.join(known)}")
@@ -338,12 +338,12 @@ def unknown_name(kind: str, name: str, near: Iterable[str]) -> MisuseError:
 
 
 def is_number(value: Any, kind: type = Real) -> bool:
-    """Whether a value is a number of this kind, numpy's too; True and False are none."""
+    """Whether a value is a number of this kind, including numpy's types but not bool."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def shown_value(value: Any) -> str:
-    """Return a value as a message shows it: in one short line."""
+    """Return a value for a message, in one short line."""
     try:
         return plain(repr(value), _SHOWN)
     except ValueError:  # a whole number of more digits than Python writes
@@ -360,9 +360,10 @@ def help_of(each: Option) -> str:
 
 
 def words_of(request: msgspec.Struct) -> tuple[str, ...]:
-    """Return the words of a command line that ask for this request again; defaults are left out.
+    """Return the command-line arguments that give this request again, without defaults.
 
-    Relative paths stay relative and settings stay in their file, so the words work in the original folder.
+    Relative paths stay relative and settings stay in their file, so the arguments work in the original
+    folder.
     """
     words: list[str] = []
     recipe: list[str] = []
@@ -383,7 +384,7 @@ def words_of(request: msgspec.Struct) -> tuple[str, ...]:
 
 
 def _word(value: Any) -> str:
-    """Write one value as ``read`` and the parser take it."""
+    """Format one value for ``read`` and the parser."""
     if isinstance(value, Mapping):
         return ",".join(f"{key}={_word(share)}" for key, share in value.items())
     if isinstance(value, bool):
@@ -400,9 +401,9 @@ def _word(value: Any) -> str:
 
 
 def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Callable[..., T]]:
-    """Let a function of a request be called with the request's options by name.
+    """Make a function of a request callable with the request's options by name.
 
-    The function still takes a request, alone. Its signature and docstring list the options.
+    The function still accepts a request as its only argument. Its signature and docstring list the options.
     """
 
     def decorate(function: Callable[[R], T]) -> Callable[..., T]:
@@ -430,7 +431,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
 
 
 def _taken(each: Option) -> inspect.Parameter:
-    """Return what a signature shows of an option: its name, its type, and its default as it is typed."""
+    """Return an option's part of a signature: its name, type, and default as source text."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if each.place else inspect.Parameter.KEYWORD_ONLY
     initial = tuple(each.initial) if isinstance(each.initial, tuple) else each.initial
     default = inspect.Parameter.empty if initial is msgspec.NODEFAULT else initial
@@ -445,7 +446,7 @@ def _with_arguments(doc: str, options: Iterable[Option]) -> str:
     return f"{doc}\n\nArgs:\n{arguments}" if arguments else doc
 
 
-# --- options that several verbs share ----------------------------------------------------------------------
+# --- options common to several verbs -----------------------------------------------------------------------
 
 
 RESULTS = Option(
@@ -463,12 +464,12 @@ WORKLOAD = Option(
     metavar="NAME|FILE[:NAME]",
 )
 JOB_MODES = (ParallelMode.DDP, ParallelMode.FSDP)
-"""How one job is shared: all weights on each GPU, or a share of them."""
+"""How GPUs share one job: with all weights on each GPU, or a share of them."""
 JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, else ddp")
 
 
 LARGEST_NUMBER = 2**40
-"""More samples than any step has, but few enough for all figures."""
+"""Maximum batch size: larger than any real one, but small enough to avoid overflow in figures."""
 Batch: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)] | Literal["max"] | None
 BATCH = Option(default="the workload's main batch")
 
@@ -562,7 +563,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked_recipe(request: RecipeRequest) -> dict[str, Any]:
-    """Return what a request says of the recipe, by field."""
+    """Return the recipe fields of a request."""
     values = {name: getattr(request, name) for name in RecipeRequest.__struct_fields__}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -1,8 +1,7 @@
-"""Precisions of a training step, and the number formats of its products: all facts about each, once.
+"""Precisions of a training step and number formats of matrix products, with all facts about each.
 
-A new precision is a member of ``Precision`` and a row of ``_FACTS``. What autocast cannot do by itself is
-put in by ``measure.quantize`` (fp8 and int8); a rate that the prediction has never seen
-needs a mode of ``predict.chips``.
+A new precision is a member of ``Precision`` and a row of ``_FACTS``. ``measure.quantize`` adds what autocast
+cannot do (fp8 and int8). A rate that is new to the prediction needs a mode of ``predict.chips``.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from typing import Literal
 import msgspec
 
 AMP = "amp"
-"""What a user writes for the best AMP precision of a device: see ``best_amp``."""
+"""The user's name for the best AMP precision of a device: see ``best_amp``."""
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """A number format of matrix products: that of a micro-benchmark, and of a datasheet's column.
+    """A number format of matrix products, for a micro-benchmark and a column of a datasheet.
 
     Attributes:
-        name: As micro-benchmarks and the drivers' lists of formats have it.
+        name: The name in micro-benchmarks and in the drivers' lists of formats.
         peak: The field of ``GpuSpec`` with the dense peak rate.
         on_tensor_cores: Whether that peak is of tensor cores.
-        torch_type: Of the operands that are timed; None if torch has no product of that format.
+        torch_type: Type of the timed operands; None if torch has no product of that format.
         sizes: Edges of the square products that are timed on a GPU.
-        usual_share: Share of the peak that the best of them reaches on a card in good health, an H200.
-        unit: Of its rates: products of whole numbers are no floating-point operations.
+        usual_share: Share of the peak that the best of them reaches on a healthy card, an H200.
+        unit: Unit of its rates: integer products are not floating-point operations.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The format with the units that compute it: "bf16, tensor cores"."""
+        """The format and its hardware units: "bf16, tensor cores"."""
         return f"{self.name}, tensor cores" if self.on_tensor_cores else self.name
 
 
@@ -90,34 +89,36 @@ FORMATS = (FP32, TF32, FP16, BF16, FP8, INT8)
 
 
 RECURRENT = "rnn"
-"""The name of a recurrent layer among the operators that are compared with float64."""
+"""The name of a recurrent layer among the operators compared with float64."""
 
 
 class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a precision is, needs and may err.
+    """The properties, requirements and error limits of a precision.
 
     Attributes:
-        format: In which most products are computed.
-        words: For people, where its name alone would mislead.
+        format: The format of most products.
+        words: Display name, if the plain name would mislead.
         autocast: The torch type of autocast; None if autocast is off.
-        whole_model: The torch type of weights, activations and optimizer state alike; None if the weights
-            are float32. Measured where a workload asks for it, or a user.
-        beside: A workload that is offered at this other precision is offered at this one too.
-        in_blocks: Whether only the linear layers of repeated blocks are computed so.
-        only: The one task that it is offered for, "train" or "infer"; None is both.
+        whole_model: The torch type of weights, activations and optimizer state; None if the weights are
+            float32. It is measured only if a workload or a user requests it.
+        beside: Another precision; workloads that support it also support this one.
+        in_blocks: Whether it applies only to the linear layers of repeated blocks.
+        only: The only task that supports it, "train" or "infer"; None for both.
         scales_gradients: Whether training needs a gradient scaler.
-        tf32: Whether the fp32 switches of torch stand at TF32: under AMP for what autocast leaves in fp32.
+        tf32: Whether torch's fp32 switches allow TF32; under AMP, for operators that autocast leaves in fp32.
         product_error: Largest relative error of a matrix product or convolution against float64.
-        recurrent_error: The same of a recurrent layer, whose steps add up their rounding; None: as a product.
+        recurrent_error: The same for a recurrent layer, where rounding errors add up; None for the same
+            limit.
         loss_error: Largest relative difference of a first loss from float32 on the CPU.
-        least_capability: First CUDA compute capability whose hardware has it; None is every one.
+        least_capability: First CUDA compute capability with hardware support; None for all.
         hardware: What a GPU below that lacks, in words.
-        of_nvidia: Whether NVIDIA tensor cores alone have it.
-        told_by_rate: Whether another vendor's GPU has it where its datasheet has a rate of ``format``.
-        on_cpu: Whether a CPU may have it, by its instructions of ``format`` and ``whole_model``.
-        needs: The package that computes it, beside torch.
-        keras_policy: Keras's name for its types, None if it has none; the backend parts fp32 from tf32.
-        predicted_as: The mode of ``predict.roofline``; None if nothing published says how fast it is.
+        of_nvidia: Whether only NVIDIA tensor cores support it.
+        told_by_rate: Whether a GPU of another vendor supports it if its datasheet has a rate for ``format``.
+        on_cpu: Whether a CPU may support it, depending on its instructions for ``format`` and
+            ``whole_model``.
+        needs: The additional package that computes it.
+        keras_policy: Keras's name for its types, None if it has none; the backend separates fp32 from tf32.
+        predicted_as: The mode of ``predict.roofline``; None without published speeds.
     """
 
     format: Format
@@ -142,7 +143,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     predicted_as: Literal["fp32", "tf32", "half"] | None = None
 
     def error_limit(self, operator: str) -> float:
-        """Return the largest relative error against float64 that ``matmul``, ``conv`` or ``rnn`` may show."""
+        """Return the largest allowed relative error against float64 of ``matmul``, ``conv`` or ``rnn``."""
         if operator == RECURRENT and self.recurrent_error is not None:
             return self.recurrent_error
         return self.product_error
@@ -151,9 +152,9 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Precision(StrEnum):
     """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler.
 
-    ``bf16`` is the whole model in bfloat16, weights included, as is usual for large language models.
-    ``fp8`` is that with the products of the linear layers of its blocks in 8 bits, for training; ``int8`` is
-    that with the weights and activations of its linear layers in whole numbers of 8 bits, for inference.
+    ``bf16`` is the entire model in bfloat16, weights included, as is usual for large language models.
+    ``fp8`` is the same with 8-bit products in the linear layers of its blocks, for training; ``int8`` is the
+    same with weights and activations of its linear layers as 8-bit integers, for inference.
     """
 
     FP32 = "fp32"
@@ -176,12 +177,12 @@ class Precision(StrEnum):
 
     @property
     def in_half(self) -> bool:
-        """Whether activations take 2 bytes an element: autocast, or a whole model cast."""
+        """Whether activations take 2 bytes per element, by autocast or by casting the entire model."""
         return self.is_amp or self.facts.whole_model is not None
 
     @property
     def is_usual(self) -> bool:
-        """Whether every workload is measured this way if the device can: not if the weights must be cast."""
+        """Whether every workload supports it on a capable device, which is false if weights must be cast."""
         return self.facts.whole_model is None
 
     @property
@@ -190,7 +191,7 @@ class Precision(StrEnum):
         return self.facts.words
 
     def why_not_for(self, task: str) -> str | None:
-        """Say why it is not offered for a task, "train" or "infer"; None if it is."""
+        """Return why a task, "train" or "infer", does not support it; None if it does."""
         only = self.facts.only
         if only in {None, task}:
             return None
@@ -198,7 +199,7 @@ class Precision(StrEnum):
         return f"{self} is a precision of {other} alone"
 
     def within(self, capability: tuple[int, int] | None) -> bool:
-        """Whether a CUDA compute capability has it; an unknown one has the formats common to all."""
+        """Whether a CUDA compute capability supports it; an unknown one has the formats common to all."""
         least = self.facts.least_capability
         return least is None or (capability is not None and capability >= least)
 
@@ -213,7 +214,7 @@ _FACTS = {
         words="fp32 (IEEE, TF32 off)",
         tf32=False,
         product_error=1e-5,
-        recurrent_error=4.5e-5,  # an LSTM reads 5.7e-6 in IEEE fp32 and 3.6e-4 in TF32: the middle, by ratio
+        recurrent_error=4.5e-5,  # an LSTM has 5.7e-6 in IEEE fp32 and 3.6e-4 in TF32: the geometric mean
         loss_error=1e-4,
         on_cpu=True,
         keras_policy="float32",
@@ -238,7 +239,7 @@ _FACTS = {
         keras_policy="mixed_float16",
         predicted_as="half",
     ),
-    # Below capability 8.0 bf16 is emulated, slow, and on record as giving NaN.
+    # Below capability 8.0 bf16 is emulated and slow, and is known to give NaN.
     Precision.AMP_BF16: PrecisionFacts(
         format=BF16,
         words="amp-bf16",
@@ -263,7 +264,7 @@ _FACTS = {
         keras_policy="bfloat16",
         predicted_as="half",
     ),
-    # Three bits of mantissa (e4m3), two (e5m2, of gradients): products of normal numbers err by 3.6 and 6 %.
+    # e4m3 has three mantissa bits, e5m2 (gradients) two: products of normal numbers are off by 3.6 and 6 %.
     Precision.FP8: PrecisionFacts(
         format=FP8,
         words="fp8 (linear layers of the blocks, bf16 else)",
@@ -278,7 +279,7 @@ _FACTS = {
         of_nvidia=True,
         needs=TORCHAO,
     ),
-    # 127 steps to the largest value of a row: a product of normal numbers errs by 0.9 %, bf16 included.
+    # 127 steps up to the largest value of a row: the error of products of normal numbers is 0.9 %, with bf16.
     Precision.INT8: PrecisionFacts(
         format=INT8,
         words="int8 (linear layers, bf16 else)",
@@ -298,31 +299,31 @@ CHOICES = (AMP, *Precision)
 """Values that a user may give."""
 
 PROOF_SIZE, PROOF_CHANNELS, PROOF_IMAGE = 512, 32, 16
-"""Edge of the product, and channels and edge of the image of the convolution, that prove a precision."""
+"""Edge of the matrix product, and channels and image edge of the convolution, in a precision test."""
 
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
-"""Read by NVIDIA's libraries when they load: 0 forbids TF32 for the life of the process."""
+"""Environment variable that NVIDIA's libraries read at loading: 0 disables TF32 in the process."""
 TF32_VARIABLES = (TF32_OVERRIDE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-"""Variables by which a user overrides torch's TF32 switches."""
+"""Environment variables that override torch's TF32 switches."""
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-"""Those by which a user lets oneDNN compute fp32 in fewer bits on a CPU."""
+"""Environment variables that let oneDNN compute fp32 with fewer bits on a CPU."""
 
 
 def forcing_tf32(variables: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables that turn TF32 on where strict fp32 was asked for."""
+    """Return the names of the variables that turn on TF32 despite strict fp32."""
     return [name for name in TF32_VARIABLES if variables.get(name, "") not in {"", "0"}]
 
 
 def forcing_fewer_bits(variables: Mapping[str, str]) -> list[str]:
-    """Return the same of a CPU."""
+    """Return the names of the variables that lower the precision of fp32 on a CPU."""
     return [name for name in CPU_MATH_VARIABLES if variables.get(name, "STRICT").upper() != "STRICT"]
 
 
 def in_memory(name: str) -> Precision:
-    """Return a precision by name; of ``amp`` the one at fp16, for either of its types takes as many bytes."""
+    """Return a precision by name; for ``amp`` that at fp16, since both AMP types have the same size."""
     return Precision.AMP_FP16 if name == AMP else Precision(name)
 
 
 def best_amp(has: Callable[[Precision], bool]) -> Precision:
-    """Return the precision that ``amp`` means on a device: bf16 where it has that, else fp16."""
+    """Return the precision that ``amp`` means on a device: bf16 if supported, else fp16."""
     return Precision.AMP_BF16 if has(Precision.AMP_BF16) else Precision.AMP_FP16

@@ -1,4 +1,4 @@
-"""Who sells: what people call a provider, and the page that a price is to be seen on."""
+"""Providers: their common names, and the web pages with their prices."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PAGE = re.compile(
     r"https?://[a-z\d](?:[a-z\d.-]*[a-z\d])?(?::\d+)?(?:/(?:[\w./?=&%#~+:,-]*[\w/=])?)?",
     re.ASCII | re.IGNORECASE,
 )
-"""An address of the web, without a name or a password before the host, nor the full stop of its sentence."""
+"""A URL without user name and password, and without the period at the end of its sentence."""
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A row of data/providers.csv: other names, in lower case without punctuation, and the page of prices."""
+    """A row of data/providers.csv: other names, in lowercase without punctuation, and the price page."""
 
     provider: str
     also_called: tuple[str, ...]
@@ -32,9 +32,9 @@ def _known() -> tuple[Provider, ...]:
 
 
 def find_provider(name: str, there: Iterable[str]) -> str | None:
-    """Return in lower case the provider that people call so; None where none of those there is called so.
+    """Return the lowercase name of the provider with a given common name; None if it is not known.
 
-    Case and punctuation do not count, and some have a second name: ``Vast.ai``, ``Google Cloud``.
+    Case and punctuation are ignored, and some providers have a second name: ``Vast.ai``, ``Google Cloud``.
     """
     word = letters(name)
     by_letters = {letters(provider): provider.casefold() for provider in there}
@@ -44,7 +44,7 @@ def find_provider(name: str, there: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=10_000)
 def price_page(provider: str, source: str) -> str | None:
-    """Return where a price is to be seen: the address that its source names, else its provider's page.
+    """Return the URL of a price: the one in its source, else its provider's page.
 
     >>> price_page("aws", "a list, https://shop.example/gpus."), price_page("aws", "javascript:alert(1)")
     ('https://shop.example/gpus', 'https://aws.amazon.com/ec2/pricing/on-demand/')

@@ -1,9 +1,9 @@
-"""Published and hand-read figures, shown beside those of gpubench: the reader of two tables.
+"""Reads two tables of independent measurements, which are shown next to those of gpubench.
 
-``data/h200_readings.json`` holds what loops that share no code with gpubench read on one card, an anchor of
-predictions, too; one card on one day judges no other card. ``data/mlperf.csv`` holds how long published runs
-of MLPerf Training took: other software, tuned by its submitter for its own machine. No time of that table is
-fitted; what of MLPerf is, the page of workloads says.
+``data/h200_readings.json`` has readings of one card by loops that share no code with gpubench; they also
+anchor predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
+Training runs, with other software that the submitter tuned for its machine. No time in that table is used in
+the fit; docs/workloads.md says which MLPerf data is.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gpubench.units import GIB
 
 
 class StepReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload at one batch and precision; None if it was not read.
+    """One workload at one batch and precision; None for a value that was not measured.
 
     Attributes:
-        ours: Whether the model is that of the standard workload; else it only shares its name.
+        ours: Whether the model is that of the standard workload, or only has the same name.
         step_s: Wall time of a training step by execution [s].
         infer_s: Wall time of a forward pass at this batch [s].
-        infer_one_s: The same at a batch of 1 [s].
-        joules_per_step: Of a training step replayed as a graph, by the energy counter [J].
-        most_peak_bytes: Upper reading of the peak memory: of the process, not of the case [B].
+        infer_one_s: The same at batch 1 [s].
+        joules_per_step: Energy of a training step replayed as a graph, from the energy counter [J].
+        most_peak_bytes: Upper bound on peak memory, since it is that of the process [B].
     """
 
     workload: str
@@ -57,7 +57,7 @@ class CardReadings(_Card, frozen=True, kw_only=True):
     """The readings of one card, and their software.
 
     Attributes:
-        micro: Micro-benchmarks by name of probe, precision and size, in FLOP/s, B/s or s.
+        micro: Micro-benchmarks by name, precision and size, in FLOP/s, B/s or s.
     """
 
     steps: tuple[StepReading, ...]
@@ -66,7 +66,7 @@ class CardReadings(_Card, frozen=True, kw_only=True):
     def step_time_s(
         self, workload: str, batch_size: int, precision: Precision, execution: Execution, task: TaskKind
     ) -> float | None:
-        """Return the time of a step of a standard workload [s]; None if that very step was not read."""
+        """Return the time of a step of a standard workload [s]; None if that step was not measured."""
         if task is not TaskKind.TRAIN:
             return None
         for step in self.steps:
@@ -118,7 +118,7 @@ def h200_readings() -> CardReadings:
     )
 
 
-# Name and size of a micro-benchmark, and its unit in SI units; a matrix product's names say its own.
+# Name and size of a micro-benchmark, and its unit in SI units; names of matrix products have their own.
 _MICRO = {
     "d2d_GBps_rw": ("device copy", "2048 MiB", 1e9),
     "h2d_pinTrue": ("host to device pinned", "256 MiB", 1e9),
@@ -147,11 +147,11 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One submission: a benchmark trained to its stated quality on one system of at most 16 accelerators.
 
     Attributes:
-        round: Of MLPerf Training: ``v5.0``.
-        date: Month in which the round was published.
-        minutes: Median time to train of the runs that reached the quality; the official score is another
-            mean of them [min].
-        runs: How many runs that were.
+        round: Round of MLPerf Training, such as ``v5.0``.
+        date: Month of publication of the round.
+        minutes: Median time to train of the runs that reached the quality; the official score is a different
+            average of them [min].
+        runs: Number of those runs.
         source: Repository of the results and its commit.
     """
 
@@ -169,7 +169,7 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def load_mlperf() -> tuple[PublishedRun, ...]:
-    """Return every published run, by benchmark, round, GPU and time.
+    """Return every published run, sorted by benchmark, round, GPU and time.
 
     Raises:
         MisuseError: If $GPUBENCH_DATA names a folder without the table.
@@ -178,12 +178,12 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
 
 
 def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the rounds of runs, each with the month of its publication, the oldest first."""
+    """Return the rounds of runs, each with its month of publication, oldest first."""
     return tuple(sorted({(run.round, run.date) for run in runs}, key=lambda pair: pair[::-1]))
 
 
 def newest_and_fastest(runs: tuple[PublishedRun, ...]) -> tuple[PublishedRun, ...]:
-    """Return for each benchmark and number of GPUs of a kind the fastest run of the newest round."""
+    """Return the fastest run of the newest round for each benchmark, GPU model and number of GPUs."""
     best: dict[tuple[str, str, int], PublishedRun] = {}
     for run in sorted(runs, key=lambda run: (run.date, run.round, -run.minutes)):
         best[run.benchmark, run.gpu_key, run.gpus] = run

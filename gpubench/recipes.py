@@ -1,4 +1,4 @@
-"""The values of task, recipe and parallel mode, each list once."""
+"""The values of task, recipe and parallel mode."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class TaskKind(StrEnum):
-    """One optimizer update a step, or one forward pass."""
+    """What a step does: one optimizer update, or one forward pass."""
 
     TRAIN = "train"
     INFER = "infer"
 
 
 class WeightType(StrEnum):
-    """In which type the weights are stored; under AMP they stay float32."""
+    """The storage type of the weights; under AMP they stay float32."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -24,7 +24,7 @@ class WeightType(StrEnum):
 
     @property
     def bytes_each(self) -> float:
-        """What one weight takes, with its share of the scales of its group [B]."""
+        """Size of one weight, including its share of the scales of its group [B]."""
         return _BYTES_EACH[self]
 
 
@@ -36,12 +36,12 @@ _BYTES_EACH = {
     WeightType.FLOAT16: 2.0,
     WeightType.INT8: 1.0,
     WeightType.INT4: 0.5 + _SCALE_OF_128,
-    WeightType.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),  # a byte for each 64, a float32 for each 256 of those
+    WeightType.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),  # a byte per 64 weights, a float32 per 256 bytes
 }
 
 
 class Checkpointing(StrEnum):
-    """Which activations are computed again in the backward pass instead of kept."""
+    """Which activations are recomputed in the backward pass instead of saved."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -49,7 +49,7 @@ class Checkpointing(StrEnum):
 
 
 class Trainable(StrEnum):
-    """What is trained: all that the workload trains, or adapters over a frozen (quantized) base."""
+    """What is trained: everything that the workload trains, or adapters over a frozen (quantized) base."""
 
     FULL = "full"
     LORA = "lora"
@@ -57,11 +57,11 @@ class Trainable(StrEnum):
 
 
 class Stack(StrEnum):
-    """The software stack of a step; a level of speed belongs to one.
+    """The software stack of a step, which determines its speed.
 
-    ``torch`` is the operators of torch, as a workload has them. ``plain`` is transformers, with adapters by
-    PEFT and 4 bits by bitsandbytes; ``no-flash`` is the same where torch has no flash attention, as on
-    Windows. ``fused`` are the kernels of Liger or Unsloth.
+    ``torch`` is a workload's own code with torch's operators. ``plain`` is transformers, with adapters from
+    PEFT and 4-bit weights from bitsandbytes; ``no-flash`` is the same on a torch without flash attention, as
+    on Windows. ``fused`` uses the kernels of Liger or Unsloth.
     """
 
     TORCH = "torch"
@@ -71,7 +71,7 @@ class Stack(StrEnum):
 
 
 ADAPTER_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
-"""The type of the layers of a frozen base, by what is trained over it."""
+"""The weight type of a frozen base, by the kind of adapters over it."""
 
 
 LOSS_CHUNKS = 8
@@ -79,10 +79,10 @@ LOSS_CHUNKS = 8
 
 
 class ParallelMode(StrEnum):
-    """How several GPUs work at once.
+    """How several GPUs work together.
 
-    ``ddp`` and ``fsdp`` are one job: all weights on each GPU, or a share of them. ``independent`` are as many
-    jobs as GPUs, which exchange nothing.
+    ``ddp`` and ``fsdp`` are one job, with all weights on each GPU or a share of them. ``independent`` is one
+    job per GPU, without communication.
     """
 
     SINGLE = "single"

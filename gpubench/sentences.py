@@ -1,4 +1,4 @@
-"""The table of sentences for screens and page, each complete, with named fields."""
+"""The table of sentences for screens and page, with named fields."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Told(NamedTuple):
     """A sentence with its fields filled in.
 
     Attributes:
-        kind: One of the ``kinds`` of the table, in the order of a screen.
-        weight: Within a kind, higher weights come first, and lower ones are dropped from a full screen.
+        kind: One of the ``kinds`` of the table, which are in the order of a screen.
+        weight: Priority within a kind; a full screen drops the lowest weights.
     """
 
     kind: str
@@ -42,7 +42,7 @@ def _sentences() -> dict[str, _Sentence]:
 
 
 def texts() -> dict[str, str]:
-    """Return the text of every sentence by its id; a field is in braces, as in "{gpu} at {usd}"."""
+    """Return the text of every sentence by its id; fields are in braces, as in "{gpu} at {usd}"."""
     return {name: each.text for name, each in _sentences().items()}
 
 
@@ -50,7 +50,7 @@ def tell(sentence: str, **fields: str) -> Told:
     """Return a sentence of the table with its fields filled in.
 
     Raises:
-        KeyError: If there is no such sentence, or a field of it is missing.
+        KeyError: If the sentence does not exist, or one of its fields is missing.
     """
     found = _sentences()[sentence]
     return Told(found.kind, found.text.format_map(fields), found.weight)

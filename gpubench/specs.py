@@ -1,4 +1,4 @@
-"""The one reader of data/gpus.csv: what each GPU's datasheet says, in SI units."""
+"""Reads data/gpus.csv, the table of GPU datasheets, and resolves GPU names."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpubench.options import unknown_name
 from gpubench.units import GIB, listing, plain
 
 NO_GPU_NEAR = ("none; `gpubench list --gpus` shows all",)
-"""The message when nothing looks like the name of a GPU."""
+"""The message if no name is similar."""
 
 
 @cache
 def load_specs() -> Mapping[str, GpuSpec]:
-    """Return every GPU of the specification table by key, in the table's order.
+    """Return every GPU of the specification table by key, in table order.
 
     Raises:
         MisuseError: If a cell of the table does not parse; the message names its line and column.
@@ -35,15 +35,15 @@ def load_specs() -> Mapping[str, GpuSpec]:
 def find_spec(
     name: str, memory_bytes: int | None = None, power_limit_w: float | None = None
 ) -> GpuSpec | None:
-    """Return the row of a device or catalog name; None if unknown or ambiguous.
+    """Return the row for a device or catalog name; None if unknown or ambiguous.
 
     Args:
         name: A key, a marketing name, or any alias.
-        memory_bytes: The memory that the device reported, to part cards that share a name [B].
-        power_limit_w: The power limit that it left the factory with, to part those of like memory [W].
+        memory_bytes: Memory reported by the device, to distinguish cards with the same name [B].
+        power_limit_w: Default power limit, to distinguish cards that also have the same memory [W].
     """
     key = _resolve(name, memory_bytes, "driver", power_limit_w)
-    if key is None and memory_bytes is not None:  # the size in a GH200's name may be that of its CPU's memory
+    if key is None and memory_bytes is not None:  # the size in a GH200's name may be that of the CPU memory
         key = _resolve(names.without_size(name), memory_bytes, "driver", power_limit_w)
     return load_specs()[key] if key else None
 
@@ -51,7 +51,7 @@ def find_spec(
 def _resolve(
     name: str, memory_bytes: int | None, shared: str, power_limit_w: float | None = None
 ) -> str | None:
-    """Return the one key of a name as it is spelled, else with its hyphens read as spaces: H100-NVL."""
+    """Return the only key with a name as spelled, else with hyphens as spaces: H100-NVL."""
     for spelling in dict.fromkeys((name, name.replace("-", " "))):
         keys = _named(spelling, "card", memory_bytes)
         if len(keys) != 1 and memory_bytes is not None:
@@ -64,7 +64,7 @@ def _resolve(
 
 
 def _named(name: str, by: str, memory_bytes: int | None = None) -> tuple[str, ...]:
-    """Return the keys with a name, limited to cards with the memory that a device reported, if any."""
+    """Return the keys with a name, restricted to cards with the reported memory, if given."""
     keys = _index(by).get(names.squeeze(name), ())
     sizes = {key: load_specs()[key].memory_bytes for key in keys}
     return tuple(
@@ -87,7 +87,7 @@ _FAMILIES = ("RTX", "GTX")
 
 
 def _find_typed(name: str) -> GpuSpec | None:
-    """Return the row of a typed name: the number of a GeForce suffices, as in "1080 ti"."""
+    """Return the row for a name typed by a user; a GeForce number suffices, as in "1080 ti"."""
     spec = find_spec(name)
     if spec is not None or not name[:1].isdigit():
         return spec
@@ -96,14 +96,15 @@ def _find_typed(name: str) -> GpuSpec | None:
     return next(iter(known.values())) if len(known) == 1 else None
 
 
-# Cards that a name can mean which are named; the others are counted.
+# Maximum number of candidate cards to name; the others are counted.
 _MOST_MEANT = 8
 
 
 def require_spec(name: str) -> GpuSpec:
-    """Return the row of a typed name, or raise with its possible meanings or similar names.
+    """Return the row for a name typed by a user, or raise with its possible meanings or similar names.
 
-    It is a name of the card, or words of its key that no other card has, in whatever case and however joined.
+    It may be a name of the card, or words of its key that no other card has, in any case and with any
+    separators.
 
     Raises:
         MisuseError: If no single GPU of the table has this name.
@@ -111,7 +112,7 @@ def require_spec(name: str) -> GpuSpec:
     spec = _find_typed(name)
     if spec is None:
         meant = _meanings(name)
-        if not meant and not name.strip().isdigit():  # one number is in the names of unlike cards
+        if not meant and not name.strip().isdigit():  # the names of different cards contain the same number
             meant = _cards_of(known_keys(name))
             if len(meant) == 1:
                 return load_specs()[meant[0]]
@@ -124,10 +125,10 @@ def require_spec(name: str) -> GpuSpec:
 
 
 def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
-    """Return the error for a name that means no GPU, with the nearest known.
+    """Return the error for an unknown GPU name, with similar known names.
 
     Args:
-        name: As a person writes it.
+        name: As typed by the user.
         others: Similar names of GPUs that are not in the table.
     """
     if {"laptop", "mobile", "notebook"}.isdisjoint(names.normalize(name).replace("-", " ").split()):
@@ -140,18 +141,18 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
 
 
 def usual_spec(name: str) -> GpuSpec:
-    """Return the row of a typed name; if it leaves the form factor open, the SXM module.
+    """Return the row for a typed name; without a form factor it means the SXM module.
 
-    Of modules of two sizes it is the larger one.
+    If the module has two memory sizes, it means the larger.
 
     Raises:
-        MisuseError: As ``require_spec``, if there is no single such module.
+        MisuseError: As in ``require_spec``, if there is no unique module.
     """
     return _find_typed(name) or _usual_form(name) or require_spec(name)
 
 
 def meaning_taken(name: str) -> str | None:
-    """Say how ``usual_spec`` read a name that leaves the form factor open; None if it does not.
+    """Explain how ``usual_spec`` interpreted a name without a form factor; None for other names.
 
     >>> meaning_taken("H100")
     'H100 is taken for nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
@@ -169,7 +170,7 @@ def _usual_form(name: str) -> GpuSpec | None:
 
 
 def _meanings(name: str) -> tuple[str, ...]:
-    # Return every card that somebody calls by this name.
+    # Return every card with this name.
     return _cards_of(key for by in ("card", "shared", "open") for key in _named(name, by))
 
 
@@ -180,21 +181,21 @@ def nearest_keys(name: str) -> tuple[str, ...]:
 
 
 def _cards_of(keys: Iterable[str]) -> tuple[str, ...]:
-    # Return each card that rows stand for once, in their order.
+    # Return the distinct cards that the rows represent, in order.
     return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
 
 
 @lru_cache(maxsize=4096)
 def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
-    """Return the key of the GPU that a price list means; None if unknown or ambiguous.
+    """Return the key for a GPU name in a price list; None if unknown or ambiguous.
 
-    A price list that leaves the form factor open ("H100", 80 GB) has its own row with the figures of the
-    slowest variant. If no name is as written, its words count in any order, with a size among them as the
-    memory: "H100 (80 GB) SXM".
+    A name without a form factor ("H100", 80 GB) has its own row with the values of the slowest variant. If no
+    name matches exactly, its words may be in any order, and a size among them is the memory: "H100 (80 GB)
+    SXM".
 
     Args:
-        name: The price list's word for the GPU.
-        memory_gib: Memory of one GPU as the price list gives it, in GiB or in GB of 10^9 bytes.
+        name: The GPU name in the price list.
+        memory_gib: Memory of one GPU in the price list, in GiB or in GB of 10^9 bytes.
     """
     memory_bytes = None if memory_gib is None else round(memory_gib * GIB)
     key = _resolve(name, memory_bytes, "shared")
@@ -205,7 +206,7 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
-    """Return every row that the words of a name can mean. Args as ``offered_gpu_key``.
+    """Return every row that the words of a name can mean. Args as in ``offered_gpu_key``.
 
     >>> offered_keys("H100 (80GB) SXM"), len(offered_keys("A100"))
     (('nvidia-h100-sxm-80gb',), 2)
@@ -228,14 +229,14 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
     ]
     open_form = [
         key for key in found if load_specs()[key].variants
-    ]  # which stands for the others of its size
+    ]  # this row represents the others of its size
     held = {variant for key in open_form for variant in load_specs()[key].variants}
     return tuple(key for key in found if key not in held)
 
 
 @cache
 def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
-    """Rows by the words of their names, without sizes and without what says nothing."""
+    """Rows by the words of their names, without sizes and without insignificant words."""
     index: dict[frozenset[str], tuple[str, ...]] = {}
     for alias, key in chain(_names_by("card"), _names_by("open")):
         told = names.loose_words(alias)
@@ -246,7 +247,7 @@ def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
 
 @cache
 def keys_of_name(name: str) -> tuple[str, ...]:
-    """Return every card that a price list can mean by a name with one memory or another.
+    """Return every card that a name in a price list can mean, with any memory size.
 
     >>> keys_of_name("A100 SXM4")
     ('nvidia-a100-sxm-40gb', 'nvidia-a100-sxm-80gb')
@@ -257,19 +258,19 @@ def keys_of_name(name: str) -> tuple[str, ...]:
 
 
 def matching_keys(name: str) -> tuple[str, ...]:
-    """Return every key that a name can mean: the one it names, else all whose key or name holds its words.
+    """Return every key that a name can mean: the exact match, else all keys or names with its words.
 
     >>> matching_keys("h100 sxm"), len(matching_keys("H100"))
     (('nvidia-h100-sxm-80gb',), 6)
 
     Raises:
-        MisuseError: If there is none; the message shows the nearest known names.
+        MisuseError: If there is none; the message has similar known names.
     """
     return known_keys(name) or (require_spec(name).key,)
 
 
 def known_keys(name: str) -> tuple[str, ...]:
-    """Return every key that a name can mean, as ``matching_keys``; none where there is none."""
+    """Return every key that a name can mean, as ``matching_keys`` does, or nothing."""
     spec = _find_typed(name)
     if printed := (spec.key,) if spec else _named(name, "printed"):
         return printed
@@ -287,11 +288,11 @@ def _index(by: str) -> Mapping[str, tuple[str, ...]]:
 
 
 def _names_by(by: str) -> Iterator[tuple[str, str]]:
-    """Yield names with the key of their row, by what they are.
+    """Yield names of one kind with the keys of their rows.
 
-    ``card`` is what drivers, frameworks and most prices call one card, ``open`` leaves the form factor open.
-    ``shared`` names of price lists need the memory beside them: an H100 with 94 GB is the NVL card; so do
-    those that a ``driver`` gives: an "NVIDIA H100" with 94 GB is a module. ``printed`` is how a row is shown.
+    ``card`` names come from drivers, frameworks and most price lists; ``open`` names leave the form factor
+    open. ``shared`` names in price lists need the memory too: an H100 with 94 GB is the NVL card. So do
+    ``driver`` names: an "NVIDIA H100" with 94 GB is a module. ``printed`` names are for display.
     """
     for key, spec in load_specs().items():
         printed = (key, spec.name, spec.short_name)
@@ -321,7 +322,7 @@ _COMMON = ("line", "architecture", "compute_capability", "release_year", "memory
 
 
 def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
-    """Fill the row for several cards: the lowest of each figure, or unknown if one is."""
+    """Fill the row for several cards with the lowest of each value, or unknown if one is unknown."""
     if not variants:
         return spec
     figures: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""How far a figure errs, part by part: within a process, between processes, hosts and cards.
+"""The components of a figure's uncertainty: within a process, and between processes, hosts and cards.
 
-The parts that no run of one card can show come from publications, and from the few cards read for this
+Components that a run on one card cannot show come from publications and from the few cards measured for this
 project.
 """
 
@@ -17,13 +17,13 @@ PARTS = ("within process", "process", "heat", "host", "card")
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the uncertainty of a figure.
+    """One component of the uncertainty of a figure.
 
     Attributes:
         name: One of ``PARTS``.
-        half_width: Of its 95 % interval, relative to the figure; for heat only on the slow side. None is
-            unknown.
-        n: Number of readings; None if a source does not say.
+        half_width: Half-width of its 95 % interval relative to the figure; for heat only on the slow side.
+            None if unknown.
+        n: Number of readings; None if the source does not say.
         source: Its basis.
     """
 
@@ -34,7 +34,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 
 
 USUAL_PROCESS = Prior(0.003**2, math.inf)
-"""Of rows of one launch on a GPU: three of an H200 differed by 0.2 to 0.6 %, of an H100 by 0.3 %."""
+"""Between launches on a GPU: three on an H200 differed by 0.2 to 0.6 %, on an H100 by 0.3 %."""
 USUAL_PROCESS_HOST_BOUND = Prior(0.07**2, math.inf)
 """For host-bound eager steps: 7 to 16 % between processes of one H200."""
 HOST = Component(
@@ -51,6 +51,6 @@ CARD = Component(
     "SC22, arXiv:2208.11035), half of it to either side; two H200 read 0.96 to 1.10 of each other",
 )
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))
-"""Half-width of the logarithm of the rate of another card of this kind in another host."""
+"""Half-width of the logarithm of the rate of another card of this model in another host."""
 ANOTHER_CARD = Interval(1.0, math.exp(-ELSEWHERE), math.exp(ELSEWHERE))
-"""Factor from the rate of one card to that of any card of this kind."""
+"""Factor from the rate of one card to that of any card of this model."""

@@ -1,7 +1,7 @@
-"""Statistics of series of times: pure functions of numbers.
+"""Statistics of time series: pure functions of numbers.
 
-The stop rule's interval treats rounds as correlated, because they are: rounds of 0.5 s on a cooled
-data-center card show a lag-1 autocorrelation of 0.6. See docs/method.md.
+The interval of the stop rule treats rounds as correlated: rounds of 0.5 s on a cooled data-center card have a
+lag-1 autocorrelation of 0.6. See docs/method.md.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from gpubench.interval import Interval
 
 CONFIDENCE = 0.95
 Z90, Z95 = 1.6449, 1.96
-"""Half of what holds 90 %, and 95 %, of a normal distribution, in standard deviations."""
+"""Half-widths of the central 90 % and 95 % of a normal distribution, in standard deviations."""
 LEAST_FREEDOM = 4.0
-"""Degrees of freedom of the shortest and most correlated series: at a correlation of 0.9 the quantile of ten
-to forty values is that of 5 to 8 (simulated)."""
+"""Minimum degrees of freedom: at a correlation of 0.9, ten to forty values have the quantile of 5 to 8
+degrees (simulated)."""
 LEAST_CASES = 3
-"""Fewer cases do not show how their variances differ."""
+"""Minimum number of cases that show how their variances differ."""
 STANDS_ALONE = 3.0
 _LEAST_OF_MEDIAN = 1e-5
 _MOST_FREEDOM = 1e6
 _MOST_STEPS = 200
-"""The series of the quantile stop here at the latest; they converge after about ten terms."""
+"""Maximum terms of the quantile's series, which converge after about ten."""
 
 
 def deviations_of(values: Sequence[float]) -> list[float]:
     """Deviations from the mean."""
     low, high = min(values), max(values)
-    mean = min(max(math.fsum(values) / len(values), low), high)  # so that equal values deviate by nothing
+    mean = min(max(math.fsum(values) / len(values), low), high)  # so that equal values have zero deviation
     return [value - mean for value in values]
 
 
@@ -44,15 +44,15 @@ def lag1_autocorrelation(deviations: Sequence[float]) -> float:
 
 
 def relative_half_width(values: Sequence[float]) -> float | None:
-    """Half-width of the mean's confidence interval over the mean, right for short and correlated series.
+    """Relative half-width of the mean's confidence interval, valid for short and correlated series.
 
     For n values with deviations d: ``t(1 - a/2, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where the ESS
     is that of n values of an AR(1) process at ``expected_autocorrelation`` r with a margin of 1, and
     ``dof = max(n (1 - r^2) - 1, 4)``. None below two values.
 
-    Why not the plain standard error: of ten to thirty values at the correlation of 0.7 that rounds have, it
-    takes both the spread and the correlation for smaller than they are, and its "95 %" interval holds the
-    mean in 79 to 88 %. Dividing by ESS - 1 makes the variance unbiased, as n - 1 does for independent values.
+    The plain standard error is not enough: with ten to thirty values at the correlation of 0.7 that rounds
+    have, it underestimates both spread and correlation, and its "95 %" interval covers the mean in 79 to
+    88 %. Dividing by ESS - 1 makes the variance unbiased, as n - 1 does for independent values.
     """
     if len(values) < 2:
         return None
@@ -68,10 +68,10 @@ def relative_half_width(values: Sequence[float]) -> float | None:
 
 
 def long_half_width(values: Sequence[float]) -> float:
-    """Relative half-width of the mean of this many values if their spread and correlation were known.
+    """Relative half-width of the mean of this many values for known spread and correlation.
 
-    From the correlation as it is expected, without the margin of ``relative_half_width``, and the normal
-    quantile. It falls with the square root of the length, and so tells how long a series has to be.
+    It uses the expected correlation, without the margin of ``relative_half_width``, and the normal quantile.
+    It falls with the square root of the length, and so determines how long a series has to be.
     """
     deviations = deviations_of(values)
     n, r = len(values), expected_autocorrelation(deviations)
@@ -82,12 +82,12 @@ def long_half_width(values: Sequence[float]) -> float:
 
 
 def expected_autocorrelation(deviations: Sequence[float], margin: float = 0.0) -> float:
-    """Lag-1 autocorrelation freed of its bias, with so many standard errors added.
+    """Bias-corrected lag-1 autocorrelation, plus a margin in standard errors.
 
-    ``r + (1 + 4 max(r, 0)) / n + margin sqrt((1 - r^2) / n)``, kept between 0 and 1 - 1/n: a correlation over
-    more than the length of the series cannot be distinguished from a drift. A short series shows too little
-    of its own correlation (the second term, after Marriott and Pope 1954, Biometrika 41, 390-402), and an
-    interval built on an estimate that is too low half of the time is too narrow half of the time (the third).
+    ``r + (1 + 4 max(r, 0)) / n + margin sqrt((1 - r^2) / n)``, limited to 0 to 1 - 1/n, because a correlation
+    longer than the series cannot be distinguished from a drift. The second term corrects the bias of a short
+    series (Marriott and Pope 1954, Biometrika 41, 390-402). The third is needed because an interval based on
+    an estimate that is too low half of the time would be too narrow half of the time.
     """
     n, r = len(deviations), lag1_autocorrelation(deviations)
     high = r + (1 + 4 * max(r, 0.0)) / n + margin * math.sqrt(max(1 - r * r, 0.0) / n)
@@ -95,7 +95,7 @@ def expected_autocorrelation(deviations: Sequence[float], margin: float = 0.0) -
 
 
 def effective_sample_size(n: int, autocorrelation: float) -> float:
-    """Number of independent values with as certain a mean as n of an AR(1) process has.
+    """Effective sample size: the number of independent values equivalent to n values of an AR(1) process.
 
     ``n / (1 + 2 sum (1 - k/n) r^k)`` in closed form; for long series it is ``n (1 - r) / (1 + r)``.
     """
@@ -105,7 +105,7 @@ def effective_sample_size(n: int, autocorrelation: float) -> float:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Standard error of the mean of a correlated series, from its correlation as it is: no margin."""
+    """Standard error of the mean of a correlated series, without a margin on the correlation."""
     deviations = deviations_of(values)
     n, r = len(values), max(0.0, lag1_autocorrelation(deviations))
     variance = sum(map(mul, deviations, deviations)) / (n - 1)
@@ -113,11 +113,11 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """The common information of a suite's cases about the variance of each.
+    """The prior for the variance of each case, from all cases of a suite.
 
     Attributes:
-        variance: The variance around which theirs scatter.
-        freedom: The degrees of freedom that it is worth; infinite if theirs differ only by chance.
+        variance: The center of the cases' variances.
+        freedom: Its degrees of freedom; infinite if the variances differ only by chance.
     """
 
     variance: float
@@ -127,8 +127,8 @@ class Prior(msgspec.Struct, frozen=True):
 def prior_of(variances: Sequence[float], freedoms: Sequence[float]) -> Prior | None:
     """Estimate the center and the spread of the variances of several cases.
 
-    Theirs are taken for draws of a scaled inverse chi-squared distribution, whose parameters follow from mean
-    and variance of their logarithms. None below ``LEAST_CASES``, and where half of them or more are 0.
+    They are modeled as draws from a scaled inverse chi-squared distribution, with parameters from the mean
+    and variance of their logarithms. None below ``LEAST_CASES``, and if at least half of them are 0.
 
     Args:
         variances: One for each case.
@@ -155,22 +155,22 @@ def prior_of(variances: Sequence[float], freedoms: Sequence[float]) -> Prior | N
 
 
 def variance_of(values: Sequence[float]) -> float:
-    """Return the variance of two values or more about their mean, over n - 1."""
+    """Return the sample variance of at least two values, with n - 1."""
     return sum(each * each for each in deviations_of(values)) / (len(values) - 1)
 
 
 def between_launches_half_width(means: Sequence[float], prior: Prior | None = None) -> float | None:
-    """Half-width over the mean of the interval that independent launches give; None for one launch.
+    """Relative half-width of the interval from independent launches; None for one launch.
 
-    Student's t over the launch means, none left out. With a prior it is moderated: the variance is the mean
-    of the launches' own and the prior's, weighted by degrees of freedom, which add up. The prior counts for
-    no more than the launches themselves do, and not at all against a variance of ``STANDS_ALONE`` times its
-    own: by the plain rule the interval of the one restless case of a suite holds the truth in 85 %, not 95 %
-    (simulated, three launches).
+    Student's t over all launch means. With a prior it is moderated: the variance is the mean of the launches'
+    and the prior's variance, weighted by degrees of freedom, which add up. The prior has at most the weight
+    of the launches, and none if their variance is ``STANDS_ALONE`` times its own. Under the plain rule, the
+    interval of a single noisy case in a suite would cover the truth in 85 %, not 95 % (simulated, three
+    launches).
 
     Args:
-        means: One of each launch.
-        prior: Of the relative variances of all cases of the run.
+        means: One per launch.
+        prior: Prior of the relative variances, from all cases of the run.
     """
     count = len(means)
     if count < 2:
@@ -184,7 +184,7 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
 
 
 def rate_interval(rate: float, width: float | None) -> Interval:
-    """Return a rate with the ends from the half-width of its times; from 1 on there is no upper end."""
+    """Return a rate with ends from the half-width of its times; from a half-width of 1 on, no upper end."""
     if width is None:
         return Interval(rate)
     return Interval(rate, rate / (1 + width), None if width >= 1 else rate / (1 - width))
@@ -200,14 +200,14 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def ratio_of_blocks(first: Sequence[float], second: Sequence[float]) -> Interval | None:
-    """Return the ratio of two kinds of blocks with its interval; None below two runs of four blocks.
+    """Return the ratio of two kinds of blocks with its interval; None with fewer than two groups of four.
 
-    The blocks ran in the order first, second, second, first, and again. Each four give one logarithm of the
-    ratio, in which a steady drift cancels; Student's t is taken over these.
+    The blocks ran in the order first, second, second, first, and again. Each group of four gives one
+    logarithm of the ratio, in which a steady drift cancels. The interval is Student's t over the groups.
 
     Args:
-        first: Times of the blocks of one kind, in their order.
-        second: Of the other kind, as many.
+        first: Times of the blocks of the first kind, in order.
+        second: As many times of the second kind.
     """
     fours = len(first) // 2
     if fours < 2 or len(first) != len(second) or min(*first, *second) <= 0:
@@ -223,10 +223,9 @@ def ratio_of_blocks(first: Sequence[float], second: Sequence[float]) -> Interval
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Quantile of Student's t distribution, for a probability above 0 and below 1.
 
-    By Halley's method on the upper tail, from its expansion about the normal quantile: from one degree of
-    freedom on, each step has three times the digits of the one before. scipy has it too
-    (``special.stdtrit``, the same to nine digits), but its import takes a quarter of a second, which every
-    verb that shows an interval would pay.
+    It uses Halley's method on the upper tail, starting from the expansion about the normal quantile; each
+    step triples the number of correct digits. scipy has the function too (``special.stdtrit``, equal to nine
+    digits), but importing it would add a quarter of a second to every verb that shows an interval.
 
     Source:
         Abramowitz and Stegun 1964, 26.7.5, for the expansion.
@@ -242,7 +241,7 @@ def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
         step = (_upper_tail(t, n) - (1 - probability)) / density
         step /= 1 - step * (n + 1) * t / (n + t * t) / 2
         t += step
-        if abs(step) <= 1e-5 * t:  # the next one would be of its third power
+        if abs(step) <= 1e-5 * t:  # the next step would be of the order of its cube
             break
     return t
 

@@ -1,4 +1,4 @@
-"""Tensors, wherever an author nests them, and the calls that take them."""
+"""Finds and replaces tensors in nested values, and intercepts operator calls."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def with_tensors(
     value: Any, change: Callable[[Tensor], Any], instead: Callable[[Any], Any] = lambda _: None
 ) -> Any:
-    """Return the value with every tensor in it changed, however deep.
+    """Return the value with every nested tensor replaced.
 
-    Lists, tuples, named tuples, mappings and dataclasses are made again; all else passes through.
+    Lists, tuples, named tuples, mappings and dataclasses are rebuilt; other values are returned unchanged.
 
     Args:
-        value: Anything.
+        value: Any value.
         change: Maps a tensor to its replacement.
-        instead: Replacement of a part that is not searched; None searches it.
+        instead: Returns the replacement for a part without searching it, or None to search it.
     """
     if isinstance(value, Tensor):
         return change(value)
@@ -50,7 +50,7 @@ def with_tensors(
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Return every tensor in a value, however deep, in its order."""
+    """Return every nested tensor in a value, in order."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Every tensor among these arguments, however deep in lists and tuples; of a sparse one its parts."""
+    """Yield every tensor in these arguments, nested in lists and tuples; a sparse tensor yields its parts."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield from (value._indices(), value._values()) if value.is_sparse else (value,)  # noqa: SLF001 - the public ones refuse what is not coalesced
@@ -71,7 +71,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def storage_id(tensor: Tensor) -> int:
-    """Identity of a tensor's storage during its life; on the meta device data have no address."""
+    """Identity of a tensor's storage during its lifetime, since data on the meta device have no address."""
     if tensor.layout is not torch.strided:
         return id(tensor)  # it has several
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
@@ -81,9 +81,9 @@ def storage_id(tensor: Tensor) -> int:
 
 
 class EveryCall(TorchDispatchMode):
-    """Passes every operator called inside the block to a function, which calls it or answers itself.
+    """Passes every operator call inside the block to a function, which makes the call or returns a result.
 
-    The function is given the operator, its arguments, and those by name.
+    The function receives the operator, its arguments, and its keyword arguments.
     """
 
     def __init__(self, call: Callable[[Any, Sequence[Any], dict[str, Any]], Any]) -> None:
@@ -92,7 +92,7 @@ class EveryCall(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and its guard takes as long as a call
+        return False  # nothing is compiled here, and the guard would take as long as a call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -103,11 +103,11 @@ _CHANGING = (torch.dtype, torch.memory_format, Tensor)
 
 
 class OffGpu(TorchFunctionMode):
-    """Keeps a model's tensors off the GPU that the model itself names.
+    """Keeps a model's tensors off a GPU that the model's code names.
 
-    Models are built, traced, and computed as the reference this way.
+    It is active while models are built, traced, and computed as the reference.
 
-    Many a script asks ``torch.cuda.is_available()`` once and names that device from then on.
+    Many scripts check ``torch.cuda.is_available()`` once and then always name that device.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,7 +1,7 @@
-"""The date: one place reads the clock, and one rule says which other day may replace it.
+"""The current date, and the rule for replacing it by another day.
 
-The day is that of UTC, like every stamp in a file: it is the same on every machine. It is asked for where a
-verb begins and handed down as an argument, never kept.
+The day is in UTC, like every timestamp in a file, so it is the same on every machine. It is read when a verb
+starts and passed down as an argument, never stored.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from gpubench.errors import MisuseError
 
 
 def now() -> datetime:
-    """Return the present moment, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def today() -> date:
-    """Return the present day, in UTC."""
+    """Return the current day in UTC."""
     return now().date()
 
 
@@ -25,7 +25,7 @@ def day_of(as_of: date | None, option: str = "--as-of") -> date:
     """Return the requested day, by default today.
 
     Raises:
-        MisuseError: If it lies in the future.
+        MisuseError: If it is in the future.
     """
     present = today()
     if as_of is not None and as_of > present:

@@ -1,9 +1,9 @@
-"""The one reader of data/torch_builds.csv: which builds of torch have kernels for a GPU.
+"""Reads data/torch_builds.csv: which builds of torch have kernels for a GPU.
 
-By NVIDIA's rules of compatibility (CUDA C++ programming guide): machine code ``sm_XY`` runs on compute
-capability X.Z from Z = Y on, but not between cards and systems on a chip; PTX ``compute_XY`` is compiled at
-first use for any capability from X.Y on. A letter narrows both: ``a`` to X.Y itself, ``f`` to the same X.
-Code for an AMD target ``gfx...`` runs on that target alone.
+NVIDIA's compatibility rules (CUDA C++ programming guide): machine code ``sm_XY`` runs on compute capability
+X.Z for Z >= Y, but not between cards and systems on a chip; PTX ``compute_XY`` is compiled at first use for
+any capability from X.Y on. A suffix restricts both: ``a`` to exactly X.Y, ``f`` to the same X. Code for an
+AMD target ``gfx...`` runs only on that target.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpubench.folders import data_rows
 
 Capability = tuple[int, int]
 
-# Systems on a chip whose machine code is their own: TX1, TX2, Xavier, Orin, Thor (10.1, renamed 11.0).
+# Systems on a chip with their own machine code: TX1, TX2, Xavier, Orin, Thor (10.1, renamed 11.0).
 # From CUDA 13.2 on, Orin runs the code of cards too (torch/cuda/__init__.py).
 _ALONE = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
 _RENAMED = {(10, 1): (11, 0)}
@@ -32,10 +32,10 @@ class Build(msgspec.Struct, frozen=True):
     """One published build of a release of torch.
 
     Attributes:
-        release: Of torch, as ``2.14``.
-        name: The CUDA or ROCm release that it is built for, as ``cu130`` or ``rocm7.2``.
-        is_default: Whether ``pip install torch`` takes it on Linux.
-        architectures: What it has kernels for; None if nobody has read them.
+        release: Release of torch, such as ``2.14``.
+        name: The CUDA or ROCm release that it is built for, such as ``cu130`` or ``rocm7.2``.
+        is_default: Whether ``pip install torch`` installs it on Linux.
+        architectures: Architectures with kernels; None if unknown.
     """
 
     release: str
@@ -54,14 +54,14 @@ class Build(msgspec.Struct, frozen=True):
 
     @property
     def age(self) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
-        """Sorts builds: by release, the default last in its release, then by CUDA or ROCm release."""
+        """Sort key: by release, the default last within its release, then by CUDA or ROCm release."""
         release, built_for = (tuple(map(int, re.findall(r"\d+", text))) for text in (self.release, self.name))
         return release, self.is_default, built_for
 
 
 @cache
 def load_builds() -> tuple[Build, ...]:
-    """Return every build of the table, the newest first."""
+    """Return every build of the table, newest first."""
     rows = data_rows("torch_builds.csv")
     builds = (
         Build(r["torch"], r["build"], r["is_default"] == "yes", tuple(r["architectures"].split()) or None)
@@ -72,17 +72,17 @@ def load_builds() -> tuple[Build, ...]:
 
 @cache
 def read_on() -> date:
-    """Return the day on which the newest row of the table was read: no correct clock is before it."""
+    """Return the retrieval date of the newest row; no correct clock is before it."""
     return max(date.fromisoformat(row["date"]) for row in data_rows("torch_builds.csv"))
 
 
 @cache
 def runs_on_todays_torch(target: str | None) -> bool | None:
-    """Return whether today's torch has kernels for a GPU, as ``pip install torch`` gives it.
+    """Return whether the torch that ``pip install torch`` installs today has kernels for a GPU.
 
-    That is the default CUDA build of the newest release; of ROCm builds none is the default, and any will do
-    of the newest release of which one is listed. None is unknown: the GPU's target, a build's architectures,
-    or a system on a chip, which has builds of its maker's own.
+    That is the default CUDA build of the newest release. No ROCm build is the default, so any ROCm build of
+    the newest release that has one counts. None if the GPU's target or a build's architectures are unknown,
+    or for a system on a chip, which has builds from its vendor.
 
     Args:
         target: Compute capability ("7.0") or AMD target ("gfx942") of the GPU.
@@ -101,7 +101,7 @@ def runs_on_todays_torch(target: str | None) -> bool | None:
 
 @cache
 def newest_build_for(target: str | None) -> Build | None:
-    """Return the newest build that has kernels for a GPU; None where none is known.
+    """Return the newest build that has kernels for a GPU; None if none is known.
 
     >>> str(newest_build_for("7.0")), str(newest_build_for("3.7"))
     ('torch 2.14 cu126', 'torch 2.7 cu118')
@@ -136,12 +136,12 @@ def _has_kernels(build: Build, target: str | None) -> bool | None:
 def how_it_runs(
     capability: Capability, architectures: Iterable[str], cuda: str | None = None
 ) -> Literal["code", "ptx"] | None:
-    """How a GPU runs a build: by its machine code, by PTX compiled at first use, or not at all.
+    """Return how a GPU runs a build: by machine code, by PTX compiled at first use, or not at all.
 
     Args:
-        capability: Of the GPU.
-        architectures: That the build has kernels for, as torch names them.
-        cuda: Release of CUDA that it is built for; None where that is not known.
+        capability: Compute capability of the GPU.
+        architectures: Architectures with kernels in the build, as torch names them.
+        cuda: CUDA release of the build; None if unknown.
 
     >>> how_it_runs((8, 6), ["sm_75", "sm_80", "sm_90"])
     'code'

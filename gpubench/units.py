@@ -1,7 +1,7 @@
-"""Unit aliases, and all functions that format numbers as text.
+"""Unit aliases, and functions that format numbers as text.
 
-Inside gpubench a quantity is SI base (seconds, hertz, bytes, watts, joules) and its unit is in its name.
-Formatting happens here, at the edge, and nowhere else. ``None`` is unknown and prints as "—".
+Inside gpubench quantities are in SI base units (seconds, hertz, bytes, watts, joules), named with their unit.
+Only this module formats them. ``None`` is unknown and prints as "—".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """Format with so many significant digits and no exponent: 0.0123, 1.23, 123, 12,300.
+    """Format with a number of significant digits and no exponent: 0.0123, 1.23, 123, 12,300.
 
     >>> format_number(12345.6), format_number(0.012345), format_number(None)
     ('12,300', '0.0123', '—')
@@ -37,13 +37,13 @@ def format_number(value: float | None, digits: int = 3) -> str:
         return "0"
     exponent = math.floor(math.log10(abs(value)))
     rounded = round(value, digits - 1 - exponent)
-    if rounded != 0:  # 9.996 becomes 10.00: one digit fewer behind the point
+    if rounded != 0:  # 9.996 becomes 10.00: one decimal fewer
         exponent = math.floor(math.log10(abs(rounded)))
     return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
 
 
 def format_whole(value: int | None) -> str:
-    """Format a count with its thousands apart: 16896 is "16,896"."""
+    """Format a count with thousands separators: 16896 is "16,896"."""
     return UNKNOWN if value is None else f"{value:,}"
 
 
@@ -62,7 +62,7 @@ def format_si(value: float | None, unit: str) -> str:
 
 
 def format_quantity(value: float, unit: str) -> str:
-    """Format what was timed or a rate by its unit.
+    """Format a time or a rate by its unit.
 
     >>> format_quantity(0.25, "s"), format_quantity(4.8e12, "B/s")
     ('250 ms', '4.80 TB/s')
@@ -102,7 +102,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_limit(seconds: float) -> str:
-    """Format a limit on time, which people set in whole minutes: never below itself.
+    """Format a time limit in whole minutes, rounded up.
 
     >>> format_limit(300), format_limit(1451.2), format_limit(45)
     ('5 min', '25 min', '45 s')
@@ -111,11 +111,11 @@ def format_limit(seconds: float) -> str:
 
 
 LEAST_USD = 0.0001
-"""Money below this is not distinguished."""
+"""Smaller amounts of money are not distinguished."""
 
 
 def format_usd(value: float | None) -> str:
-    """Format money: two decimals from a dollar up, three significant digits below, to a hundredth of a cent.
+    """Format money: two decimals from a dollar up; below, three significant digits, to a hundredth of a cent.
 
     >>> format_usd(0.0000360)
     'under $0.0001'
@@ -128,12 +128,12 @@ def format_usd(value: float | None) -> str:
 
 
 def format_price(value: float | None) -> str:
-    """Format the price of something to buy, to the dollar: 2233.2 is "$2,233"."""
+    """Format a purchase price, to the dollar: 2233.2 is "$2,233"."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"${value:,.0f}"
 
 
 def format_chance(chance: float | None) -> str:
-    """Format a probability in whole percent; near an end it says so rather than show 0 or 100 %.
+    """Format a probability in whole percent, with "< 1 %" and "> 99 %" near the ends.
 
     >>> format_chance(0.235), format_chance(0.002), format_chance(0.9999), format_chance(0)
     ('24 %', '< 1 %', '> 99 %', '0 %')
@@ -153,7 +153,7 @@ def format_percent(ratio: float | None, digits: int = 2) -> str:
 
 
 def figure_in(text: str) -> float | None:
-    """Read a figure; None where the text is none, or no finite one.
+    """Parse a number; None if the text is not a finite number.
 
     >>> figure_in(" 1e3"), figure_in("none"), figure_in("inf")
     (1000.0, None, None)
@@ -166,16 +166,16 @@ def figure_in(text: str) -> float | None:
 
 
 MOST_NAME = 80
-"""Characters of one name in a sentence."""
+"""Maximum characters of one name in a sentence."""
 
 
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode's categories of what controls a terminal or ends a line."""
+"""Unicode categories of characters that control a terminal or end a line."""
 
 
 def plain(text: str, limit: int = 200) -> str:
-    """Strip control characters and escapes from a name that came from outside, and bound its length."""
-    if text.isprintable():  # then there is nothing to strip, as in nearly every name
+    """Strip control characters and escape sequences from an untrusted name, and limit its length."""
+    if text.isprintable():  # the usual case: nothing to strip
         kept = text
     else:
         kept = "".join(c for c in text if unicodedata.category(c) not in _NOT_SHOWN)
@@ -187,9 +187,9 @@ _RIGHT_TO_LEFT_WORDS = re.compile(rf"{_RIGHT_TO_LEFT}+(?:[\s_.-]+{_RIGHT_TO_LEFT
 
 
 def isolated(text: str) -> str:
-    """Keep words of a right-to-left script from turning round what stands beside them.
+    """Isolate right-to-left words, so that they do not reorder adjacent text.
 
-    A price after a name in Hebrew would otherwise be shown before it, with its comma.
+    Otherwise a price after a Hebrew name would appear before it, with its comma.
 
     >>> isolated("at \u05d0\u05d1, $8.94") == "at \u2068\u05d0\u05d1\u2069, $8.94"
     True
@@ -207,7 +207,7 @@ def plural(unit: str) -> str:
 
 
 def capitalized(words: str) -> str:
-    """Begin with a capital; ``str.capitalize`` would lower the rest, such as the name of a GPU.
+    """Capitalize the first letter; ``str.capitalize`` would lowercase the rest, such as a GPU name.
 
     >>> capitalized("hours of RTX 4090")
     'Hours of RTX 4090'
@@ -225,7 +225,7 @@ def count(number: int, noun: str) -> str:
 
 
 def per_second(sample_unit: str) -> str:
-    """``image`` becomes ``images/s``; a unit that came from outside is safe to print.
+    """``image`` becomes ``images/s``; a unit from outside becomes safe to print.
 
     >>> per_second("image"), per_second("tokens")
     ('images/s', 'tokens/s')
@@ -234,7 +234,7 @@ def per_second(sample_unit: str) -> str:
 
 
 def listing(names: Iterable[str], most: int | None = None) -> str:
-    """Join names as a sentence does, at most so many of them; one more than that is named, too.
+    """Join names in a sentence, with at most ``most`` of them, or one more if only one would be left.
 
     >>> listing(["cnn", "lstm", "vgg16"]), listing(["cnn"]), listing("abcde", most=3)
     ('cnn, lstm and vgg16', 'cnn', 'a, b, c and 2 more')
@@ -246,7 +246,7 @@ def listing(names: Iterable[str], most: int | None = None) -> str:
 
 
 def utc_stamp(moment: datetime | None = None) -> str:
-    """Format a moment, or now, as ISO 8601 in UTC, to the second.
+    """Format a time, by default now, as ISO 8601 in UTC, to the second.
 
     >>> from datetime import UTC
     >>> utc_stamp(datetime(2026, 11, 20, 9, 30, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""A loss with its own tensors: a module moves with the model; anything else is refused."""
+"""Losses with their own tensors: a loss module moves with the model; other cases are refused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
 from gpubench.workload import Task, forward, seeded, uncompiled
 
 _MOVING = frozenset({"to", "type_as", "cuda"})
-"""Methods that take a tensor to the device of another, or to one that is named."""
+"""Methods that move a tensor to the device of another, or to a named device."""
 _PLACES = (str, torch.device, Tensor)
 
 
 class Joined(nn.Module):
-    """A model, and the module of its loss beside it, so that both are moved and trained together.
+    """A model together with its loss module, so that both are moved and trained.
 
-    Calling it calls the model, and its mode is the model's; the loss keeps its author's mode.
+    Calling it calls the model, and its mode is the model's; the loss keeps the mode set by its author.
     """
 
     def __init__(self, model: nn.Module, loss: nn.Module) -> None:
@@ -42,16 +42,16 @@ class Joined(nn.Module):
 
 
 def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Callable[..., Any]]:
-    """Return a model and its loss, joined where the loss is a module with tensors, or a method of one.
+    """Return a model and its loss, joined if the loss is a module with tensors, or a method of one.
 
-    The modules of the loss become copies that hold the same tensors, but for those that the model has too: a
-    file may keep one loss for all builds, and one build is put on the meta device.
+    The modules of the loss are copied with the same tensors, except modules that are also in the model,
+    because a file may use one loss for all builds, and one build is moved to the meta device.
     """
     module = getattr(loss, "__self__", loss)
     if not isinstance(module, nn.Module) or not [*module.parameters(), *module.buffers()]:
         return model, loss
     own = {id(part) for part in model.modules()}
-    if id(module) in own:  # a method of the model: what it reads is moved and trained already
+    if id(module) in own:  # a method of the model: its tensors are already moved and trained
         return model, loss
     shared = (*model.modules(), *module.parameters(), *module.buffers())
     own_loss: Any = copy.deepcopy(loss, {id(part): part for part in shared})
@@ -59,14 +59,14 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
 
 
 def loose_tensor(task: Task) -> str | None:
-    """Return a tensor that a loss uses but neither it nor the model registers; None if there is none.
+    """Return a tensor that a loss uses without registering it in itself or the model; None if there is none.
 
-    A single number on the CPU works on every device, and what the loss moves itself is no fault. The step is
-    tried for it, so a loss that is never reached has no such tensor either.
+    A single number on the CPU works on every device, and tensors that the loss moves itself are fine. The
+    step is executed to find out, so a loss that is never reached has no such tensor.
     """
     watch = _Watch(task)
     seen = EveryCall(watch.call)
-    with uncompiled(), seeded(0), suppress(Exception), watch, seen:  # what else is wrong its trace will tell
+    with uncompiled(), seeded(0), suppress(Exception), watch, seen:  # the trace will report other errors
         outputs = forward(task.model, task.batches[0][0])
         watch.is_loss = True
         task.loss(outputs, task.batches[0][1])
@@ -74,7 +74,7 @@ def loose_tensor(task: Task) -> str | None:
 
 
 class _Watch(TorchFunctionMode):
-    """Knows the storage of each tensor that goes where the model goes, and of all that is made of it."""
+    """Tracks the storage of every tensor that moves with the model, and of tensors derived from them."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Watch(TorchFunctionMode):
         self._note([task.batches[0], [*task.model.parameters(), *task.model.buffers()]])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note what its author moves, which is no operator where it lies there already."""
+        """Note tensors that the author moves, since a move to the same device calls no operator."""
         del types
         out = func(*args, **(kwargs or {}))
         given = [*args[1:], *(kwargs or {}).values()]
@@ -93,7 +93,7 @@ class _Watch(TorchFunctionMode):
         return out
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call an operator, and see whether it takes a tensor of unknown origin beside a known one."""
+        """Call an operator, and check whether it combines a tensor of unknown origin with a known one."""
         taken = [*tensors_in(args), *tensors_in(kwargs.values())]
         foreign = [tensor for tensor in taken if storage_id(tensor) not in self._known]
         is_mixed = len(foreign) < len(taken)
@@ -108,4 +108,4 @@ class _Watch(TorchFunctionMode):
     def _note(self, value: Any) -> None:
         for tensor in tensors_of(value):
             for part in tensors_in([tensor]):
-                self._known[storage_id(part)] = part.untyped_storage()  # held, or another had its address
+                self._known[storage_id(part)] = part.untyped_storage()  # kept alive: no address is reused

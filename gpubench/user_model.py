@@ -1,13 +1,13 @@
-"""A model of the user's own: a file or module that defines a ``WORKLOAD``, or just ``build(batch_size)``.
+"""A user's own model: a file or module that defines a ``WORKLOAD``, or only ``build(batch_size)``.
 
-``hf:PATH`` is one too: a Hugging Face ``config.json``, or the folder that holds it. It is read as it stands,
-without torch and transformers; no code of others is run.
+``hf:PATH`` is another form: a Hugging Face ``config.json``, or the folder that contains it. It is read
+without torch and transformers, and no third-party code runs.
 
-A file or module is trusted, but third-party, code: it is imported only in a child process.
+A file or module is trusted third-party code; it is imported only in a child process.
 
-What ``build`` returns may be ``(model, inputs, targets, loss)``, the same with an optimizer factory as a
-fifth, a dict with these keys, or a ``Task``. The optimizer defaults to Adam with a learning rate of 1e-4. A
-file may also say ``BATCHES = (8, 32, 128)``, ``SAMPLE_UNIT = "image"`` and ``SOURCE = "..."``.
+``build`` may return ``(model, inputs, targets, loss)``, optionally with an optimizer factory as the fifth
+item, a dict with these keys, or a ``Task``. The optimizer defaults to Adam with a learning rate of 1e-4. A
+file may also define ``BATCHES = (8, 32, 128)``, ``SAMPLE_UNIT = "image"`` and ``SOURCE = "..."``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
 from gpubench.units import MIB, listing, plain
 
 HUGGING_FACE = "hf:"
-"""Prefix of the name of a model that a Hugging Face config describes."""
+"""Prefix of the name of a model described by a Hugging Face config."""
 CONFIG_NAME = "config.json"
 MOST_CONFIG_BYTES = 4 * MIB
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "n_ctx")
-"""Keys under which a config states its context length; the first present counts."""
+"""Config keys for the context length; the first one present is used."""
 _MOST_NAME = 80
 _REFERENCE = re.compile(
     r"hf:(?P<config>.+)|(?P<file>.+\.py)(?::(?P<name>\w+))?|(?P<module>\w+(?:\.\w+)*):(?P<attribute>\w+)"
@@ -49,7 +49,7 @@ _REFERENCE = re.compile(
 
 
 def is_own(reference: str) -> bool:
-    """Whether a workload's name means a user's file or module rather than a published decoder.
+    """Whether a workload name refers to a user's file or module rather than a published decoder.
 
     >>> is_own("vgg16"), is_own("./my_model.py"), is_own("package.module:NET"), is_own("Qwen/Qwen2.5-7B")
     (False, True, True, False)
@@ -59,13 +59,13 @@ def is_own(reference: str) -> bool:
 
 
 def load_own(reference: str) -> workload.Workload:
-    """Import ``./file.py[:NAME]`` or ``package.module:NAME`` and make a ``Workload`` of it.
+    """Import ``./file.py[:NAME]`` or ``package.module:NAME`` and make a ``Workload`` from it.
 
-    Its name is the reference without folders (``my_model.py``), which no installed workload can bear. Its
-    version is a checksum of its sources, whatever a ``WORKLOAD`` of its own says.
+    Its name is the reference without folders (``my_model.py``), which no installed workload can have. Its
+    version is a checksum of its sources, even if its ``WORKLOAD`` has a version.
 
     Raises:
-        MisuseError: One line; what the user's code raised is chained as the cause.
+        MisuseError: With one line; an error of the user's code is chained as the cause.
     """
     match, name = _match(reference), own_name(reference)
     if match["config"] is not None:
@@ -73,21 +73,21 @@ def load_own(reference: str) -> workload.Workload:
         described = importlib.import_module("gpubench_workloads._hugging_face")
         made: workload.Workload = described.load(_config(match), name, _sources(match, None))
         return made
-    file = _file(match)  # before their code can go to another folder
+    file = _file(match)  # before the user's code can change the folder
     found, module = import_own(reference)
     return replace(workload_of(name, found, module), version=_sources(match, file))
 
 
 def check_own(reference: str, asked: Mapping[str, Any]) -> None:
-    """Check everything about a model that can be checked without importing or building it.
+    """Check everything about a model that does not require importing or building it.
 
     Args:
         reference: The model.
         asked: The requested recipe, by field.
 
     Raises:
-        MisuseError: If it is described by a config that cannot be, or not together with what is asked for; or
-            transformers, which builds it, is not installed.
+        MisuseError: If its config is impossible or incompatible with the requested recipe, or transformers,
+            which builds it, is not installed.
     """
     match, name = _match(reference), own_name(reference)
     if match["config"] is None:
@@ -101,7 +101,7 @@ def check_own(reference: str, asked: Mapping[str, Any]) -> None:
 
 
 def config_of(reference: str) -> dict[str, Any] | None:
-    """Return the config of a model; None of a model that none describes. Errors as ``read_config``."""
+    """Return the config of a model; None for a model without a config. Errors as in ``read_config``."""
     match = _match(reference)
     return None if match["config"] is None else read_config(_config(match), own_name(reference))
 
@@ -116,7 +116,7 @@ def import_own(reference: str) -> tuple[Any, ModuleType]:
     """Import a file or module and return the ``Workload`` or function that it names, and the module.
 
     Raises:
-        MisuseError: As ``load_own``.
+        MisuseError: As in ``load_own``.
     """
     match, name = _match(reference), own_name(reference)
     if match["file"] is None:
@@ -139,7 +139,7 @@ def import_own(reference: str) -> tuple[Any, ModuleType]:
 
 
 def own_name(reference: str) -> str:
-    """Return the name of a user's model in the records; nothing is imported.
+    """Return the name of a user's model in the records, without importing anything.
 
     >>> own_name("./models/net.py:small"), own_name("package.module:NET"), own_name("hf:/m/Llama/config.json")
     ('net.py:small', 'package.module:NET', 'hf:Llama')
@@ -150,7 +150,7 @@ def own_name(reference: str) -> str:
     match = _match(reference)
     if match["config"] is not None:
         path = _config(match)
-        own = path.stem if path.suffix == ".json" else path.name  # of a folder a point parts version and size
+        own = path.stem if path.suffix == ".json" else path.name  # folder names have periods
         name = path.parent.name if path.name == CONFIG_NAME else own
         return f"{HUGGING_FACE}{plain(name, _MOST_NAME)}"
     if match["file"] is None:
@@ -160,7 +160,7 @@ def own_name(reference: str) -> str:
 
 
 def refuse_namesakes(references: Sequence[str]) -> None:
-    """Refuse two user's models that would have the same name in the records.
+    """Refuse two of the user's models with the same name in the records.
 
     Raises:
         MisuseError: Naming both.
@@ -179,10 +179,10 @@ def refuse_namesakes(references: Sequence[str]) -> None:
 def version_of(reference: str, profile: WorkloadProfile) -> int:
     """Return the version of a model that this process has loaded and traced.
 
-    A checksum of its sources, those imported while it ran among them, and of what the trace says that it is:
-    parameters, input, optimizer, floating-point work. A setting read from a file, or a library that builds
-    another network, thus makes another model. Bytes and single operators are left out: they vary with torch's
-    version, and what was measured on one machine is looked up on another.
+    It is a checksum of its sources, including those imported while it ran, and of traced properties:
+    parameters, input, optimizer, floating-point work. A setting read from a file, or a library that builds a
+    different network, therefore gives another version. Bytes and single operators are excluded, because they
+    depend on torch's version and measurements must be found again on other machines.
     """
     facts = (
         profile.parameters,
@@ -198,13 +198,13 @@ def version_of(reference: str, profile: WorkloadProfile) -> int:
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     """Return the files of a model loaded in this process: a folder, and the paths below it.
 
-    Laid out alike in another folder, they are found there under the same reference: a file by its name, a
-    module from the folder that Python is started in.
+    With the same layout in another folder, the same reference finds them: a file by its name, a module from
+    the folder in which Python starts.
     """
     match = _match(reference)
     if match["config"] is not None:
         path = _config(match)
-        return path.parent.parent, (path,)  # with its folder, from which it has its name
+        return path.parent.parent, (path,)  # with its folder, from which its name comes
     if match["file"] is not None:
         path = Path(match["file"]).resolve()
         return path.parent, tuple(sorted(foreign_code.imported_below(path.parent, path)))
@@ -246,14 +246,14 @@ def _config(match: re.Match[str]) -> Path:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file as a script would be: what lies beside it can be imported too."""
+    """Import a file like a script, so that it can import its neighbors."""
     if not is_there(path):
         raise MisuseError(
             f"cannot read {path}: there is no such file; give a Python file that defines build(batch_size)"
         )
     read_bytes(
         path, foreign_code.MOST_SOURCE_BYTES, follow_links=True
-    )  # Python would read a pipe, or a file of any size
+    )  # Python itself would read a pipe, or a file of any size
     spec = importlib.util.spec_from_file_location(f"{foreign_code.OWN_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise MisuseError(f"cannot import {path}: not a Python file")
@@ -266,7 +266,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _look_in(folder: Path) -> None:
-    """Let modules be found in a folder, after all others: a neighbor called random.py is not Python's."""
+    """Append a folder to the module search path, so that a neighbor random.py does not hide Python's."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -278,7 +278,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     """Read a config.
 
     Raises:
-        MisuseError: One line: there is no such file, or it describes no model, or one that cannot be.
+        MisuseError: With one line, if the file does not exist, or describes no model or an impossible one.
     """
     if not path.exists():
         where, near = plain(str(path), 300), names.nearest(path.name, decoders.decoder_names())
@@ -298,7 +298,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
 
 
 def check_context(name: str, tokens: int, context: int | None) -> None:
-    """Refuse sequences that the model was not made for.
+    """Refuse sequences longer than the model's context.
 
     Raises:
         MisuseError: With both numbers.
@@ -310,13 +310,13 @@ def check_context(name: str, tokens: int, context: int | None) -> None:
 
 
 def _of_text(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes what reads the tokens."""
+    """The part of a config that describes the text model."""
     inner = fields.get("text_config")
     return inner if isinstance(inner, dict) else fields
 
 
 def _number(fields: Mapping[str, Any], key: str) -> int | None:
-    """A number above 0; None for anything else, which is left to transformers."""
+    """A positive number; None for anything else, which is left to transformers."""
     value = fields.get(key)
     return value if type(value) is int and value > 0 else None
 
@@ -329,26 +329,26 @@ if TYPE_CHECKING:
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
 SLOW_BUILD_S = 30.0
-"""A build that takes longer (it loads weights) is not asked for further batches: each would take as long."""
+"""A build slower than this (it loads weights) is not repeated for further batches."""
 SEED_STEP = 1_000_003
-"""Distance of the seeds of further batches, far from what somebody would choose next."""
+"""Distance between the seeds of further batches, unlikely to coincide with a user's seeds."""
 MOST_CHARACTERS = 200
-"""Limit of the unit and the source that a module states: tables and run files contain them."""
+"""Length limit of a module's unit and source, since tables and run files contain them."""
 SMALL_BATCH = 2
-"""Batch of the build that a sample is read from."""
+"""Batch size of the build from which the shape of a sample is read."""
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 
 
 def workload_of(name: str, found: Any, module: ModuleType) -> workload.Workload:
-    """Make a workload from a user's module, with checked builds.
+    """Make a workload from a user's module, with checks on every build.
 
     Args:
         name: Its name in the records.
         found: A ``Workload``, or a function ``build(batch_size)`` or ``build(batch_size, seed)``.
-        module: It may say more beside a function.
+        module: The module, which may define further settings for a function.
 
     Raises:
-        MisuseError: If it is neither, or what a function builds cannot be measured.
+        MisuseError: If it is neither, or the built model cannot be measured.
     """
     if isinstance(found, workload.Workload):
         return replace(found, name=name, build=_checked(name, found.build))
@@ -362,7 +362,7 @@ def workload_of(name: str, found: Any, module: ModuleType) -> workload.Workload:
 def _checked(name: str, build: Callable[..., Any]) -> Callable[..., workload.Task]:
     """Wrap the ``build`` of a ``Workload`` so that it returns only a ``Task``.
 
-    What a recipe changes comes by name, where the workload has ``settings``.
+    The recipe is passed by name if the workload has ``settings``.
     """
 
     def checked(batch_size: int, seed: int, **changed: Any) -> workload.Task:
@@ -387,8 +387,8 @@ def _called(name: str, build: Callable[[], Any]) -> Any:
 def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> workload.Workload:
     """Wrap a plain ``build``; shape and kind of a sample are read from a batch of two.
 
-    A build gives one batch, and a single one is learned by heart: it is called with further seeds for the
-    batches of the rotation, of which only the inputs and targets are kept.
+    A build gives one batch, and training on a single batch memorizes it. It is therefore called with further
+    seeds for the other batches, of which only inputs and targets are kept.
     """
     with_seed = takes_seed(name, build)
 
@@ -443,7 +443,7 @@ def _words(file: str, module: ModuleType, name: str, default: str) -> str:
 def _small_task(build: Callable[[int, int], workload.Task]) -> workload.Task:
     """Build a batch of two on the meta device, where a layer of any size takes no memory.
 
-    What the user's code cannot do there it is asked to do on the CPU.
+    If the user's code fails there, it is run on the CPU.
     """
     import torch
 
@@ -451,7 +451,7 @@ def _small_task(build: Callable[[int, int], workload.Task]) -> workload.Task:
         with torch.device("meta"):
             return build(SMALL_BATCH, 0)
     except MisuseError as error:
-        if error.__cause__ is None:  # not theirs to raise, but ours: the CPU would say the same
+        if error.__cause__ is None:  # our own error: the CPU would give the same
             raise
         on_meta = error
     try:
@@ -463,7 +463,7 @@ def _small_task(build: Callable[[int, int], workload.Task]) -> workload.Task:
 
 
 def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
-    """Whether a batch is another one of the same form: a build that fixes its own seed gives the same."""
+    """Whether a batch has the same form but other values; a build that fixes its seed repeats its values."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -490,7 +490,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def takes_seed(name: str, build: Callable[..., Any]) -> bool:
-    """Whether a build takes a seed beside the batch size.
+    """Whether a build takes a seed in addition to the batch size.
 
     Raises:
         MisuseError: If it takes neither one argument nor two.
@@ -546,10 +546,10 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
 def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
     """Return the inputs in the form that ``forward`` calls the model on: one argument, several, or by name.
 
-    A list of batches is several arguments, a mapping is so by its names, each where the model takes them so.
+    A list of batches becomes several arguments and a mapping keyword arguments, if the model accepts them.
     """
     if isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs):
-        return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # of several sizes they are one
+        return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # else one argument
     if isinstance(inputs, Mapping):
         takes = inspect.signature(model.forward).parameters
         is_named = inputs.keys() <= takes.keys() and _binds(model.forward, **inputs)
@@ -559,7 +559,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Find the batch among inputs and targets, which may also contain a mask or the nodes of a graph."""
+    """Find the batch size from inputs and targets, which may also contain a mask or the nodes of a graph."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
@@ -586,7 +586,7 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
     """Return the task with its loss joined to its model if the loss has its own tensors.
 
     Raises:
-        MisuseError: If something cannot be moved, or would be measured as something else.
+        MisuseError: If something cannot be moved, or would not be measured as written.
     """
     import torch
 
@@ -595,7 +595,7 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
     _give_shapes(task)
     for module in task.model.modules():
         if isinstance(module, torch.nn.DataParallel):
-            module.device_ids = []  # then it calls its module alone: a case has the GPUs that it names
+            module.device_ids = []  # then use only its module, because the case determines the GPUs
     model, loss = joined(task.model, task.loss)
     task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):
@@ -627,7 +627,7 @@ def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
 
 
 def _give_shapes(task: workload.Task) -> None:
-    """Let a model with lazy layers see its batch once: until then these have no weights."""
+    """Run a model with lazy layers once, because they have no weights before that."""
     import torch
 
     if any(map(torch.nn.parameter.is_lazy, task.model.parameters())):
@@ -638,7 +638,7 @@ def _give_shapes(task: workload.Task) -> None:
 
 
 def _is_of_keras(made: Any) -> bool:
-    """Whether a build returned a model of Keras, alone or as one that torch cannot run; imports no Keras."""
+    """Whether a build returned a Keras model, alone or in a tuple, without importing Keras."""
     import torch
 
     keras = sys.modules.get("keras")
@@ -652,7 +652,7 @@ def _describe(made: Any) -> str:
 
 
 def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
-    """Shape and kind of one sample: floats in three dimensions are an image, whole numbers are tokens."""
+    """Shape and kind of one sample: floats in three dimensions are an image, integers are tokens."""
     import torch
 
     inputs = task.batches[0][0]

@@ -1,8 +1,8 @@
-"""Workloads and tasks: the parts of a plug-in or a user's file.
+"""Workloads and tasks: the interface for plug-ins and users' files.
 
-A workload builds a model, synthetic batches that can be learned, and a loss, all on the CPU in float32. It
-never mentions device, precision, timing or the step, so that FP32 and AMP differ in one place only.
-torch is imported when a workload is built.
+A workload builds a model, learnable synthetic batches, and a loss, all on the CPU in float32. It does not
+depend on device, precision, timing or the step, so that FP32 and AMP differ in only one place. torch is
+imported when a workload is built.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 BATCH_COUNT = 4
-"""Prebuilt batches that the steps rotate through: a single one is memorized within a minute, and a zero loss
-has zero gradients, unlike training."""
+"""Number of prebuilt batches that the steps cycle through. A single batch would be memorized within a minute,
+and its zero loss would have zero gradients, unlike real training."""
 
 IMAGE_LABELS, TOKEN_LABELS = (0, 1, 2, 3), (1, 2, 3, 4)
-"""A small fixed set, so that a step that trains must lower the loss."""
+"""A small fixed set of labels, so that a training step must lower the loss."""
 
 NARROW_STD = 0.02
-"""Standard deviation of the weights of a transformer at the start, as its authors chose it."""
+"""Standard deviation of a transformer's initial weights, as chosen by its authors."""
 
 USUAL_RECIPE = Recipe()
-"""Weights in float32, nothing computed twice, everything trained, the loss at once."""
+"""The default recipe: float32 weights, no recomputation, everything trained, an unchunked loss."""
 
 Batch = tuple[Any, Any]
 
@@ -53,20 +53,20 @@ class Task:
     """The inputs of one training step, on the CPU; ``measure`` moves it.
 
     Attributes:
-        model: The module, in float32 or in the type of the recipe; its parameters that require a gradient
-            are trained.
-        batches: Prebuilt (inputs, targets), rotated step by step. Inputs are a tensor, or a tuple of the
-            model's arguments, or tensors in whatever holds them; the batch is in dimension 0.
+        model: The module, in float32 or in the type of the recipe; parameters that require a gradient are
+            trained.
+        batches: Prebuilt (inputs, targets), used in rotation. Inputs are a tensor, a tuple of the model's
+            arguments, or tensors in another container; the batch is dimension 0.
         loss: ``loss(outputs, targets)``, a scalar tensor.
-        optimizer: ``optimizer(parameters, **options)``; ``measure`` adds ``fused`` and ``capturable`` where
-            the optimizer takes them.
-        reference_tokens: Of each sample, so many are computed on the CPU to check the device against; None is
-            the whole sample. A CPU would take minutes for a long sequence.
-        new_tokens: Tokens that a step generates after its inputs, the prompts; 0 is one forward pass. Such a
-            model also has ``next(ids, place)``, which adds a token to every sequence.
-        decode: What each generated token reads and computes.
-        again: Builds the same model, loss and optimizer once more, where a copy of the model would not do:
-            what a user's own code holds on to, such as a hook or a loss, may name the model itself.
+        optimizer: ``optimizer(parameters, **options)``; ``measure`` adds ``fused`` and ``capturable`` if the
+            optimizer accepts them.
+        reference_tokens: Number of tokens of each sample in the reference computation on the CPU; None for
+            all. A CPU would take minutes for a long sequence.
+        new_tokens: Tokens that a step generates after its prompts; 0 for one forward pass. Such a model also
+            has ``next(ids, place)``, which adds a token to every sequence.
+        decode: Memory traffic and arithmetic per generated token.
+        again: Builds the same model, loss and optimizer again if a copy of the model would not work, because
+            a user's hook or loss may refer to the model.
     """
 
     model: nn.Module
@@ -84,10 +84,10 @@ class KerasTask:
     """The inputs of one training step of a Keras model.
 
     Attributes:
-        model: The ``keras.Model``, built under the precision policy that is in force.
-        batches: Prebuilt (inputs, targets) as numpy arrays, the batch in dimension 0.
-        loss: ``loss(targets, outputs)``, as Keras calls it, a ``keras.Loss``.
-        optimizer: A ``keras.Optimizer`` that has trained nothing yet.
+        model: The ``keras.Model``, built under the current precision policy.
+        batches: Prebuilt (inputs, targets) as numpy arrays, with the batch in dimension 0.
+        loss: ``loss(targets, outputs)`` in Keras's order, a ``keras.Loss``.
+        optimizer: An unused ``keras.Optimizer``.
     """
 
     model: Any
@@ -101,30 +101,30 @@ class Workload:
     """A kind of training job that can be built at any batch size.
 
     Attributes:
-        name: As typed on the command line.
-        version: Rises whenever what it computes changes; numbers of two versions are never compared.
+        name: Its name on the command line.
+        version: Increases whenever the computation changes; numbers of two versions are never compared.
         sample_unit: What one sample is: image, sequence.
         sample_shape: Shape of one sample, without the batch.
         batches: Default batch sizes: small, main, large.
         is_image: Whether the input is a batch of images, so that a memory format matters.
-        tasks: What can be measured with it.
-        source: Where the model is described.
-        summary: What it is, in a few words, for `gpubench list`.
+        tasks: The tasks that can be measured with it.
+        source: Publication that describes the model.
+        summary: A short description for `gpubench list`.
         build: ``build(batch_size, seed)``; equal seeds give equal tasks.
         tiny: The same code with a preset small enough for a CPU test; None if there is none.
-        recipe: How it does its work unless something else is asked for.
-        settings: The fields of the recipe that may be changed: ``build`` and ``tiny`` take ``recipe=`` where
-            there are any.
-        precisions: Those that it is measured at by default; empty is those of the device.
-        also_at: Further ones that it is offered at where they are asked for.
-        variants: Other recipes whose profiles are shipped, so that questions of them need no torch.
-        checkpointing_from: Checkpointing by the fewest GPUs of a job that it is for, by rising number from 1
-            on, unless it is asked for; empty is that of the recipe for any number.
-        parallel_mode: How the GPUs of one job share it unless it is asked for: whole copies, or a share each.
-        is_classic: Whether it is among "all", and may be built whenever a trace is asked for. False of what
-            needs a large card, takes minutes to trace, or came after the classic ones.
-        check: Raises ``MisuseError`` for a recipe that the model cannot have; asked before anything is built.
-        is_run: Whether it is ever built and measured; else it is only described, for memory and ranking.
+        recipe: Its default recipe.
+        settings: The fields of the recipe that may be changed; if there are any, ``build`` and ``tiny`` take
+            ``recipe=``.
+        precisions: Precisions measured by default; empty for those of the device.
+        also_at: Further precisions available on request.
+        variants: Other recipes with shipped profiles, so that questions about them need no torch.
+        checkpointing_from: Default checkpointing by the minimum number of GPUs of a job, in ascending order
+            from 1; empty to use the recipe for any number.
+        parallel_mode: How the GPUs of one job share it by default: with complete copies, or a share each.
+        is_classic: Whether it is part of "all", and may be built for any trace. False for workloads that need
+            a large card, take minutes to trace, or were added later.
+        check: Raises ``MisuseError`` for a recipe that is impossible for the model, before anything is built.
+        is_run: Whether it is built and measured; else it is only described, for memory and ranking.
     """
 
     name: str
@@ -150,16 +150,16 @@ class Workload:
     check: Callable[[Recipe], None] | None = None
 
     def recipe_over(self, gpu_count: int) -> Recipe:
-        """The recipe of a job of this many GPUs."""
+        """The recipe of a job on this many GPUs."""
         return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
 
     def at(self, recipe: Recipe) -> Workload:
-        """The workload by another recipe.
+        """The workload with another recipe.
 
-        Weights in half precision are nothing that a workload must know of: ``measure`` casts them.
+        A workload need not support half-precision weights: ``measure`` casts them.
 
         Raises:
-            MisuseError: Naming the field that this workload does not let change.
+            MisuseError: Naming the field that cannot be changed for this workload.
         """
         if recipe == self.recipe:
             return self
@@ -177,7 +177,7 @@ class Workload:
         )
 
     def __post_init__(self) -> None:
-        """Refuse values that no measurement could use."""
+        """Refuse values that no measurement can use."""
         given: object = self.batches
         numbers = given if isinstance(given, tuple) else ()
         if not numbers or not all(type(n) is int and n >= 1 for n in numbers):
@@ -188,7 +188,7 @@ class Workload:
 
 
 CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
-"""Types that the weights of any model can be cast to."""
+"""Weight types to which any model can be cast."""
 
 
 def _contradiction(recipe: Recipe) -> str | None:
@@ -203,10 +203,10 @@ def _contradiction(recipe: Recipe) -> str | None:
 
 
 def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[str]) -> None:
-    """Refuse a recipe that differs from the usual one in what cannot be set.
+    """Refuse a recipe that differs from the default in a field that cannot be set.
 
     Raises:
-        MisuseError: Naming the first such field, or two that contradict each other.
+        MisuseError: Naming the first such field, or two contradictory fields.
     """
     for field, value in recipe.fields.items():
         casts = field == "weight_type" and value in CASTS
@@ -227,17 +227,17 @@ def check_weights(
     precisions: Iterable[str],
     offered: Collection[str] = (),
 ) -> None:
-    """Refuse what was asked of the weights where a precision would overwrite it.
+    """Refuse a requested weight type that a precision would override.
 
     Args:
         name: The workload, for the message.
-        recipe: With what was asked.
-        asked: What that is, by field.
-        precisions: Those asked for by name; ``amp`` is either of its types.
-        offered: All that the workload is offered at; empty is every one.
+        recipe: The recipe including the requested changes.
+        asked: The requested changes, by field.
+        precisions: The requested precisions; ``amp`` is either of its types.
+        offered: All precisions that the workload supports; empty for all.
 
     Raises:
-        MisuseError: Naming the first such pair, and what goes together.
+        MisuseError: Naming the first incompatible pair, and what is compatible.
     """
     wanted = asked.get("weight_type")
     for precision in precisions:
@@ -253,22 +253,22 @@ def check_weights(
             raise MisuseError(f"{name}: at {precision} the base lies in {held.weight_type}: {wrong}")
 
 
-# --- for those who write a workload ------------------------------------------------------------------
+# --- helpers for workload authors --------------------------------------------------------------------
 
 
 class Named(dict[str, Any]):
-    """Inputs that are arguments by their names."""
+    """Inputs that are passed as keyword arguments."""
 
 
 def forward(model: nn.Module, inputs: Any) -> Any:
-    """Call a model on its inputs: the parts of a tuple or of ``Named`` are its arguments, all else is one."""
+    """Call a model on its inputs: items of a tuple or of ``Named`` are its arguments, else there is one."""
     if isinstance(inputs, Named):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
-    """Set the mode of a model; a frozen part that its author keeps in eval mode stays in it in training."""
+    """Set the mode of a model; a frozen part that its author put in eval mode stays there during training."""
     frozen = [
         module
         for module in (model.modules() if train and model.training else ())
@@ -281,9 +281,9 @@ def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run as it was written what an author has compiled: how a step is executed is the case's to say.
+    """Run an author's compiled code uncompiled, because the case determines the execution of a step.
 
-    A torch before 2.6 cannot be told so.
+    This has no effect on torch before 2.6.
     """
     import torch
 
@@ -293,9 +293,9 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Fix the random numbers of torch, Python and NumPy inside the block; leave those outside as they were.
+    """Seed the random numbers of torch, Python and NumPy inside the block, and restore their state after it.
 
-    A generator object would not do: the meta device refuses it, and layers draw from the global one.
+    A generator object would not work: the meta device refuses it, and layers use the global generator.
     """
     import random
 
@@ -315,9 +315,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def initialize_narrow(module: nn.Module) -> None:
-    """Draw embeddings and linear layers from N(0, 0.02), as transformers are; ``model.apply`` takes it.
+    """Initialize embeddings and linear layers from N(0, 0.02), as in transformers; use with ``model.apply``.
 
-    A tied embedding at torch's own N(0, 1) would start at a loss near 480.
+    A tied embedding with torch's default N(0, 1) would start at a loss near 480.
     """
     from torch import nn
 
@@ -332,7 +332,7 @@ def image_batches(
 ) -> tuple[Batch, ...]:
     """Draw images from N(0, 1) and their labels from a small fixed set. Call it inside ``seeded``.
 
-    Zeros would be dishonest: the power a GPU draws, and so its clock, depends on the data.
+    Zeros would be unrealistic, because the power draw of a GPU, and thus its clock, depends on the data.
 
     Shapes:
         inputs: (N, *shape) float32; targets: (N,) int64.
@@ -391,9 +391,9 @@ def need_torch(who: str, error: type[GpuBenchError] = MisuseError, *, beside: Se
     """Check, without importing it, that torch is installed.
 
     Args:
-        who: What needs it, as the subject of the message.
-        error: Raised where torch is missing.
-        beside: Further packages that it needs.
+        who: What needs torch, as the subject of the message.
+        error: Raised if torch is missing.
+        beside: Further packages that are needed.
 
     Raises:
         GpuBenchError: With the exact line that installs it.

@@ -1,1 +1,1 @@
-"""The standard workloads; an installed gpubench carries them as ``gpubench_workloads``."""
+"""The standard workloads; an installed gpubench has them as ``gpubench_workloads``."""

@@ -1,4 +1,4 @@
-"""What the language models share: norm, rotary embedding, attention, gated network, adapters, loss."""
+"""Layers of the language models: norm, rotary embedding, attention, gated network, adapters, loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubench.models import Checkpointing
 from gpubench.workload import NARROW_STD
 
 Rotation = tuple[Tensor, Tensor]
-"""Cosine and sine of each place and pair of channels, (T, channels) each, in float32."""
+"""Cosine and sine for each position and channel pair, (T, channels) each, in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class Sizes:
     """The sizes of a decoder of the Llama family.
 
     Attributes:
-        forward: Width inside of the gated feed-forward network.
-        tied: Whether the head is the embedding again.
-        rotary_base: Wavelengths of the rotary embedding grow up to 2 pi times this.
+        forward: Inner width of the gated feed-forward network.
+        tied: Whether the head shares the weights of the embedding.
+        rotary_base: Longest wavelength of the rotary embedding over 2 pi.
     """
 
     vocabulary: int
@@ -49,14 +49,14 @@ class MakeLinear(Protocol):
     """How a decoder makes a linear layer: plain, frozen with adapters, or quantized."""
 
     def __call__(self, inputs: int, outputs: int, *, adapted: bool) -> nn.Module:
-        """Return a layer without bias; ``adapted`` ones get an adapter where there are any."""
+        """Return a layer without bias; if ``adapted``, with an adapter if the recipe has any."""
 
 
 # --- layers --------------------------------------------------------------------------------------------
 
 
 class NarrowLinear(nn.Linear):
-    """A linear layer without bias, drawn from N(0, 0.02) at once: 8 billion weights are not drawn twice."""
+    """A linear layer without bias, initialized from N(0, 0.02) only once, since it may have billions of weights."""
 
     def __init__(self, inputs: int, outputs: int, dtype: torch.dtype) -> None:
         super().__init__(inputs, outputs, bias=False, dtype=dtype)
@@ -67,7 +67,7 @@ class NarrowLinear(nn.Linear):
 
 
 class NarrowEmbedding(nn.Embedding):
-    """An embedding drawn from N(0, 0.02)."""
+    """An embedding initialized from N(0, 0.02)."""
 
     def reset_parameters(self) -> None:
         """Draw the weight."""
@@ -75,9 +75,9 @@ class NarrowEmbedding(nn.Embedding):
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer, and beside it two narrow ones that are trained: low-rank adaptation.
+    """A frozen linear layer with two narrow trained ones in parallel: low-rank adaptation.
 
-    The second starts at zero, so that the model starts as its base.
+    The second starts at zero, so that the initial model equals its base.
 
     Shapes:
         x: (N, T, inputs); out: (N, T, outputs).
@@ -118,7 +118,7 @@ class RmsNorm(nn.Module):
 
 
 def rotation(places: Tensor, sizes: Sizes) -> Rotation:
-    """Return the angles of the rotary embedding at these places, for all layers of a step.
+    """Return the angles of the rotary embedding at these positions, for all layers of a step.
 
     Shapes:
         places: (T,) int64.
@@ -133,7 +133,7 @@ def rotation(places: Tensor, sizes: Sizes) -> Rotation:
 
 
 def rotated(x: Tensor, angles: Rotation) -> Tensor:
-    """Turn pairs of channels by their angles, in float32; shape (N, heads, T, channels) and type kept."""
+    """Rotate channel pairs by their angles in float32; keeps the shape (N, heads, T, channels) and type."""
     cosine, sine = angles
     low, high = x.float().chunk(2, dim=-1)
     turned = torch.cat((-high, low), dim=-1)
@@ -141,7 +141,7 @@ def rotated(x: Tensor, angles: Rotation) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal self-attention in which several heads share the keys and values of one.
+    """Causal self-attention with keys and values shared by several heads (grouped-query attention).
 
     Shapes:
         x, out: (N, T, width).
@@ -160,7 +160,7 @@ class Attention(nn.Module):
         self.output = make(sizes.width, sizes.width, adapted=True)
 
     def forward(self, x: Tensor, angles: Rotation) -> Tensor:
-        """Attend to the tokens before."""
+        """Attend to the preceding tokens."""
         query, key, value = self.projected(x, angles)
         return self.joined(attend(query, key, value))
 
@@ -177,13 +177,13 @@ class Attention(nn.Module):
         return rotated(query, angles), rotated(key, angles), value
 
     def joined(self, seen: Tensor) -> Tensor:
-        """Mix the heads of (N, heads, T, channels)."""
+        """Combine the heads of (N, heads, T, channels)."""
         out: Tensor = self.output(seen.transpose(1, 2).flatten(2))
         return out
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention of as many queries as keys; heads of a group share a key and a value."""
+    """Causal attention with as many queries as keys; heads of a group share a key and a value."""
     if _knows_groups():
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
     again = query.shape[1] // key.shape[1]
@@ -193,13 +193,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 @cache
 def _knows_groups() -> bool:
-    """Whether this torch attends in groups of heads without copies of the keys: from 2.5 on."""
+    """Whether this torch supports grouped-query attention without copies of the keys: from 2.5 on."""
     major, minor = torch.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (2, 5)
 
 
 class GatedNetwork(nn.Module):
-    """The feed-forward network with a gate, SwiGLU.
+    """The gated feed-forward network, SwiGLU.
 
     Source:
         Shazeer 2020, arXiv:2002.05202.
@@ -212,13 +212,13 @@ class GatedNetwork(nn.Module):
         self.leave = make(sizes.forward, sizes.width, adapted=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each token; shape kept."""
+        """Transform each token; keeps the shape."""
         out: Tensor = self.leave(F.silu(self.gate(x)) * self.enter(x))
         return out
 
 
 class DecoderLayer(nn.Module):
-    """Attention and gated network, each after a norm and added to its input.
+    """Attention and gated network, each with a norm before it and a residual connection.
 
     Shapes:
         x, out: (N, T, width).
@@ -232,20 +232,20 @@ class DecoderLayer(nn.Module):
         self.network = GatedNetwork(sizes, make)
 
     def forward(self, x: Tensor, angles: Rotation) -> Tensor:
-        """Attend to the tokens before, then transform each token."""
+        """Attend to the preceding tokens, then transform each token."""
         x = x + self.attention(self.attention_norm(x), angles)
         out: Tensor = x + self.network(self.network_norm(x))
         return out
 
 
-# --- what decides memory ---------------------------------------------------------------------------------
+# --- memory savings --------------------------------------------------------------------------------------
 
 
 def checkpointed(layer: nn.Module, how: Checkpointing) -> Callable[..., Any]:
-    """Return the call of a layer that keeps what this kind of checkpointing keeps for the backward pass.
+    """Return the call of a layer under this kind of checkpointing.
 
-    ``full`` keeps the input of the layer alone; ``selective`` also the output of attention and of every
-    second matrix product.
+    For the backward pass, ``full`` saves only the input of the layer; ``selective`` also saves the output of
+    attention and of every second matrix product.
     """
     if how is Checkpointing.NONE:
         return layer
@@ -281,9 +281,9 @@ def _keep_some() -> Any:
 
 
 def chunked_cross_entropy(hidden: Tensor, head: Tensor, targets: Tensor, chunks: int) -> Tensor:
-    """Mean loss over every token, the scores of the vocabulary computed for one chunk of tokens at a time.
+    """Mean loss over all tokens, with logits computed for one chunk of tokens at a time.
 
-    In several chunks the scores of all tokens are never held: those of a chunk are computed once more in the
+    With several chunks the logits of all tokens are never in memory; those of a chunk are recomputed in the
     backward pass.
 
     Shapes:

@@ -1,4 +1,4 @@
-"""The decoders by which a card is told what it can do: 1 to 70 billion parameters, trained and run each way.
+"""The decoders that show the capacity of a card: 1 to 70 billion parameters, for training and inference.
 
 A "sample" of these is 1,024 tokens of one sequence, so that what is traced rises with its length.
 """
@@ -33,7 +33,7 @@ FAMILY = {
     ),
     "Llama 3 70B": LLAMA_70B,
 }
-"""Llama: arXiv:2407.21783 and the published sizes of 3.2; Qwen2.5: arXiv:2412.15115, its biases left out."""
+"""Llama: arXiv:2407.21783 and the published sizes of 3.2; Qwen2.5: arXiv:2412.15115, without biases."""
 _TRAINED = {
     "full": (WeightType.BFLOAT16, Trainable.FULL),
     "LoRA": (WeightType.BFLOAT16, Trainable.LORA),
@@ -47,7 +47,7 @@ _RUN = {
 
 
 def ways(sizes: Sizes) -> Iterator[tuple[str, Workload]]:
-    """Each way to train and to run a decoder of these sizes."""
+    """The kinds of training and use of a decoder of these sizes."""
     for way, (weight_type, trainable) in _TRAINED.items():
         recipe = Recipe(
             weight_type=weight_type, checkpointing=Checkpointing.FULL, trainable=trainable, loss_chunks=8
@@ -64,7 +64,7 @@ def _trained(units: int, seed: int, *, sizes: Sizes, recipe: Recipe) -> Task:
 
 
 def _run(units: int, seed: int, *, sizes: Sizes, recipe: Recipe) -> Task:
-    """The prompt takes all of the context but for what is generated."""
+    """The prompt fills the context except for the generated tokens."""
     length = UNIT_TOKENS * units
     at = msgspec.structs.replace(
         recipe, prompt_tokens=length - NEW_TOKENS, new_tokens=NEW_TOKENS, cache_tokens=length

@@ -1,4 +1,4 @@
-"""Any model that a Hugging Face ``config.json`` describes: its shapes, with drawn weights."""
+"""Any model described by a Hugging Face ``config.json``: its shapes, with random weights."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _IGNORED = frozenset({
     "attn_implementation", "auto_map", "dtype", "experts_implementation", "quantization_config",
     "torch_dtype", "trust_remote_code",
 })  # fmt: skip
-"""Of a config, at any depth, beside what begins with an underscore: code and kernels from elsewhere, and the
-types of weights that are not loaded. Before 5.3 transformers loads code that such a field names."""
+"""Config fields to ignore at any depth, besides those with a leading underscore: external code and kernels, and
+types of weights that are not loaded. Before 5.3, transformers loads code named in such a field."""
 _REPEATED = (
     (
         re.compile(r"^(?:num_hidden_layers|num_layers|n_layers?|encoder_layers|decoder_layers)$"),
@@ -45,11 +45,11 @@ _REPEATED = (
     (re.compile(r"(?:^|_)(?:layer|block|depth|stage)s?$"), 0, MOST_LAYERS),
     (re.compile(r"^(?:n|num)_.*(?:expert|head|label)"), 0, MOST_ALIKE),
 )
-"""Numbers that a model has something so many times of, by their names: each takes time and memory to make."""
+"""Names of config fields that are counts of parts, each of which takes time and memory to build."""
 
 
 class Kind(StrEnum):
-    """What a model is trained to do."""
+    """The training task of a model."""
 
     CAUSAL = "AutoModelForCausalLM"
     MASKED = "AutoModelForMaskedLM"
@@ -68,11 +68,11 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class Described:
-    """What a config says, as far as a build needs it.
+    """The content of a config that a build needs.
 
     Attributes:
-        fields: Of the config, without what is ignored.
-        context: The most tokens that the model was made for; None if it does not say.
+        fields: Fields of the config, without the ignored ones.
+        context: Context length of the model; None if not stated.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Described:
     context: int | None
 
     def config(self) -> Any:
-        """A fresh config: dropout off, so that equal seeds give equal losses on any device."""
+        """A new config object without dropout, so that equal seeds give equal losses on any device."""
         made = _types()[self.fields["model_type"]].from_dict(dict(self.fields))
         for part in (made, *(getattr(made, name, None) for name in getattr(made, "sub_configs", {}))):
             for name, value in vars(part).items() if part is not None else ():
@@ -93,15 +93,15 @@ class Described:
 
 
 def load(path: Path, name: str, version: int) -> Workload:
-    """Make a workload of a config.
+    """Make a workload from a config.
 
     Args:
-        path: Of the ``config.json``.
-        name: That it bears in the records.
-        version: Of what the file says.
+        path: Path of the ``config.json``.
+        name: Its name in the records.
+        version: Version of the content of the file.
 
     Raises:
-        MisuseError: One line: transformers is absent, or the file describes nothing that can be trained.
+        MisuseError: With one line, if transformers is missing or the file describes nothing trainable.
     """
     described = describe(path, name)
     shape = _sample_shape(described)
@@ -130,13 +130,13 @@ def _check(described: Described, recipe: Recipe) -> None:
     check_context(described.name, recipe.context_tokens, described.context)
 
 
-_USUAL = Recipe(weight_type=WeightType.BFLOAT16)  # the loss of all tokens at once, as common trainers have it
+_USUAL = Recipe(weight_type=WeightType.BFLOAT16)  # an unchunked loss, as in common trainers
 _OF_TOKENS = ("loss_chunks", "context_tokens")
 _SETTINGS = ("weight_type", "checkpointing", "trainable", *_OF_TOKENS)
 
 
 def describe(path: Path, name: str) -> Described:
-    """Read a config and find what it describes. Errors as ``load``."""
+    """Read a config and find what it describes. Errors as in ``load``."""
     fields = read_config(path, name)
     types = _types()
     known = plain(fields["model_type"], 60)
@@ -153,14 +153,14 @@ def describe(path: Path, name: str) -> Described:
         kind = _kind(name, config)
     except MisuseError:
         raise
-    except Exception as error:  # the library checks the values of a config in ways of its own
+    except Exception as error:  # the library has its own checks of config values
         raise MisuseError(f"{name}: {one_line(error)}") from error
     context = next((value for value in contexts if isinstance(value, int) and value > 0), None)
     return Described(name, kept, kind, context)
 
 
 def _kept(value: Any, name: str, key: str = "") -> Any:
-    """Return what a config says of the shapes of its model, however deep; refuse what is without measure."""
+    """Return the fields of a config that describe shapes, at any depth; refuse absurd sizes."""
     if isinstance(value, dict):
         return {
             each: _kept(inner, name, each)
@@ -179,7 +179,7 @@ def _kept(value: Any, name: str, key: str = "") -> Any:
 def build(
     batch_size: int, seed: int, *, described: Described, recipe: Recipe, usual: tuple[int, ...]
 ) -> Task:
-    """Build the model, its weights drawn, and four batches.
+    """Build the model with random weights, and four batches.
 
     Shapes:
         inputs: tokens and targets, (N, length) int64 each, and the model gives its loss; or images.
@@ -192,7 +192,7 @@ def build(
         usual: Shape of one sample where the recipe says nothing else.
 
     Raises:
-        MisuseError: If nothing takes adapters, or the loss cannot be computed in chunks.
+        MisuseError: If no layer can have adapters, or the loss cannot be computed in chunks.
     """
     length = recipe.context_tokens or usual[0]
     with seeded(seed):
@@ -228,7 +228,7 @@ _OPTIMIZER = partial(torch.optim.AdamW, lr=1e-4)
 
 
 class Scores(nn.Module):
-    """The scores of an image classifier, (N, classes)."""
+    """The logits of an image classifier, (N, classes)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -241,9 +241,9 @@ class Scores(nn.Module):
 
 
 class Losses(nn.Module):
-    """The mean loss over every token of a language model; scores are held for a chunk of them at a time.
+    """The mean loss over all tokens of a language model, with logits for one chunk of tokens at a time.
 
-    Chunks are for models whose head is one product with the last hidden state; of others all scores are held.
+    Chunks require a head that is one product with the last hidden state; other models keep all logits.
     """
 
     def __init__(self, model: nn.Module, kind: Kind, chunks: int) -> None:
@@ -269,7 +269,7 @@ class Losses(nn.Module):
 
 
 def _product_head(model: nn.Module, kind: Kind) -> nn.Linear | None:
-    """The head of a model whose scores are one product with the last hidden state; None of another."""
+    """The head of a model if its logits are one product with the last hidden state, else None."""
     head = model.get_output_embeddings() if kind is Kind.CAUSAL else None  # type: ignore[operator]
     return head if isinstance(head, nn.Linear) else None
 
@@ -279,7 +279,7 @@ def _summed(rows: Tensor, head: nn.Module, wanted: Tensor) -> Tensor:
 
 
 def _model(described: Described, dtype: torch.dtype) -> Any:
-    """The model with drawn weights, attention fused where it has that."""
+    """The model with random weights, with fused attention if available."""
     import transformers
 
     _never_packed()
@@ -293,13 +293,13 @@ def _model(described: Described, dtype: torch.dtype) -> Any:
 
 
 def _never_packed() -> None:
-    """No row holds several sequences; transformers would look at values to know, which a trace has not.
+    """Tell transformers that no row contains several sequences; it would read values, which a trace lacks.
 
-    Inside of a captured graph it looks at none, and builds a mask that no fused attention takes.
+    Inside a captured graph it would not read values, and would build a mask unsuitable for fused attention.
     """
     try:
         from transformers import masking_utils
-    except ImportError:  # before 4.53 there is none
+    except ImportError:  # it does not exist before 4.53
         return
     if hasattr(masking_utils, "find_packed_sequence_indices"):
         masking_utils.find_packed_sequence_indices = _no_packing
@@ -310,7 +310,7 @@ def _no_packing(position_ids: Tensor) -> None:
 
 
 def _adapt(name: str, model: nn.Module) -> None:
-    """Freeze a model, and put adapters beside the linear layers of its attention, else of its blocks."""
+    """Freeze a model, and add adapters to the linear layers of its attention, else of its blocks."""
     model.requires_grad_(requires_grad=False)
     attention = [m for m in model.modules() if "attention" in type(m).__name__.lower()]
     for places in (attention, repeated_blocks(model)):
@@ -345,7 +345,7 @@ def _sample_shape(described: Described) -> tuple[int, ...]:
 
 
 def _kind(name: str, config: Any) -> Kind:
-    """What it is trained to do: as its architecture says, else the first that transformers has for it."""
+    """The training task from the architecture, else the first that transformers supports for the type."""
     import transformers
 
     named = [
@@ -363,7 +363,7 @@ def _kind(name: str, config: Any) -> Kind:
 
 @cache
 def _types() -> Mapping[str, Callable[..., Any]]:
-    """The configs that transformers has, by their type; it is told never to look anything up."""
+    """The config classes of transformers by type, in offline mode."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:

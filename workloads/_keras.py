@@ -1,7 +1,7 @@
-"""Four of the workloads as Keras models: layers, batches and optimizer of the modules of their names.
+"""Four workloads as Keras models, with the layers, batches and optimizers of the modules of the same names.
 
-Weights are drawn by Keras's own rules. A Keras LSTM has one bias where torch's has two. Keras is imported
-where a model is built.
+Keras's defaults initialize the weights. A Keras LSTM has one bias where torch's has two. Keras is imported
+when a model is built.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def vgg16_transfer(
     hidden: int = 256,
     classes: int = 10,
 ) -> KerasTask:
-    """Build VGG16's convolutions, frozen, under a new head.
+    """Build the frozen convolutions of VGG16 with a new head.
 
     Shapes:
         inputs: (N, S, S, 3) float32; targets: (N,) int32 in [0, 4); logits: (N, classes).
@@ -173,11 +173,11 @@ MODELS: dict[str, Callable[..., KerasTask]] = {
     "vgg16_transfer": vgg16_transfer,
 }
 FEWER_PARAMETERS = {"lstm": 4 * 128}
-"""Of the workload in torch: the second bias of each gate of its LSTM."""
+"""Parameters that only the torch workload has: the second bias of each LSTM gate."""
 TINY: dict[str, dict[str, Any]] = {
     "cnn": {"widths": (4, 8, 8), "hidden": 8},
     "lstm": {"vocabulary": 32, "width": 16, "length": 6},
     "vgg16": {"blocks": _BLOCKS, "image_size": 32, "hidden": 32, "classes": 10},
     "vgg16_transfer": {"blocks": _BLOCKS, "image_size": 32, "hidden": 32},
 }
-"""The same models small enough for a test."""
+"""The same models, small enough for a test."""

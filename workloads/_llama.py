@@ -1,4 +1,4 @@
-"""Decoders of the Llama 3 family: full fine-tuning and adapters, at the sizes that buyers ask about."""
+"""Decoders of the Llama 3 family: full fine-tuning and adapters, at sizes that buyers ask about."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpubench_workloads._decoder_blocks import (
 
 ADAPTER_RANK = 16
 REFERENCE_TOKENS = 32
-"""Four samples of so many are 2 TFLOP forward at 8 billion parameters: seconds on a CPU."""
+"""Tokens per reference sample: four samples are 2 TFLOP forward at 8 billion parameters, seconds on a CPU."""
 SOURCE = "Grattafiori and others 2024, The Llama 3 Herd of Models, arXiv:2407.21783"
 
 LLAMA_1B = Sizes(
@@ -38,7 +38,7 @@ TINY_TIED = Sizes(vocabulary=64, width=32, layers=2, heads=4, key_value_heads=2,
 
 
 class Decoder(nn.Module):
-    """Embedding, decoder layers, norm and head; it gives the loss and never the scores of all tokens.
+    """Embedding, decoder layers, norm and head; it returns the loss, never the logits of all tokens.
 
     Shapes:
         tokens, targets: (N, T) int64; out: a scalar, the mean loss over every token.
@@ -63,25 +63,25 @@ class Decoder(nn.Module):
 
 
 def dtype_of(recipe: Recipe) -> torch.dtype:
-    """Return the type that a model is built in: what is quantized is so on the device, from bfloat16."""
+    """Return the type in which a model is built; quantization happens on the device, from bfloat16."""
     cast = recipe.weight_type in CASTS
     return getattr(torch, recipe.weight_type) if cast else torch.bfloat16  # type: ignore[no-any-return]
 
 
 def scored_batches(batch_size: int, length: int, vocabulary: int) -> tuple[Batch, ...]:
-    """Draw batches for a model that computes its own loss: the targets are among its inputs."""
+    """Draw batches for a model that computes its own loss, with targets among the inputs."""
     drawn = token_batches(batch_size, length, vocabulary, label_each_token=True)
     return tuple(((tokens, labels), labels) for tokens, labels in drawn)
 
 
 def given_loss(loss: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss that the model has computed itself."""
+    """Return the loss computed by the model."""
     del targets
     return loss
 
 
 def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, length: int = 2048) -> Task:
-    """Build a decoder that is trained, whole or by adapters, and four batches of random tokens.
+    """Build a decoder for full fine-tuning or adapters, and four batches of random tokens.
 
     Shapes:
         inputs: tokens and targets, (N, length) int64 each; targets in [1, 5); the model gives its loss.
@@ -89,9 +89,9 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, length: i
     Args:
         batch_size: N, sequences per step.
         seed: Fixes weights and batches; equal seeds give equal tasks.
-        sizes: Of the decoder.
-        recipe: Type of the weights, checkpointing, adapters, chunks of the loss.
-        length: Tokens of one sequence, where the recipe names no other number.
+        sizes: Sizes of the decoder.
+        recipe: Weight type, checkpointing, adapters, loss chunks.
+        length: Default number of tokens per sequence.
     """
     length, dtype = recipe.context_tokens or length, dtype_of(recipe)
     with seeded(seed):

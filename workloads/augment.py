@@ -1,6 +1,6 @@
 """The input pipeline of an image classifier: 8-bit photographs to augmented, normalized 224 x 224 tensors.
 
-Run forward only. Needs kornia (the extra ``augment``). Decoding of JPEG files is not part of it.
+It only runs forward, and needs kornia (the extra ``augment``). It does not include JPEG decoding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CROP = 224
 
 
 class Augmentation(nn.Module):
-    """Crop and resize, flip, rotate and jitter each image by its own draw; then YCbCr and normalization.
+    """Randomly crop and resize, flip, rotate and jitter each image; then convert to YCbCr and normalize.
 
     Shapes:
         images: (N, 3, H, W) uint8; out: (N, 3, crop, crop) float32.
@@ -38,14 +38,14 @@ class Augmentation(nn.Module):
         self.normalize = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment a batch; every image is drawn for apart."""
+        """Augment a batch, with separate random parameters for each image."""
         seen = self.drawn(images.float() / 255)
         out: Tensor = self.normalize(self.change_space(seen))
         return out
 
 
 def transforms(augmentation: Any, crop: int) -> tuple[nn.Module, ...]:
-    """Return what is drawn for, of kornia's module of that name: crop and resize, flip, rotation, colors."""
+    """Return the random operations from kornia's module: crop and resize, flip, rotation, colors."""
     return (
         augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all
         augmentation.RandomHorizontalFlip(p=0.5),
@@ -55,7 +55,7 @@ def transforms(augmentation: Any, crop: int) -> tuple[nn.Module, ...]:
 
 
 def kornia_of(name: str) -> Any:
-    """Return kornia for the workload of a name.
+    """Import kornia for a workload.
 
     Raises:
         MisuseError: If it is not installed.
@@ -70,7 +70,7 @@ def kornia_of(name: str) -> Any:
 
 
 def share_finite(outputs: Tensor, _targets: Tensor) -> Tensor:
-    """Share of the values that are finite: 1 on every device, whatever was drawn."""
+    """Share of finite values: 1 on every device, whatever the random parameters."""
     return outputs.isfinite().float().mean()
 
 
@@ -105,7 +105,7 @@ WORKLOAD = Workload(
     sample_unit="image",
     sample_shape=(3, *PHOTOGRAPH),
     batches=(64, 256),
-    is_image=False,  # what comes in is not a tensor for a convolution: no memory format to choose
+    is_image=False,  # the input does not go to a convolution, so there is no memory format to choose
     source="the usual ImageNet training augmentation, on kornia",
     build=build,
     tiny=partial(build, photograph=(24, 32), crop=16),

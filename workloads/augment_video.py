@@ -1,6 +1,6 @@
 """The input pipeline of a video classifier: clips of 8-bit frames to augmented, normalized 224 x 224 tensors.
 
-Run forward only. Needs kornia (the extra ``augment``). Decoding of video is not part of it.
+It only runs forward, and needs kornia (the extra ``augment``). It does not include video decoding.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gpubench.workload import BATCH_COUNT, Task, Workload, seeded
 from gpubench_workloads.augment import CROP, kornia_of, share_finite, transforms
 
 FRAMES = 16
-"""Of a clip, as video classifiers are trained on (Tran and others 2015, arXiv:1412.0767)."""
+"""Frames per clip, as in the training of video classifiers (Tran and others 2015, arXiv:1412.0767)."""
 FRAME = (256, 340)
-"""Height and width of a frame as Kinetics is commonly stored: 256 on the short side [pixels]."""
+"""Height and width of a frame in common copies of Kinetics: 256 on the short side [pixels]."""
 
 
 class ClipAugmentation(nn.Module):
-    """Crop and resize, flip, rotate and jitter each clip by its own draw, all of its frames alike.
+    """Randomly crop and resize, flip, rotate and jitter each clip, with the same parameters for all frames.
 
-    The frames of all clips are one batch of images. Then YCbCr and normalization.
+    The frames of all clips form one batch of images. Then convert to YCbCr and normalize.
 
     Shapes:
         clips: (N, T, 3, H, W) uint8; out: (N, T, 3, crop, crop) float32.
@@ -41,7 +41,7 @@ class ClipAugmentation(nn.Module):
         self.normalize = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
     def forward(self, clips: Tensor) -> Tensor:
-        """Augment a batch of clips; each is drawn for apart."""
+        """Augment a batch of clips, with separate random parameters for each clip."""
         seen = self.drawn(clips.float() / 255)
         frames: Tensor = self.normalize(self.change_space(seen.flatten(0, 1)))
         return frames.unflatten(0, clips.shape[:2])
@@ -85,7 +85,7 @@ WORKLOAD = Workload(
     sample_unit="clip",
     sample_shape=(FRAMES, 3, *FRAME),
     batches=(4, 16),
-    is_image=False,  # what comes in is not a tensor for a convolution: no memory format to choose
+    is_image=False,  # the input does not go to a convolution, so there is no memory format to choose
     source="the usual augmentation of video classifiers, one draw a clip, on kornia",
     build=build,
     tiny=partial(build, frames=4, frame=(24, 32), crop=16),

@@ -1,7 +1,8 @@
 """The workloads as a pytest-benchmark suite: ``pytest workloads``.
 
-pytest-benchmark times training steps by its own rounds and does the rest (tables, ``--benchmark-json``,
-``--benchmark-compare``, ``--benchmark-compare-fail``). Its clock knows no GPU: each step waits for it.
+pytest-benchmark times training steps in its own rounds and provides tables, ``--benchmark-json``,
+``--benchmark-compare`` and ``--benchmark-compare-fail``. Its clock is not aware of GPUs, so each step waits
+for the device.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ def test_workload(benchmark: Any, gpubench_case: PlannedCase, gpubench_prepared:
     from gpubench.measure.guards import prepare
     from gpubench.measure.step import built, move, open_hardware, seed_all, switches_for
 
-    benchmark.group = gpubench_case.case.workload  # before it times: it keeps the group of that moment
+    benchmark.group = gpubench_case.case.workload  # before timing, since it reads the group at that time
     case, seed = gpubench_case.case, gpubench_prepared.plan.seed
     hardware = open_hardware(gpubench_prepared.device)
-    hardware.release()  # what the case before took
+    hardware.release()  # memory of the previous case
     clock, index, loss = hardware.clock(), 0, math.nan
     with switches_for(case.precision):
         seed_all(seed)
         work = move(built(gpubench_case.reference, case, seed), case, hardware.device)
-        work.step(0)  # makes the optimizer's state, and lets cuDNN choose
+        work.step(0)  # creates the optimizer state, and lets cuDNN choose
         try:
             advance = prepare(work)
         except NotHereError as error:

@@ -1,4 +1,4 @@
-"""BERT-base fine-tuned to tell two classes apart: twelve encoder layers over 384 tokens."""
+"""BERT-base fine-tuned as a two-class classifier: twelve encoder layers over 384 tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches
 
 LABELS = (0, 1, 1, 1)
-"""Of two classes one is three times as common, so that there is something to learn at once."""
+"""Label set: one of two classes is three times as common, so that the model can learn something at once."""
 SEGMENTS = 2
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and a feed-forward network, each followed by a sum and a layer norm.
+    """Self-attention and a feed-forward network, each followed by a residual sum and a layer norm.
 
     Shapes:
         x, out: (N, T, width).
@@ -80,7 +80,7 @@ class Classifier(nn.Module):
         return logits
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """Return the encoder's last states, (N, T, width); every token is of the first segment."""
+        """Return the encoder's last states, (N, T, width); all tokens are in the first segment."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         segment = self.segments(torch.zeros_like(tokens))
         x: Tensor = self.dropout(self.norm(self.words(tokens) + self.positions(places) + segment))

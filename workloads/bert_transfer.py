@@ -13,7 +13,7 @@ from gpubench_workloads.bert_base import LABELS, Classifier
 
 
 class FrozenEncoder(nn.Module):
-    """A frozen encoder, outside the autograd graph, under its trained pooler and head.
+    """A frozen encoder, outside the autograd graph, with a trained pooler and head.
 
     Shapes:
         tokens: (N, T) int64; logits: (N, classes).
@@ -26,13 +26,13 @@ class FrozenEncoder(nn.Module):
         self.encoder = encoder.requires_grad_(requires_grad=False)
 
     def train(self, mode: bool = True) -> Self:
-        """Keep the frozen encoder in eval mode: its dropout would only blur what the head sees."""
+        """Keep the frozen encoder in eval mode, since dropout would only add noise to the head's input."""
         super().train(mode)
         self.encoder.eval()
         return self
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score the classes; only pooler and head remember what their gradients need."""
+        """Score the classes; only pooler and head save activations for their gradients."""
         with torch.no_grad():
             first = self.encoder.encode(tokens)[:, 0]
         logits: Tensor = self.head(torch.tanh(self.pooler(first)))
@@ -52,7 +52,7 @@ def build(
 ) -> Task:
     """Build the classifier and four batches of random tokens.
 
-    The frozen weights are random: their values change nothing in the time of a step.
+    The frozen weights are random, because their values do not affect the time of a step.
 
     Shapes:
         inputs: (N, length) int64; targets: (N,) int64 in [0, 2); logits: (N, 2).

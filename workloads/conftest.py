@@ -1,4 +1,4 @@
-"""Options, cases and the machine of ``pytest workloads``."""
+"""Options, cases and machine information of ``pytest workloads``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PREPARED = pytest.StashKey[Prepared]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that a measurement needs."""
+    """Add the option ``--device``."""
     group = parser.getgroup("gpubench")
     group.addoption("--gpubench-device", default="auto", help="auto, cpu, cuda, cuda:N, or a UUID")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one test a case of every workload; the device decides precisions and executions."""
+    """Parametrize the test with the cases of every workload on the device."""
     if "gpubench_case" not in metafunc.fixturenames:
         return
     cases = _prepared(metafunc.config).plan.cases
@@ -37,9 +37,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """If nothing is selected, keep the classic three: all on a CPU take the better part of an hour.
+    """Without a selection, keep the classic three, because all workloads take most of an hour on a CPU.
 
-    ``-k`` selects, and so does the id of a test.
+    ``-k`` or a test id is a selection.
     """
     if config.option.keyword or any("::" in argument for argument in config.args):
         return
@@ -51,24 +51,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def gpubench_prepared(pytestconfig: pytest.Config) -> Prepared:
-    """The device, made the only one that this process sees, and what was found about it."""
+    """The device, as the only one visible to this process, and the findings about it."""
     prepared = _prepared(pytestconfig)
     os.environ |= environment_of(prepared.device, os.environ)
     return prepared
 
 
 def pytest_benchmark_update_json(output_json: dict[str, list[dict[str, Any]]]) -> None:
-    """Name the case in ``params``, where pytest-benchmark puts an object that JSON does not know."""
+    """Replace the case in ``params`` by its name, because pytest-benchmark cannot write it as JSON."""
     for bench in output_json["benchmarks"]:
         if bench["params"]:
             bench["params"] = {"gpubench_case": bench["param"]}
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, object]) -> None:
-    """Put the device and its software beside what pytest-benchmark says of the machine, less its name.
+    """Add the device and its software to pytest-benchmark's machine information, without the host name.
 
-    ``--benchmark-compare`` compares it with the stored one, so it holds no id that is another in each fresh
-    container, and no clock of the moment.
+    ``--benchmark-compare`` compares it with the stored one, so it has no id that changes with each new
+    container, and no current clock rate.
     """
     machine_info.pop("node", None)
     processor = machine_info.get("cpu")

@@ -1,4 +1,4 @@
-"""Llama 3.2 of 1 billion parameters, fine-tuned whole."""
+"""Llama 3.2 with 1 billion parameters, full fine-tuning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama 3 of 70 billion parameters, fine-tuned whole: described on the meta device, never built."""
+"""Llama 3 with 70 billion parameters, full fine-tuning: described on the meta device, never built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama 3 8B as it is run: a prompt at once, then one token after the other over a key-value cache."""
+"""Llama 3 8B inference: process a prompt, then generate one token at a time with a key-value cache."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gpubench_workloads._decoder_blocks import (
 from gpubench_workloads._llama import LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY, dtype_of
 
 CONTEXT = 8192
-"""Tokens that the model was made for."""
+"""Context length of the model."""
 
 
 class Generator(nn.Module):
-    """A decoder with a cache of keys and values whose length is fixed before the first token.
+    """A decoder with a key-value cache of fixed length.
 
-    Calling it computes a prompt and fills the cache; ``next`` adds one token to every sequence. Both give the
-    scores of the token after, (N, vocabulary).
+    A call processes a prompt and fills the cache; ``next`` adds one token to every sequence. Both return the
+    logits of the following token, (N, vocabulary).
 
     Shapes:
         tokens: (N, T) int64, with T below the length of the cache.
@@ -53,7 +53,7 @@ class Generator(nn.Module):
         self.cache: Tensor | None = None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Compute the prompts, all of one length."""
+        """Process the prompts, which have the same length."""
         length = tokens.shape[1]
         angles = rotation(torch.arange(length, device=tokens.device), self.sizes)
         x = self.words(tokens)
@@ -68,10 +68,10 @@ class Generator(nn.Module):
         return self._scores(x[:, -1])
 
     def next(self, ids: Tensor, place: Tensor) -> Tensor:
-        """Compute one token of every sequence.
+        """Process one token of every sequence.
 
         Shapes:
-            ids: (N,) int64; place: (1,) int64, the number of tokens before it.
+            ids: (N,) int64; place: (1,) int64, the number of preceding tokens.
         """
         angles = rotation(place, self.sizes)
         seen = torch.arange(self.cache_tokens, device=ids.device) <= place
@@ -89,7 +89,7 @@ class Generator(nn.Module):
         return scores.float()
 
     def _cache_for(self, x: Tensor) -> Tensor:
-        """Keys and values of every layer; made once, and again where a larger batch needs more."""
+        """Keys and values of every layer, allocated once and again for a larger batch."""
         cache = self.cache
         if cache is None or cache.device != x.device or cache.dtype != x.dtype or cache.shape[2] < len(x):
             sizes = self.sizes
@@ -106,9 +106,9 @@ def _attend_cached(
     where: tuple[Tensor, Tensor],
     cache: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Attention of one token to all of the cache up to it.
+    """Attention of one token to the cache up to its position.
 
-    The heads that share a key stand where other attention has its queries: no key is copied for them.
+    Heads that share a key take the place of the query dimension, so that no key is copied.
 
     Shapes:
         x: (N, 1, width); where: place (1,) int64 and what is seen (length,) bool; cache: keys and values,
@@ -141,9 +141,9 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: 
     Args:
         batch_size: N, sequences that are generated side by side.
         seed: Fixes weights and batches; equal seeds give equal tasks.
-        sizes: Of the decoder.
-        recipe: Tokens of prompt and answer, type of the weights.
-        context: The most tokens that the model was made for.
+        sizes: Sizes of the decoder.
+        recipe: Tokens of prompt and answer, weight type.
+        context: Context length of the model.
 
     Raises:
         MisuseError: If prompt and answer are longer than the context.
@@ -164,7 +164,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: 
 
 
 def _decode_work(sizes: Sizes, recipe: Recipe) -> DecodeWork:
-    """What each new token reads: every weight but those of the embedding, of which it takes a row."""
+    """Memory read per new token: every weight except the embedding, of which only one row is read."""
     narrow = sizes.head_width * sizes.key_value_heads
     layer = 2 * sizes.width * (sizes.width + narrow) + 3 * sizes.width * sizes.forward
     quantized, kept = float(sizes.layers * layer + sizes.vocabulary * sizes.width), 2.0 * sizes.layers

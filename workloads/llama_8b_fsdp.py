@@ -1,4 +1,4 @@
-"""Llama 3 of 8 billion parameters, fine-tuned whole at 8,192 tokens, by several GPUs where it must be."""
+"""Llama 3 with 8 billion parameters, full fine-tuning at 8,192 tokens, on several GPUs if necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama 3 of 8 billion parameters, frozen, with adapters that are trained."""
+"""Llama 3 with 8 billion frozen parameters and trained adapters (LoRA)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama 3 of 8 billion parameters, frozen in 4 bits, with adapters that are trained."""
+"""Llama 3 with 8 billion parameters frozen in 4 bits and trained adapters (QLoRA)."""
 
 from __future__ import annotations
 

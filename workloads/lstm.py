@@ -1,4 +1,4 @@
-"""Text generation with one small fused LSTM: the classic tutorial, which on a fast GPU times the host."""
+"""The classic text generation tutorial: one small fused LSTM, which is host-bound on a fast GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One LSTM layer written out step by step: what the fused kernel of ``lstm`` saves."""
+"""One LSTM layer as a Python loop over time steps, to show the benefit of the fused kernel in ``lstm``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubench_workloads.rnn_cell import build
 
 
 class GatedCell(nn.Module):
-    """An LSTM layer: input, forget, cell and output gates from one linear layer on x and one on h.
+    """An LSTM layer with all four gates from one linear layer on x and one on h.
 
     Shapes:
         x: (N, T, width); out: (N, T, width).

@@ -1,4 +1,4 @@
-"""A language model of two wide LSTM layers: large enough that the GPU is timed and not the host."""
+"""A language model with two wide LSTM layers, large enough not to be host-bound."""
 
 from __future__ import annotations
 

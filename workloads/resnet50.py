@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5: bottleneck blocks, the stride on the 3 x 3 convolution. Half arithmetic, half memory."""
+"""ResNet-50 v1.5, with the stride on the 3 x 3 convolution. Limited by both arithmetic and memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpubench.workload import Task, Workload, image_batches, seeded
 
 DEPTHS_50 = (3, 4, 6, 3)
 EXPANSION = 4
-"""Channels that leave a bottleneck over channels inside it."""
+"""Output channels of a bottleneck over its inner channels."""
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut.
+    """1 x 1, 3 x 3 and 1 x 1 convolutions with a shortcut.
 
     Shapes:
         x: (N, channels, S, S); out: (N, 4 * width, S / stride, S / stride).
@@ -50,7 +50,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The network, its parameters named as torchvision names them.
+    """The network, with torchvision's parameter names.
 
     Shapes:
         images: (N, 3, S, S) float32; logits: (N, classes).

@@ -1,4 +1,4 @@
-"""Transfer learning: ResNet-50 frozen with its batch statistics, a new last layer trained."""
+"""Transfer learning: frozen ResNet-50, including batch statistics, with a trained new last layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench_workloads.resnet50 import DEPTHS_50, ResNet
 
 
 class FrozenResNet(nn.Module):
-    """A frozen network, outside the autograd graph, under one trained linear layer.
+    """A frozen network, outside the autograd graph, with one trained linear layer.
 
     Shapes:
         images: (N, 3, S, S) float32; logits: (N, classes).
@@ -28,13 +28,13 @@ class FrozenResNet(nn.Module):
         self.features = network.requires_grad_(requires_grad=False)
 
     def train(self, mode: bool = True) -> Self:
-        """Keep the frozen batch norms in eval mode: they neither use nor learn the statistics of a batch."""
+        """Keep the frozen batch norms in eval mode, so that they neither use nor update batch statistics."""
         super().train(mode)
         self.features.eval()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Score the classes; only the last layer remembers what its gradient needs."""
+        """Score the classes; only the last layer saves activations for its gradient."""
         with torch.no_grad():
             seen = self.features(images)
         logits: Tensor = self.head(seen)
@@ -52,7 +52,7 @@ def build(
 ) -> Task:
     """Build the network and four batches of synthetic ImageNet-sized images.
 
-    The frozen weights are random: their values change nothing in the time of a step.
+    The frozen weights are random, because their values do not affect the time of a step.
 
     Shapes:
         inputs: (N, 3, 224, 224) float32; targets: (N,) int64 in [0, 4); logits: (N, 10).

@@ -1,4 +1,4 @@
-"""A recurrent cell written out step by step: how launches of small kernels add up."""
+"""A recurrent cell as a Python loop over time steps, to show the cost of launching small kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubench.workload import Task, Workload, seeded, token_batches
 
 
 class TanhCell(nn.Module):
-    """h' = tanh(W_i x + W_h h), from a state of zeros.
+    """h' = tanh(W_i x + W_h h), with an initial state of zeros.
 
     Shapes:
         x: (N, T, width); out: (N, T, width).
@@ -77,8 +77,8 @@ def build(
     Args:
         batch_size: N, sequences per step.
         seed: Fixes weights and batches; equal seeds give equal tasks.
-        cell: The recurrent layer, of a width.
-        layers: How many of them.
+        cell: Builds the recurrent layer of a given width.
+        layers: Number of recurrent layers.
         dropout: Share of values dropped between two layers, 0 to 1.
         vocabulary: Number of words.
         width: Width of embedding and state.

@@ -1,4 +1,4 @@
-"""Two LSTM layers written out step by step, with dropout between them."""
+"""Two LSTM layers as Python loops over time steps, with dropout between them."""
 
 from __future__ import annotations
 

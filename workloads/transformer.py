@@ -1,4 +1,4 @@
-"""A decoder of the shape of GPT-2 small: twelve layers over 1024 tokens, the embedding tied to the head."""
+"""A decoder with the shape of GPT-2 small: twelve layers over 1024 tokens, with tied embedding and head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_b
 
 
 class DecoderLayer(nn.Module):
-    """Layer norm and causal self-attention, layer norm and feed-forward network, each added to its input.
+    """Pre-norm causal self-attention and feed-forward network, each with a residual connection.
 
     Shapes:
         x, out: (N, T, width).
@@ -28,7 +28,7 @@ class DecoderLayer(nn.Module):
         self.leave = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend to the tokens before, then transform each token."""
+        """Attend to the preceding tokens, then transform each token."""
         x = x + self._attend(self.attention_norm(x))
         wide = nn.functional.gelu(self.enter(self.feed_forward_norm(x)), approximate="tanh")
         out: Tensor = x + self.leave(wide)
@@ -44,7 +44,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embeddings, decoder layers, and the word embedding again as the head.
+    """Embeddings, decoder layers, and a head tied to the word embedding.
 
     Shapes:
         tokens: (N, T) int64; logits: (N, T, vocabulary).

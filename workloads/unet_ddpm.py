@@ -1,4 +1,4 @@
-"""The denoising network of a diffusion model: a U-Net of residual blocks with attention, at 64 pixels."""
+"""The denoising network of a diffusion model: a U-Net with residual blocks and attention, at 64 pixels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUPS = 8
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions, the time added between them, beside a shortcut.
+    """Two 3 x 3 convolutions with the time embedding added between them, and a shortcut.
 
     Shapes:
         x: (N, channels, S, S); time: (N, 4 * base); out: (N, width, S, S).
@@ -40,7 +40,7 @@ class ResidualBlock(nn.Module):
 
 
 class PixelAttention(nn.Module):
-    """Attention between all pixels, added to the input.
+    """Attention between all pixels, with a residual connection.
 
     Shapes:
         x, out: (N, C, S, S).
@@ -61,7 +61,7 @@ class PixelAttention(nn.Module):
 
 
 class DenoisingNetwork(nn.Module):
-    """Predicts the noise in an image at a step of the diffusion.
+    """Predicts the noise in an image at a diffusion step.
 
     Shapes:
         images, out: (N, 3, S, S); steps: (N,) int64 in [0, 1000).
@@ -100,7 +100,7 @@ class DenoisingNetwork(nn.Module):
         self.leave = nn.Conv2d(channels, 3, 3, padding=1)
 
     def forward(self, images: Tensor, steps: Tensor) -> Tensor:
-        """Say which noise was added."""
+        """Predict the added noise."""
         time = self.time(self._angles(steps).type_as(images))
         x = self.enter(images)
         skipped = [x]
@@ -138,7 +138,7 @@ def _run(stage: nn.Module, x: Tensor, time: Tensor) -> Tensor:
 
 
 def noise_error(found: Tensor, noise: Tensor) -> Tensor:
-    """Mean square in the type of the noise: torch 2.4 has no gradient of one between two types."""
+    """Mean squared error in the type of the noise, since torch 2.4 has no gradient for mixed types."""
     same = found if found.dtype == noise.dtype else found.type_as(noise)
     return nn.functional.mse_loss(same, noise)
 
@@ -162,8 +162,8 @@ def build(
         seed: Fixes weights and batches; equal seeds give equal tasks.
         base: Channels of the first level.
         factors: Channels of each level, over the first's.
-        side: Of the square images [pixels].
-        attended_side: Side of the level whose pixels attend to each other.
+        side: Side of the square images [pixels].
+        attended_side: Side of the level with attention.
 
     Source:
         Ho, Jain and Abbeel 2020, arXiv:2006.11239, appendix B, the network of CIFAR-10; without dropout.
@@ -178,7 +178,7 @@ def build(
 
 
 def _batch(batch_size: int, side: int) -> Batch:
-    """Noise the images as far as the step says: the share of the signal falls with its cosine."""
+    """Add noise to the images according to the step, with a cosine schedule for the signal."""
     images, noise = (torch.randn(batch_size, 3, side, side) for _ in range(2))
     steps = torch.randint(STEPS, (batch_size,))
     angle = (steps.float() / STEPS * (math.pi / 2))[:, None, None, None]

@@ -1,4 +1,4 @@
-"""VGG16: thirteen 3 x 3 convolutions and three wide linear layers. Bound by arithmetic."""
+"""VGG16: thirteen 3 x 3 convolutions and three wide linear layers. Limited by arithmetic."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from gpubench.workload import Task, Workload, image_batches, seeded
 
 CONFIGURATION_D = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-"""Channels of the convolutions of each block; a max-pooling ends a block."""
+"""Channels of the convolutions of each block; each block ends with max pooling."""
 
 
 class Vgg(nn.Module):
-    """The network, its parameters named as torchvision names them.
+    """The network, with torchvision's parameter names.
 
     Shapes:
         images: (N, 3, S, S) float32; logits: (N, classes).
@@ -64,7 +64,7 @@ def build(
 ) -> Task:
     """Build one VGG16 training task on synthetic ImageNet-sized images.
 
-    Weights keep torch's layer defaults: with torchvision's own initialization the loss is not finite within
+    Weights have torch's default initialization. With torchvision's, the loss becomes infinite or NaN within
     15 steps at this learning rate.
 
     Shapes:

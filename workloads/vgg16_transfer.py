@@ -1,4 +1,4 @@
-"""Transfer learning: the convolutions of VGG16 frozen, a small new head trained on top of them."""
+"""Transfer learning: frozen convolutions of VGG16 with a small trained head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubench_workloads.vgg16 import CONFIGURATION_D, features
 
 
 class FrozenFeatures(nn.Module):
-    """Frozen convolutions, outside the autograd graph, under a head of two linear layers.
+    """Frozen convolutions, outside the autograd graph, with a head of two linear layers.
 
     Shapes:
         images: (N, 3, S, S) float32; logits: (N, classes).
@@ -30,7 +30,7 @@ class FrozenFeatures(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Score the classes; only the head remembers what its gradient needs."""
+        """Score the classes; only the head saves activations for its gradient."""
         with torch.no_grad():
             seen = self.features(images)
         logits: Tensor = self.head(seen.flatten(1))
@@ -48,7 +48,7 @@ def build(
 ) -> Task:
     """Build the network and four batches of synthetic ImageNet-sized images.
 
-    The frozen weights are random: their values change nothing in the time of a step.
+    The frozen weights are random, because their values do not affect the time of a step.
 
     Shapes:
         inputs: (N, 3, 224, 224) float32; targets: (N,) int64 in [0, 4); logits: (N, 10).

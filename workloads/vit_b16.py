@@ -13,7 +13,7 @@ PATCH = 16
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward network, each after a norm and added to its input.
+    """Self-attention and feed-forward network, each with a norm before it and a residual connection.
 
     Shapes:
         x, out: (N, T, width).
@@ -88,7 +88,7 @@ def build(
     Args:
         batch_size: N, images per step.
         seed: Fixes weights and batches; equal seeds give equal tasks.
-        side: Of the square images [pixels], a multiple of 16.
+        side: Side of the square images [pixels], a multiple of 16.
         width: Width of the model.
         heads: Attention heads.
         layers: Encoder layers.

@@ -1,6 +1,6 @@
-"""The command line: how it is found what a line asks for, and how it starts and ends.
+"""The command line: parsing, dispatch to a verb, startup and exit codes.
 
-A verb is laid out where it is called or its help is asked for, and its file is imported when it is called.
+A verb's options are built when it is called or its help is requested; its file is imported when it is called.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gpubench.units import listing
 HELP_WIDTH = 120
 """Most columns of a help text."""
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
-"""Python's 700 looks the same thousands of offers through again and again: a fifth of a ranking's time."""
+"""Garbage collection threshold. Python's default, 700, rescans all offers: a fifth of a ranking's time."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Verbs(click.Group):
-    """The verbs, or the actions of one."""
+    """The verbs, or the actions of one verb."""
 
     path = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name them in the order of the table."""
+        """Return the names in the order of the table."""
         del ctx
         return [name.rpartition(" ")[2] for name in table.VERBS if name.rpartition(" ")[0] == self.path]
 
@@ -50,13 +50,13 @@ class Verbs(click.Group):
         return actions
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Take a model that is named first for a question of ``rank``: ``gpubench resnet50 --spot``."""
+        """Treat a leading model name as a call of ``rank``: ``gpubench resnet50 --spot``."""
         if not self.path and args[0] not in table.VERBS and _is_a_model(args[0]):
             args = ["rank", *args]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; the parser would answer an interruption by an empty line."""
+        """Run the verb; left alone, the parser answers an interruption with an empty line."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -69,7 +69,7 @@ def _is_a_model(word: str) -> bool:
     from gpubench.user_model import is_own
 
     known = word in workload_names() or is_own(word) or find_decoder(word) is not None
-    return known or any(map(str.isdigit, word))  # as no verb has: rank names the nearest model
+    return known or any(map(str.isdigit, word))  # no verb has this name: rank suggests the nearest model
 
 
 ABOUT = """From the GPU in this machine to the GPU you should pay for.
@@ -96,7 +96,7 @@ COMPLETION = 'eval "$(_GPUBENCH_COMPLETE=bash_source gpubench)"'
 @click.version_option(__version__, "--version", message="gpubench %(version)s", help="Print the version.")
 @click.pass_context
 def app(ctx: click.Context) -> None:
-    """Alone: print what is in this machine, and the next step."""
+    """Without a verb: print what is in this machine, and the next step."""
     if ctx.invoked_subcommand is None:
         from gpubench.cli.verbs.probe import overview
 
@@ -108,7 +108,7 @@ def main() -> None:
     output.make_safe()
     gc.freeze()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C; a run that measures has its own
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a measuring run has its own handler
     heed_columns()
     try:
         status = app(prog_name="gpubench", standalone_mode=False) or 0
@@ -126,7 +126,7 @@ def main() -> None:
             last_words.fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
         if error.errno not in _NO_ROOM:
             last_words.fail_unexpectedly(error)
-        output.leave_quietly(sys.stdout)  # files of ours are named, a stream has no name
+        output.leave_quietly(sys.stdout)  # only our own files have a name, streams have none
         last_words.fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last handler: no user sees a traceback
         if isinstance(error, click.Abort) or is_interrupt(error):
@@ -136,7 +136,7 @@ def main() -> None:
 
 def _misuse(error: click.UsageError) -> str:
     """Return what the parser objects to, the verb that may have been meant, and the help to read."""
-    # An option without its value is found before there is a context.
+    # The parser finds an option without its value before it creates a context.
     path = (
         error.ctx.command_path
         if error.ctx
@@ -158,7 +158,7 @@ def _misuse(error: click.UsageError) -> str:
         from gpubench.discovery import models_like
 
         also = [name for name, each in table.VERBS.items() if word.lower() in each.also_called]
-        also = also or list(models_like(word.lower()))  # a model may be named first
+        also = also or list(models_like(word.lower()))  # the first word may be a model
         words = words if also else f"No such command or model {word!r}; `gpubench list` shows the models."
     meant = f" Did you mean '{also[0]}'?" if also else ""
     return f"{words}{meant} (see {path} --help)"

@@ -1,6 +1,6 @@
-"""How the command line ends without an answer: one line, and a log if the error is unexpected.
+"""Failure of the command line: one line on stderr, and a log if the error is unexpected.
 
-It may come while modules are loaded, or where no file can be opened any more: nothing here needs one.
+A failure may occur while modules load, or when no more files can be opened; this code works in both cases.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ MESSAGE_LIMIT = 2000
 
 
 def fail(message: str, exit_code: int) -> NoReturn:
-    """Print a line on stderr and exit; no escape in the words of others reaches a terminal."""
+    """Print a line on stderr and exit; escape sequences in quoted text never reach the terminal."""
     line = "".join(c if c.isprintable() else "" for c in " ".join(message.split()))
     short = line if len(line) <= MESSAGE_LIMIT else f"{line[: MESSAGE_LIMIT - 1]}…"
     try:
         print("gpubench:", short, file=sys.stderr, flush=True)
-    except OSError:  # a log on a full disk: the exit code says it still
+    except OSError:  # the disk may be full; the exit code still reports the failure
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     sys.exit(exit_code)
 

@@ -1,4 +1,4 @@
-"""A verb on the command line, made of its row in the table: options, settings, and what a shell completes."""
+"""Builds a command-line verb from its row in the table: options, settings, and shell completion."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from gpubench.units import listing, plain
 
 RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
-"""Files of settings, in order of precedence, each with the path of its table."""
+"""Settings files in order of precedence, each with the path of its table."""
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
-"""Where a list of choices may wrap, and what replaces a hyphen during the layout."""
+"""Marks where a list of choices may wrap, and stands for a hyphen during layout."""
 
 
 class Command(click.Command):
-    """A verb as the parser knows it; its help lists the options by what they are about."""
+    """A verb as the parser knows it; its help groups the options by topic."""
 
     panels: Mapping[str | None, str | None] = {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by panel, those without one first; no word and no choice is broken."""
+        """Write the options by panel, those without one first, without breaking a word or a choice."""
         by_panel: dict[str, list[tuple[str, str]]] = {"Options": []}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
@@ -57,7 +57,7 @@ class Command(click.Command):
 
 
 def command_of(path: str) -> Command:
-    """Return the command of a verb or an action: an option for each field of its requests, and ``--json``."""
+    """Return the command of a verb or an action, with an option per request field and ``--json``."""
     verb = VERBS[path]
     offered = [
         each
@@ -112,7 +112,7 @@ def _recipe_option(offered: Iterable[Option]) -> list[click.Option]:
 
 
 def _laid_out(each: Option) -> Iterator[click.Parameter]:
-    """Yield the parser's parameters for an option: by position, and by name."""
+    """Yield the parser's parameters for an option: positional, named, or both."""
     if each.way == RECIPE:
         return
     must_be = each.initial is msgspec.NODEFAULT
@@ -138,7 +138,7 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
 
 
 def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values by option; positional values join the option that they mean."""
+    """Return the given values by option; a positional value counts as a value of its option."""
     found: dict[str, Any] = {}
     for each in offered:
         places = [given.get(f"place_{each.name}"), given.get(f"name_{each.name}")]
@@ -152,7 +152,7 @@ def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, 
 
 
 def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str]:
-    """Read ``weight-type=bfloat16,loss-chunks=8``, once or several times over."""
+    """Parse ``weight-type=bfloat16,loss-chunks=8``, given once or several times."""
     keys = [typed(each.name) for each in offered if each.way == RECIPE]
     found: dict[str, str] = {}
     for part in chain(*(each.split(",") for each in words)):
@@ -170,10 +170,10 @@ def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str
 
 
 def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, Any]]:
-    """Return the file of settings of the working folder, and what it sets; none where a verb heeds none.
+    """Return the settings file of the working folder and its settings; none for a verb that reads none.
 
     Raises:
-        MisuseError: If a file is no TOML, or sets what no verb heeds.
+        MisuseError: If a file is not valid TOML, or has a setting that no verb reads.
     """
     if not any(each.way == "setting" for each in chain(*map(options_of, asked))):
         return "", {}
@@ -186,10 +186,10 @@ def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, 
 
 
 def read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the name of the file of settings in a folder, and what it sets; no file above it counts.
+    """Return the name of a folder's settings file and its settings; parent folders are not searched.
 
     Raises:
-        MisuseError: If a file is no TOML, or its settings are no table.
+        MisuseError: If a file is not valid TOML, or its settings are not a table.
     """
     import tomllib
 
@@ -209,13 +209,13 @@ def read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     return "", {}
 
 
-# --- completed by the shell -------------------------------------------------------------------------------
+# --- shell completion -------------------------------------------------------------------------------------
 
 
 def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
-    """Return what completes a value of an option; it looks for names only where a shell asks.
+    """Return the completer of an option; it looks up names only when a shell asks for them.
 
-    A space ends a word in a shell: outside quotes a hyphen replaces it, as in the names of GPUs.
+    A space ends a shell word, so an unquoted name has hyphens in place of its spaces, as in GPU names.
     """
     names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
     if names is None:
@@ -237,7 +237,7 @@ def _workloads() -> Iterable[str]:
 
 
 def _gpus() -> Iterable[str]:
-    """Return what GPUs are called: several together, "H100", or each, by its short name and its key."""
+    """Return GPU names: names of several variants such as "H100", then each GPU's short name and key."""
     from gpubench.specs import find_spec, load_specs
 
     short = [spec.short_name for spec in load_specs().values() if "(" not in spec.short_name]
@@ -252,7 +252,7 @@ def _providers() -> Iterable[str]:
     return sorted({offer.provider for offer in load_offers().offers})
 
 
-# What finds the names that an option takes.
+# The lookup for each option that takes names.
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "workload": _workloads,
     "gpu": _gpus,

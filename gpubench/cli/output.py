@@ -1,6 +1,6 @@
-"""What the command line prints: JSON, paths and parts on stdout, talk on stderr, on streams as they come.
+"""Output of the command line: JSON, paths and text parts on stdout, messages on stderr.
 
-A stream may lack characters, be closed, or lose its reader early.
+A stream may be unable to encode some characters, be closed, or lose its reader early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpubench.errors import MisuseError
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 INDENTED_BYTES = 1_000_000
-"""A longer document is for a program: indenting 100,000 offers takes seconds."""
+"""Only programs read a longer document, so it is not indented: for 100,000 offers that takes seconds."""
 
 
 def answer(
@@ -30,16 +30,16 @@ def answer(
     parts: Callable[[], Iterable[Part]],
     brief: Callable[[], Any] | None = None,
 ) -> None:
-    """Print one JSON document, or what a person reads; only what is printed is made.
+    """Print one JSON document, or text for a person; only the printed one is built.
 
     Args:
-        as_json: Whether a document was asked for.
-        document: The whole one.
-        parts: What a person reads.
-        brief: The short one, where that was asked for.
+        as_json: Whether to print JSON.
+        document: Builds the full document.
+        parts: Builds the text for a person.
+        brief: Builds the short document, if that was requested.
 
     Raises:
-        MisuseError: If only the short document was asked for, but not as JSON.
+        MisuseError: If the short document was requested without JSON.
     """
     if brief is not None and not as_json:
         raise MisuseError("--brief shortens what --json prints: give both")
@@ -50,31 +50,31 @@ def answer(
 
 
 def print_json(document: Any, *, compact: bool = False) -> None:
-    """Write one JSON document to stdout, in UTF-8: structs as objects, unknown as null, money as a number."""
+    """Write one JSON document to stdout in UTF-8: structs as objects, unknown as null, money as a number."""
     encoded = _encoder.encode(document)
     if not compact and len(encoded) <= INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
-    _write_bytes(encoded)  # as text, that of 100,000 rows would lie there thrice
+    _write_bytes(encoded)  # decoding 100,000 rows to text would hold three copies in memory
 
 
 def say_meanings(gpus: Iterable[str]) -> None:
-    """Say of each name that leaves a form factor open for which card it was taken."""
+    """Print which card was assumed for each GPU name that leaves the form factor open."""
     from gpubench.specs import meaning_taken
 
     say(*filter(None, map(meaning_taken, gpus)))
 
 
 def say(*messages: str) -> None:
-    """Talk to the person, on stderr, a line each; no escape in a name of a file reaches the terminal."""
+    """Print messages on stderr, one per line, with escape sequences removed."""
     sys.stderr.writelines(f"{printable(message)}\n" for message in messages)
 
 
 def print_path(path: str | Path) -> None:
-    """Write the path of a file to stdout: to a program as it is, to a terminal without the escapes in it."""
+    """Write a path to stdout: unchanged to a program, without escape sequences to a terminal."""
     if sys.stdout.isatty():
         print(printable(str(path)))
     else:
-        _write_bytes(os.fsencode(path))  # a name need not be of the stream's encoding, nor of any
+        _write_bytes(os.fsencode(path))  # a file name may be invalid in the stream's encoding
 
 
 def _write_bytes(line: bytes) -> None:
@@ -82,13 +82,13 @@ def _write_bytes(line: bytes) -> None:
     sys.stdout.buffer.writelines((line, b"\n"))
 
 
-# --- streams as they come ----------------------------------------------------------------------------------
+# --- imperfect streams -------------------------------------------------------------------------------------
 
 
 def make_safe() -> None:
-    """Write a question mark instead of what a stream's encoding lacks, rather than fail at the last line.
+    """Make the streams print a question mark for a character that their encoding lacks, instead of failing.
 
-    A stream that was closed before the start (`>&-`) is None to Python: what goes there goes nowhere.
+    Python sets a stream that was closed before startup (`>&-`) to None; its output is discarded.
     """
     sys.stdout, sys.stderr = (
         stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
@@ -100,6 +100,6 @@ def make_safe() -> None:
 
 
 def leave_quietly(*streams: TextIO) -> None:
-    """These take no more (`| head`, a full disk): write no more; no flush at exit changes the exit code."""
+    """Stop writing to broken streams (`| head`, a full disk), so that a flush at exit keeps the exit code."""
     for stream in streams:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: one living line on a terminal, plain lines elsewhere."""
+"""Progress of a run on stderr: one line that updates on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpubench.models import Measurement, Status
 
 @contextmanager
 def watch() -> Iterator[messages.OnEvent]:
-    """Give what takes the events of a run; ``TERM=dumb`` and pipes get plain lines."""
+    """Yield a handler for the events of a run; ``TERM=dumb`` and pipes get plain lines."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         yield say_event
         return
@@ -41,15 +41,15 @@ def watch() -> Iterator[messages.OnEvent]:
 
 
 def say_event(event: messages.Event) -> None:
-    """Say what has happened, if it is worth a line: one a finished case, none in between."""
+    """Print a line for an event that deserves one, such as a finished case."""
     if (text := line_of(event)) is not None:
         print(text, file=sys.stderr, flush=True)
 
 
 class Shown:
-    """The case at hand: how sure its figure is so far, the device, its phase. The time comes first.
+    """The current case: elapsed time first, then the interval so far, the device and the phase.
 
-    What a narrow terminal has no room for is cut off at the end.
+    A narrow terminal cuts off the end of the line.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Shown:
             self._last.pop(messages.RoundDone, None)
 
     def line(self) -> str:
-        """Return what is shown now."""
+        """Return the line to show now."""
         kinds = (messages.RunPlanned, messages.CaseBegan, messages.Phase, messages.RoundDone)
         planned, began, phase, done = (self._last.get(kind) for kind in kinds)
         elapsed_s = time.monotonic() - self._began_s
@@ -89,7 +89,7 @@ class Shown:
 
 
 def line_of(event: messages.Event) -> str | None:
-    """Return the line that an event leaves behind; None for those that only move the progress."""
+    """Return the permanent line for an event; None for an event that only updates the progress."""
     match event:
         case messages.RunPlanned(trainings=trainings) if trainings:
             what = f"{units.count(trainings, 'pair')} of workload and precision"
@@ -114,7 +114,7 @@ def line_of(event: messages.Event) -> str | None:
 
 
 def _count(planned: messages.RunPlanned) -> str:
-    """How much there is to do; of a run that goes on, how much of it is left."""
+    """The number of cases to measure; for a resumed run, the number left."""
     if planned.left is not None:
         what = "cases" if planned.launches == 1 else "launches"
         return f"what is left, {planned.left} of {planned.cases * planned.launches} {what},"
@@ -123,7 +123,7 @@ def _count(planned: messages.RunPlanned) -> str:
 
 
 def outcome(measurement: Measurement, launch: int) -> str:
-    """One line on a finished case: its figure, or why there is none."""
+    """One line on a finished case: its result, or why it has none."""
     label = units.plain(measurement.label)
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:

@@ -1,8 +1,8 @@
-"""The verbs of the command line: what each is for, what it is asked, and what people call it elsewhere.
+"""The verbs of the command line: the purpose, requests and common aliases of each.
 
-A verb is a row of this table, and a function of its file in ``gpubench.cli.verbs``, which is imported when it
-is called: ``offers list`` is ``list_`` of ``offers.py``. The function takes the requests of its row in order
-and ``as_json``, and returns the exit code, None for 0.
+Each verb is a row of this table and a function in its own file in ``gpubench.cli.verbs``, which is imported
+when the verb is called: ``offers list`` is ``list_`` in ``offers.py``. The function takes the requests of its
+row in order and ``as_json``, and returns the exit code, or None for 0.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from gpubench.report.request import ReportRequest
 
 
 class BriefRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a document is printed."""
+    """Whether to print the full or the short document."""
 
     brief: Annotated[bool, Option("With --json: what a script acts on, in 8 kB.", OUTPUT)] = False
 
 
 class TableRequest(BriefRequest, frozen=True, kw_only=True):
-    """Whether everything known of each GPU is printed."""
+    """Whether to print everything known about each GPU."""
 
     table: Annotated[bool, Option("List every GPU, and what each figure rests on.", OUTPUT)] = False
 
 
 class ShownRequest(BriefRequest, frozen=True, kw_only=True):
-    """What is printed of a ranking besides its best rows."""
+    """What to print of a ranking besides its best rows."""
 
     table: Annotated[
         bool,
@@ -58,13 +58,13 @@ class ShownRequest(BriefRequest, frozen=True, kw_only=True):
 
 
 class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the driver's answers are written to a file."""
+    """Whether to write the driver's answers to a file."""
 
     dump: Annotated[Path | None, Option("Write the driver's raw answers to FILE, identifiers masked.")] = None
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which list; at most one may be named instead of the workloads."""
+    """Which list to print; at most one may replace the list of workloads."""
 
     gpus: Annotated[
         bool,
@@ -76,13 +76,13 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a page is made of the run."""
+    """Whether to write a report of the run."""
 
     report: Annotated[Path | None, Option("Write the HTML report here.", metavar="FILE")] = None
 
 
 class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The run to check, or that the card here is checked and how."""
+    """The run to check, or how to check the card in this machine."""
 
     run: Annotated[
         str | None,
@@ -99,7 +99,7 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which answer to try, and how."""
+    """Which recommendation to try, and how."""
 
     answer: Annotated[
         Path, Option("File that gpubench rank --json printed.", place=True, bare=True, metavar="ANSWER")
@@ -110,7 +110,7 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PricesRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Where newer prices lie, if anywhere."""
+    """Where to find newer prices, if anywhere."""
 
     snapshot_url: Annotated[
         str | None, Option("URL of a published snapshot of prices that is read first.", way="setting")
@@ -121,7 +121,7 @@ class PricesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model is called."""
+    """The name of the model."""
 
     name: Annotated[
         str, Option("Name of the model; the file is ./NAME.py.", place=True, bare=True, metavar="NAME")
@@ -129,13 +129,13 @@ class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verb(msgspec.Struct, frozen=True):
-    """A verb, or an action of one; what is asked nothing is a verb of several actions.
+    """A verb, or one of its actions; a verb with actions has no requests.
 
     Attributes:
-        help: What it is for; the list of verbs shows the first sentence.
+        help: Its purpose; the list of verbs shows the first sentence.
         asked: Its requests in order.
-        also_called: What it is called elsewhere.
-        only: The options to offer by name, each with its panel in the help; empty offers all of its requests.
+        also_called: Names that other tools use for it.
+        only: The options to offer, each with its panel in the help; if empty, all options of its requests.
     """
 
     help: str
@@ -250,4 +250,4 @@ VERBS: Mapping[str, Verb] = {
         "Write a commented template for a model of your own; it runs unchanged.", (NewWorkloadRequest,)
     ),
 }
-"""Each verb in the order of the help, an action behind its verb."""
+"""Every verb in the order of the help; actions follow their verb."""

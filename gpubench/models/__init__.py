@@ -1,8 +1,7 @@
 """Every recorded type: frozen, keyword-only, units in the names, ``None`` for unknown.
 
-These structs are the file format (msgspec reads, checks and writes them) and the data that flows from
-room to room. Raw values are stored; whatever can be derived from them is a property, so that a figure
-can be derived again from the file alone.
+These structs are the file format (msgspec reads, checks and writes them) and the data that packages exchange.
+Raw values are stored. Derived values are properties, so each can be derived again from the file alone.
 """
 
 from gpubench.executions import Execution, Framework

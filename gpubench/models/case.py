@@ -1,4 +1,4 @@
-"""The case: what identifies a number."""
+"""The case: everything that identifies a measured number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpubench.recipes import (
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-"""Limits of what is stored, held wherever a record is read. A count beyond them is no machine's."""
+"""Limits on stored counts, checked when a record is read. No real machine exceeds them."""
 
 
 class MemoryFormat(StrEnum):
@@ -35,15 +35,15 @@ class MemoryFormat(StrEnum):
 
 
 class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How a workload does its work, besides batch and precision: it changes memory and time, not the task.
+    """How a workload runs, besides batch and precision: this changes memory and time, but not the task.
 
     Attributes:
-        weight_type: In which the weights lie; of adapters, those of the frozen base.
-        loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
-        prompt_tokens, new_tokens: Of a generation, per sequence; 0 if the work generates nothing.
-        cache_tokens: Length that the key-value cache is made for; 0 is none.
-        context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
-        stack: By whose code.
+        weight_type: Storage type of the weights; with adapters, of the frozen base weights.
+        loss_chunks: Number of token chunks over which the loss is computed in sequence.
+        prompt_tokens, new_tokens: Of a generation, per sequence; 0 if nothing is generated.
+        cache_tokens: Capacity of the key-value cache; 0 for none.
+        context_tokens: Length of a training sequence; 0 is the workload's default.
+        stack: The implementation that runs the work.
     """
 
     weight_type: WeightType = WeightType.FLOAT32
@@ -58,17 +58,17 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Every field by name, as a case takes them."""
+        """Every field by name, as keyword arguments of a case."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     @property
     def words(self) -> str:
-        """What differs from the default, for people; empty if nothing does."""
+        """Differences from the default, in words; empty if there are none."""
         given = self.fields.items()
         return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
 
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
-        """The recipe with what was asked for; the cache is made for its tokens, a base for its adapters."""
+        """The recipe with these changes; the cache size follows the tokens, the base type the adapters."""
         found = msgspec.convert(self.fields | dict(asked), Recipe)
         base = ADAPTER_BASES.get(found.trainable)
         if "trainable" in asked and "weight_type" not in asked and base is not None:
@@ -77,9 +77,9 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(found, cache_tokens=length) if found.new_tokens else found
 
     def at(self, precision: Precision) -> Recipe:
-        """The recipe at a precision: the weights lie in float32 but where the whole model is in another type.
+        """The recipe at a precision: weights are float32 unless it runs the entire model in another type.
 
-        A quantized model keeps its type at the precision that it computes in.
+        A quantized model keeps its weight type at the precision that it computes in.
         """
         if not precision.facts.whole_model:
             return msgspec.structs.replace(self, weight_type=WeightType.FLOAT32)
@@ -89,21 +89,21 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The identity of a number. Two figures whose cases differ are never compared without saying so.
+    """The identity of a number. Figures of different cases are never compared without saying so.
 
-    What came after the first version has a default that means what was measured before, and is left out of
-    files where it has that value, so old files still read.
+    A field added after the first version has a default that describes the earlier measurements. Files omit
+    fields with default values, so old files remain readable.
 
     Attributes:
         batch_size: Samples per step on each GPU.
-        gpu_count: GPUs of the whole job, over all its nodes.
-        parallel_mode: One GPU is always ``single``, and several are ``ddp`` unless another mode is named.
-        loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
-        prompt_tokens, new_tokens: Of a generation, per sequence; 0 if the work generates nothing.
-        cache_tokens: Length that the key-value cache is made for; 0 is none.
-        context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
-        stack: By whose code.
-        threads: Threads of a CPU that compute; 0 is all that the process has.
+        gpu_count: GPUs of the job, over all its nodes.
+        parallel_mode: Always ``single`` for one GPU; ``ddp`` for several unless another mode is named.
+        loss_chunks: Number of token chunks over which the loss is computed in sequence.
+        prompt_tokens, new_tokens: Of a generation, per sequence; 0 if nothing is generated.
+        cache_tokens: Capacity of the key-value cache; 0 for none.
+        context_tokens: Length of a training sequence; 0 is the workload's default.
+        stack: The implementation that runs the work.
+        threads: Number of CPU threads that compute; 0 for all that the process may use.
     """
 
     workload: str
@@ -114,7 +114,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     memory_format: MemoryFormat | None
     batch_size: AtLeastOne
     sample_unit: str
-    gpu_count: AtLeastOne = msgspec.field(default_factory=lambda: 1)  # a factory's default is written out
+    gpu_count: AtLeastOne = msgspec.field(default_factory=lambda: 1)  # default factories are always written
     framework: Framework = Framework.TORCH
     weight_type: WeightType = WeightType.FLOAT32
     checkpointing: Checkpointing = Checkpointing.NONE
@@ -130,24 +130,24 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     threads: NotNegative = 0
 
     def __post_init__(self) -> None:
-        """Set the parallel mode that the number of GPUs implies."""
+        """Set the default parallel mode for the number of GPUs."""
         of_several = ParallelMode.DDP if self.parallel_mode is ParallelMode.SINGLE else self.parallel_mode
         mode = ParallelMode.SINGLE if self.gpu_count == 1 else of_several
         msgspec.structs.force_setattr(self, "parallel_mode", mode)
 
     @property
     def recipe(self) -> Recipe:
-        """How the workload does its work."""
+        """How the workload runs."""
         return Recipe(**{name: getattr(self, name) for name in Recipe.__struct_fields__})
 
     @property
     def setup(self) -> dict[str, Any]:
-        """What of the work itself differs from the default, by field: framework, weights, tokens ..."""
+        """Fields of the work itself that differ from the default: framework, weights, tokens, and so on."""
         return {name: value for name in _SETUP if (value := getattr(self, name)) != _DEFAULTS[name]}
 
     @property
     def setup_words(self) -> tuple[str, ...]:
-        """The same for people, with several nodes and a mode other than ``ddp``."""
+        """The same in words, with the number of nodes if several and a mode other than ``ddp``."""
         words = tuple(_WORDS[name].format(value) for name, value in self.setup.items())
         mode = _MODE_WORDS.get(self.parallel_mode)
         nodes = f"{self.node_count} nodes" if self.node_count > 1 else None
@@ -155,17 +155,17 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def on_one_gpu(self) -> Case:
-        """The same work on one GPU, with the batch that each GPU has here."""
+        """The same work on one GPU, with the batch size per GPU of this case."""
         return msgspec.structs.replace(self, gpu_count=1, node_count=1)
 
     @property
     def whole_on_one_gpu(self) -> Case:
-        """The same work on one GPU, with the batches of all GPUs in one."""
+        """The same work on one GPU, with the combined batch size of all GPUs."""
         return msgspec.structs.replace(self.on_one_gpu, batch_size=self.batch_size * self.gpu_count)
 
     @property
     def label(self) -> str:
-        """Short name for people: ``vgg16 amp-bf16 graph batch 64``."""
+        """Display name: ``vgg16 amp-bf16 graph batch 64``."""
         task = "" if self.task is TaskKind.TRAIN else f" {self.task}"
         count = "" if self.gpu_count == 1 else f" on {self.gpu_count} GPUs"
         setup = "".join(f", {word}" for word in self.setup_words)

@@ -1,4 +1,4 @@
-"""What is on sale: GPUs by their datasheets, and dated offers."""
+"""The catalog: GPU specifications from datasheets, and dated offers."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from gpubench.models.record import Record
 from gpubench.pricings import Pricing
 
 Seller = Literal["cloud", "secure", "community"]
-"""A company by its list price, the vetted hosts of a marketplace, or any of its hosts."""
+"""The kind of seller: a company with a list price, vetted hosts of a marketplace, or any of its hosts."""
 
 
 class GpuSpec(Record, frozen=True, kw_only=True):
-    """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index.
+    """A row of data/gpus.csv in SI units: dense rates with FP32 accumulation, for one die or device index.
 
     Attributes:
-        tdp_w: Power limit of the GPU with its memory; None if only the limit of a module is published.
-        module_tdp_w: Limit of the module, or of one GPU's part of it, where a CPU shares it.
-        ecc: Whether the memory can correct errors; boards with ECC off by default count as True.
-        cooling: active (a fan), passive (the server's air), liquid, or module.
-        shared_names: Names in price lists that other cards share: they mean this card only if its memory
+        tdp_w: Power limit of the GPU with its memory; None if only a module limit is published.
+        module_tdp_w: Power limit of a module shared with a CPU, or one GPU's part of that limit.
+        ecc: Whether the memory can correct errors; True also for boards with ECC off by default.
+        cooling: active (a fan), passive (server airflow), liquid, or module.
+        shared_names: Price-list names shared with other cards; they mean this card only if the memory
             matches.
-        driver_names: Driver names shared with other cards: memory and power limit distinguish them.
-        board_source: Where clocks, lanes, FP64 and the facts of the board are from.
-        variants: Keys of the cards that the name can mean, where a price list leaves the form factor open.
-            Each figure of the row is that of its slowest variant.
-        not_ranked_because: Set where an accelerator is listed for information only.
+        driver_names: Driver names shared with other cards; memory and power limit distinguish them.
+        board_source: Source of clocks, lanes, FP64 and board data.
+        variants: Keys of the cards that an ambiguous price-list name (no form factor) can mean. Each value
+            of the row is that of the slowest variant.
+        not_ranked_because: Why an accelerator is listed for information only; None if it is ranked.
     """
 
     key: str
@@ -85,7 +85,7 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 
     @property
     def is_nvidia(self) -> bool:
-        """Whether CUDA drives it, as ``DeviceProfile.is_nvidia`` says of a probed one."""
+        """Whether the GPU runs CUDA, like ``DeviceProfile.is_nvidia`` for a probed GPU."""
         return self.vendor == "NVIDIA"
 
     @property
@@ -97,28 +97,28 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 
     @property
     def is_linked(self) -> bool:
-        """Whether every such GPU has the link; the bridge of cards joins pairs, and is sold separately."""
+        """Whether every such GPU has the link; a bridge of PCIe cards joins pairs and is sold separately."""
         return self.link is not None and not (self.form_factor or "PCIe").startswith("PCIe")
 
     @property
     def board_power_w(self) -> float | None:
-        """What is paid for and cooled: the module's limit where a CPU shares it, else the GPU's [W]."""
+        """Power to supply and cool: the module limit if a CPU shares the module, else the GPU limit [W]."""
         return self.tdp_w if self.module_tdp_w is None else self.module_tdp_w
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
+    """One offer; the price is for the entire instance, excluding tax, in USD.
 
     ``kind`` is vm, marketplace, serverless, or one of ``offers.table.NOT_RANKED``, which are only listed.
-    ``is_floor`` marks a price that its source calls the least: "from", "starting at", the lowest of several.
+    ``is_floor`` marks a minimum price in the source: "from", "starting at", or the lowest of several.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set only on reserved prices.
-    ``in_stock`` is whether the provider had one free on ``stock_date``; None if no source says so.
-    Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
-    ``ask_median_usd_per_hour``, where a source says so. ``seller`` is None only for owned hardware.
-    ``host_id`` and ``machine_id`` are the marketplace's own, ``reliability`` the share of time that the host
-    was there, ``pcie_bytes_per_s`` is measured to one GPU, and ``disk_bytes`` is the most to be had.
+    ``in_stock`` is whether the provider had one available on ``stock_date``; None if no source reports it.
+    The price on a marketplace is the lowest ask; ``ask_count`` is the number of asks, and
+    ``ask_median_usd_per_hour`` their median, if a source gives them. ``seller`` is None only for owned
+    hardware. ``host_id`` and ``machine_id`` are the marketplace's, ``reliability`` is the host's uptime
+    share, ``pcie_bytes_per_s`` is measured to one GPU, and ``disk_bytes`` is the maximum available.
 
-    Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
+    No field can refer back to the offer, so the garbage collector need not track 100,000 offers.
     """
 
     provider: str
@@ -151,12 +151,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     disk_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Fill in the seller where no source says: the hosts of a marketplace are strangers'."""
+        """Set the seller if the source gives none: on a marketplace, any host."""
         if self.seller is None and self.pricing is not Pricing.OWNED:
             usual: Seller = "community" if self.kind == "marketplace" else "cloud"
             msgspec.structs.force_setattr(self, "seller", usual)
 
     @property
     def usd_per_gpu_hour(self) -> float:
-        """The price of one of its GPUs [USD/h]."""
+        """The price per GPU [USD/h]."""
         return float(self.price_usd_per_hour / self.gpu_count)

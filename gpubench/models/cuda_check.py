@@ -1,4 +1,4 @@
-"""One check of the CUDA path on one card: what each part read. What it means is judged elsewhere, any day."""
+"""Raw results of a check of the CUDA path on one card. Another module judges them, at any later time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gpubench.models.run import DeviceProfile, Environment
 from gpubench.precisions import Precision
 
 CHECK_VERSION = 3
-"""Version of a check of the CUDA path and its file. Since 2 its cases are those of a run of version 2. Since
-3 strict fp32 is proven among the other precisions, and nothing is announced. What earlier files hold of a
-quick run, of a job on several GPUs and of the largest batch is passed over: each run judges them itself."""
+"""Schema version. Since 2, cases have the format of run version 2. Since 3, strict fp32 is proven with the
+other precisions, and nothing is announced. Results of quick runs, of jobs on several GPUs and of the largest
+batch in earlier files are ignored, because each run checks them itself."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
-"""How CUDA's device was matched to the driver's; the last cannot distinguish two cards of one model."""
+"""How CUDA's device was matched to the driver's; the last way cannot distinguish two cards of one model."""
 
 
 class PartState(StrEnum):
-    """How far a part of a check came.
+    """How a part of a check ended.
 
-    ``CUT_OFF`` gave no answer in its time: it hangs, or the machine is slow. A part that is ``LEFT_OUT`` was
-    not begun, or is not for this machine.
+    A ``CUT_OFF`` part gave no result in time: it hangs, or the machine is slow. A ``LEFT_OUT`` part was not
+    started, or does not apply to this machine.
     """
 
     NOT_REACHED = "not reached"
@@ -38,12 +38,12 @@ class PartState(StrEnum):
 
 
 class PartLog(Record, frozen=True, kw_only=True):
-    """What became of one part.
+    """The outcome of one part.
 
     Attributes:
-        took_s: Wall time [s]; None if it did not end.
+        took_s: Wall time [s]; None if it did not finish.
         reason: Why it failed or was left out.
-        traceback: Of what failed, libraries' own frames only.
+        traceback: Traceback of a failure, with library frames only.
     """
 
     name: str
@@ -54,7 +54,7 @@ class PartLog(Record, frozen=True, kw_only=True):
 
 
 class Blocks(Record, frozen=True, kw_only=True):
-    """Seconds per step of two kinds of blocks, run in the order first, second, second, first, and so on."""
+    """Seconds per step of two kinds of blocks, run in ABBA order: first, second, second, first, and so on."""
 
     first_s: tuple[float, ...] = ()
     second_s: tuple[float, ...] = ()
@@ -66,7 +66,7 @@ class PrecisionProof(Record, frozen=True, kw_only=True):
     A value that was not finite is None.
 
     Attributes:
-        control_errors: Of fp32 on a device that has TF32: what the same operators err under it.
+        control_errors: For fp32 on a device with TF32: errors of the same operators under TF32.
     """
 
     precision: Precision
@@ -76,7 +76,7 @@ class PrecisionProof(Record, frozen=True, kw_only=True):
 
 
 class ClockProof(Record, frozen=True, kw_only=True):
-    """Is the time that the harness reads the time that the device worked?
+    """Compares the step time from the harness with the time that the device worked.
 
     Attributes:
         by_hand: Rounds of the harness, and the same loop written by hand.
@@ -91,20 +91,20 @@ class ClockProof(Record, frozen=True, kw_only=True):
 
 
 class GraphProof(Record, frozen=True, kw_only=True):
-    """Replays of the harness, and replays of a graph captured by hand."""
+    """Replays by the harness, and replays of a graph captured by hand."""
 
     case: Case
     by_hand: Blocks
 
 
 class LoadProof(Record, frozen=True, kw_only=True):
-    """A card under load: its power, its energy counter, and what reading them costs.
+    """A card under load: its power, its energy counter, and the overhead of telemetry.
 
     Attributes:
-        samples: Times count from the start of the judged region, below 0 before it.
-        region_s: Length of the judged region [s].
-        energy_edges_j: The counter at both ends of that region; None if there is none [J].
-        sampled: Rounds while telemetry is read, and rounds without it.
+        samples: Times are relative to the start of the judged region, and negative before it.
+        region_s: Duration of the judged region [s].
+        energy_edges_j: The counter at both ends of that region; None if the card has none [J].
+        sampled: Rounds with telemetry, and rounds without it.
     """
 
     case: Case
@@ -116,12 +116,12 @@ class LoadProof(Record, frozen=True, kw_only=True):
 
 
 class CaseRow(Record, frozen=True, kw_only=True):
-    """A few steps of one case: how they ended, how right they were, what memory they took.
+    """A few steps of one case: how they ended, their numerical errors, and their memory.
 
     Attributes:
         cause: None if no rule depends on it.
-        expected_bytes: Peak memory by the memory model [B].
-        took_s: Wall time from the order to its end [s].
+        expected_bytes: Peak memory predicted by the memory model [B].
+        took_s: Wall time from the request to the end [s].
     """
 
     case: Case
@@ -141,14 +141,14 @@ class CaseRow(Record, frozen=True, kw_only=True):
 
 
 class FaultProof(Record, frozen=True, kw_only=True):
-    """Faults put in on purpose, and the case after each.
+    """Deliberate faults, and the case after each.
 
     Attributes:
-        waiting: A model that waits for the device, captured in a graph.
-        after_waiting: A sound case, in the process that is used next.
-        cap_bytes: Memory that the process may take from then on [B].
+        waiting: A capture of a model that synchronizes with the device.
+        after_waiting: A valid case in the next process.
+        cap_bytes: Memory cap of the process from then on [B].
         too_large: A batch that cannot fit under the cap.
-        after_too_large: A sound case under the cap, in the process that is used next.
+        after_too_large: A valid case under the cap, in the next process.
     """
 
     waiting: CaseRow | None = None
@@ -162,12 +162,12 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     """One file: one card, one torch.
 
     Attributes:
-        full: Whether nothing was left out for want of time.
-        limit_s: Longest time of the whole check [s]; None for no limit.
-        identity: By what CUDA's device and NVML's were found to be one; None if that was not reached.
-        nvml: Every call of the driver library that gpubench makes, with its answer, without identifiers.
-        left_out: Cases that were not tried, by label, and why.
-        findings: What is unusual about the device.
+        full: Whether the check ran without a time limit on its parts.
+        limit_s: Time limit of the entire check [s]; None for no limit.
+        identity: How CUDA's device was matched to NVML's; None if the check did not get that far.
+        nvml: Every driver library call that gpubench makes, with its answer, without identifiers.
+        left_out: Cases that were not tried, by label, with the reason.
+        findings: Unusual conditions of the device.
     """
 
     schema_version: int = CHECK_VERSION

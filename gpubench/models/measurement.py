@@ -1,4 +1,4 @@
-"""One measured case: raw rounds, telemetry, and the figures that follow from them."""
+"""One measured case: raw rounds, telemetry, and the figures derived from them."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Status(StrEnum):
 
 
 UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
-"""With more time, or without the interruption, these cases may succeed: a resumed run repeats them."""
+"""Cases that may succeed with more time or without an interruption; a resumed run repeats them."""
 
 
 class Cause(StrEnum):
-    """The cause of a case's end, if a rule needs more than its status; ``reason`` has it in words.
+    """Why a case ended, if a rule needs more than its status; ``reason`` has it in words.
 
-    ``REFUSED_IN_CAPTURE`` is CUDA's own refusal of a call inside a capture, not a later error.
-    ``SILENCE`` marks a process that was killed because it sent nothing, not one that ran out of time.
+    ``REFUSED_IN_CAPTURE``: CUDA itself refused a call inside a capture; it is not a later error.
+    ``SILENCE``: the process was killed because it sent nothing, not because it ran out of time.
     """
 
     REFUSED_IN_CAPTURE = "refused in a capture"
@@ -58,7 +58,7 @@ class Cause(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """The five fp32 switches of torch, read back; None if this torch lacks the switch."""
+    """The five fp32 switches read back from torch; None if this torch lacks the switch."""
 
     cudnn_allow_tf32: bool
     matmul_allow_tf32: bool
@@ -68,7 +68,7 @@ class Switches(Record, frozen=True, kw_only=True):
 
     @classmethod
     def wanted(cls, precision: Precision) -> Switches:
-        """Return the switches as a precision needs them, on a torch that has all five."""
+        """Return the switches that a precision needs, on a torch that has all five."""
         on = precision.facts.tf32
         mode = "tf32" if on else "ieee"
         return cls(
@@ -80,7 +80,7 @@ class Switches(Record, frozen=True, kw_only=True):
         )
 
     def unexpected(self, precision: Precision) -> str | None:
-        """Name the first switch that differs from what this precision needs, and its value."""
+        """Return the first switch with a wrong value for this precision, and that value."""
         wanted = Switches.wanted(precision)
         for name in self.__struct_fields__:
             value = getattr(self, name)
@@ -90,9 +90,9 @@ class Switches(Record, frozen=True, kw_only=True):
 
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One sample of a working device; unknown fields are left out of the file, because there are thousands.
+    """One sample of a working device; the file omits unknown fields, because there are thousands of samples.
 
-    Idle has its own field: it is not a reason for a lower clock.
+    Idle has its own field because it is not a throttling reason.
     """
 
     sm_clock_hz: float | None = None
@@ -106,19 +106,19 @@ class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TelemetrySample(Reading, frozen=True, kw_only=True, omit_defaults=True):
-    """A reading with its time since the first timed round, negative in warm-up [s]."""
+    """A reading with its time relative to the first timed round, negative during warm-up [s]."""
 
     t_s: float
 
 
 class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A timed block of ``steps`` steps with one synchronize at each edge. ``loss`` is read at its end.
+    """A timed block of ``steps`` steps, synchronized at both ends. ``loss`` is read at its end.
 
     Attributes:
         left_out: Why it does not count; None if it counts.
-        call_s: Of a framework that is timed by the slope over two calls: the shorter call, of one step, which
-            was taken off the longer one [s].
-        mark: What is suspicious about it, whether or not it counts: ``clock_gap``.
+        call_s: For a framework timed by the slope over two calls, the time of the shorter, one-step call,
+            already subtracted from the longer one [s].
+        mark: Why it is suspicious, whether or not it counts: ``clock_gap``.
     """
 
     steps: AtLeastOne
@@ -140,46 +140,46 @@ class Launch(Record, frozen=True, kw_only=True):
     A value that was not finite is null in the file, so numbers may be None.
 
     Attributes:
-        sequence: Place among all launches of the run in the order in which they began, from 0.
-        began_at: When it began, UTC.
-        switches: As read back before the work; as read after the timed rounds, where they differ by then.
-        precision_errors: Relative error of a matmul and a convolution against float64, switches in force, and
-            of an LSTM layer in rows of fp32 whose model has a recurrent one: the worse of before the work and
-            after the timed rounds. Under autocast where the precision has it; null if an operator
-            was not computed in its type.
-        control_errors: In rows of fp32 on a device that has TF32, what the same operators on the same inputs
-            err under TF32: where that does not show, the errors above prove nothing.
-        event_s: Device time between step edges of one extra round [s].
-        host_issue_s: Time the host took to issue each of three steps from a drained device [s].
+        sequence: Position among all launches of the run by start time, from 0.
+        began_at: Start time, UTC.
+        switches: Read back before the work, or after the timed rounds if they differ then.
+        precision_errors: Relative error of a matmul and a convolution against float64 with the switches set,
+            and of an LSTM layer for fp32 rows of a recurrent model: the worse of the values before the work
+            and after the timed rounds. Under autocast if the precision uses it; null if an operator did not
+            compute in its type.
+        control_errors: For fp32 rows on a device with TF32, errors of the same operators on the same inputs
+            under TF32. Unless these are larger, the errors above prove nothing.
+        event_s: Device time between step boundaries of one extra round [s].
+        host_issue_s: Host time to issue each of three steps on an idle device [s].
         fused: Whether the optimizer is fused; None if there is none.
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
-        reference_error: First loss against the same weights on the CPU, in float32 unless they are of another
-            type, relative, dropout off.
-        output_error: Of inference, the outputs of at most four samples against float32 on the CPU,
-            ``|x - y| / |y|``; None if weights are of fewer bits.
-        graph_error: Loss after a replay, or a compiled step, against the eager step from the same
-            state, relative.
-        telemetry: Ten samples a second of the timed rounds, one a second of the warm-up (``t_s`` below 0).
-        energy_edges_j: The device's energy counter at the first timed round's start and the last one's end
-            [J]; only the difference means anything.
-        held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
-            timed, by the driver's own counters [s]; empty if there are none.
-        host_load: CPU time that others took of the host's threads while rounds were timed, 0 to 1.
-        host_steal: The same of other guests of the machine that this one is a guest of.
-        memory_errors: Uncorrectable memory errors that appeared while this was measured.
-        batch_count: Prebuilt batches that the steps rotate.
+        reference_error: Relative error of the first loss against the same weights on the CPU, in float32
+            unless the weights have another type, without dropout.
+        output_error: Relative error of inference outputs of at most four samples against float32 on the CPU,
+            ``|x - y| / |y|``; None if weights have fewer bits.
+        graph_error: Relative error of the loss after a replay or a compiled step, against the eager step from
+            the same state.
+        telemetry: Ten samples per second in the timed rounds, one per second in warm-up (``t_s`` below 0).
+        energy_edges_j: The device's energy counter at the start of the first timed round and at the end of
+            the last [J]; only the difference is meaningful.
+        held_clocks_s: How long each policy (power, thermal, ...) held the clocks down during the timed
+            rounds, from the driver's counters [s]; empty if there are none.
+        host_load: Share of the host's CPU time used by other processes during the timed rounds, 0 to 1.
+        host_steal: The same for other guests of the physical machine, if this machine is a guest.
+        memory_errors: Uncorrectable memory errors that appeared during the measurement.
+        batch_count: Number of prebuilt batches that the steps cycle through.
         loss_curve: Loss of each of the first steps from the seed.
-        told_in_s: From the arrival of the first timed round at the parent to that of the last, on the
+        told_in_s: Time between arrival of the first and of the last timed round at the parent process, on the
             parent's clock [s].
-        cold_s: Costs paid once, apart from the steps [s]: ``import`` and ``context`` of a process, on the
-            first launch in it; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
-        latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
-        first_token_s: Of each generation, from its prompts' submission to their first ids on the host [s].
-        per_token_s: Of each generation, (last - first token) / (n - 1) [s].
-        token_gap_s: Between two tokens, each id copied to the host [s].
-        stopped: Whether it was cut off, by a stop of the run or the death of its process; measured again
-            where the run goes on.
-        findings: What only this process could see (not steady, drifting, telemetry hung).
+        cold_s: One-time costs outside the steps [s]: ``import`` and ``context`` of a process, in its first
+            launch; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
+        latency_s: Forward passes at batch 1, each from an idle device to an idle device [s].
+        first_token_s: For each generation, from submission of the prompts to their first ids on the host [s].
+        per_token_s: For each generation, (last - first token) / (n - 1) [s].
+        token_gap_s: Time between two tokens, with each id copied to the host [s].
+        stopped: Whether it was cut off because the run was stopped or its process died; a resumed run
+            measures it again.
+        findings: Findings that only this process could make (not steady, drifting, telemetry hung).
     """
 
     index: int
@@ -225,21 +225,21 @@ class Launch(Record, frozen=True, kw_only=True):
 
     @property
     def accepted(self) -> tuple[Round, ...]:
-        """The rounds that count: all except those that the drift guard left out."""
+        """The rounds that count: all except those left out by the drift guard."""
         return tuple(r for r in self.rounds if r.left_out is None)
 
     @property
     def step_times_s(self) -> list[float]:
-        """Mean seconds per step of every round that counts."""
+        """Seconds per step of each round that counts."""
         return [round_.step_s for round_ in self.accepted]
 
     @property
     def timed_telemetry(self) -> tuple[TelemetrySample, ...]:
-        """The samples from the first timed round on, which the figures and findings rest on."""
+        """The samples from the first timed round on, on which figures and findings are based."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
     def moment(self, step_s: float) -> heat.Moment:
-        """Return clock and temperature of the timed rounds, and their mean seconds per step, ``step_s``."""
+        """Return clock, temperature and mean seconds per step of the timed rounds."""
         read = [(x.t_s, x.temperature_c) for x in self.timed_telemetry if x.temperature_c is not None]
         tells = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
         return heat.Moment(
@@ -251,41 +251,41 @@ class Launch(Record, frozen=True, kw_only=True):
 
 
 Basis = Literal["measured", "reference", "predicted"]
-"""What a throughput rests on: this user's run, one that the package ships, or a prediction."""
+"""The basis of a throughput: a run of this user, a run shipped with the package, or a prediction."""
 
 BatchChoice = Literal["fixed", "largest"]
-"""How a batch came about: equal for all devices, or the largest that fits on this one."""
+"""How a batch was chosen: equal for all devices, or the largest that fits on this one."""
 
 
 LONG_LOOK_S = 8.0
-"""Shorter timed parts miss events every few seconds, and give no slope of the temperature."""
+"""Shorter timed parts miss events that recur every few seconds, and show no temperature trend."""
 ENOUGH_LAUNCHES = 5
-"""The spread of this many launches holds what varies within them."""
+"""From this many launches on, their spread includes the variation within them."""
 FP32_CONVOLUTION = 2.25
-"""Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
+"""Reduction of multiplications by Winograd's 2 x 2 form; undeclared TF32 in fp32 rows exceeds it."""
 DIGITS_OF_ONE_LAUNCH = 3
-"""Digits of a throughput from one process: further digits would differ in another process."""
+"""Digits of a throughput from one process; further digits would differ in another process."""
 
 MOST_HALF_WIDTH = 0.5
-"""Relative half-width of a step time up to which the throughput has an upper end."""
+"""Largest relative half-width of a step time for which the throughput has an upper end."""
 LEAST_GAPS = 1000
-"""A 99th percentile of fewer times between tokens rests on less than ten of them."""
+"""With fewer token gaps, a 99th percentile would depend on less than ten of them."""
 
 
 class Measurement(Record, frozen=True, kw_only=True):
-    """One measured case: raw rounds of every launch, and the figures that follow from them.
+    """One measured case: raw rounds of every launch, and the figures derived from them.
 
     Attributes:
         cause: None if no rule depends on it, and in older files.
-        batch_choice: How the batch was found; the case does not depend on it. None is unknown.
-        flops_per_sample: The model's own arithmetic, which MFU counts [FLOP]; for a generation that of the
+        batch_choice: How the batch was chosen; it is not part of the case. None if unknown.
+        flops_per_sample: The model's own arithmetic, which MFU counts [FLOP]; for a generation, that of the
             prompt, and MFU is None.
-        hardware_flops_per_sample: With what the step computes again: checkpointed blocks, scores of a chunk
-            of tokens [FLOP]. HFU counts it. None is unknown.
-        tokens_per_sample: None if the input is not tokens, of a generation, whose prompt and new tokens
-            are distinguished, and where it was not recorded.
-        convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
-        target: Half-width of the 95 % interval that the run set out for, over the estimate.
+        hardware_flops_per_sample: The same plus recomputation (checkpointed blocks, scores of a token
+            chunk), which HFU counts [FLOP]. None if unknown.
+        tokens_per_sample: None if the input is not tokens, if it was not recorded, and for a generation,
+            which has prompt tokens and new tokens.
+        convolves: Whether the work includes convolutions; fast algorithms exceed the arithmetic peak.
+        target: Relative half-width of the 95 % interval that the run aimed for.
     """
 
     case: Case
@@ -308,17 +308,17 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def at_largest_batch(self) -> bool:
-        """Whether the batch is the largest that fits; such a row is never ranked against equal batches."""
+        """Whether the batch is the largest that fits; these rows are never ranked against equal batches."""
         return self.batch_choice == "largest"
 
     @property
     def label(self) -> str:
-        """The case in words, with the origin of its batch if that matters."""
+        """The case in words, with the choice of its batch if that matters."""
         return f"{self.case.label}, the largest that fits" if self.at_largest_batch else self.case.label
 
     @cached_property
     def launch_step_times_s(self) -> list[float]:
-        """Seconds per step of each launch with a round that counts: wall time over steps."""
+        """Seconds per step of each launch that has a round that counts: wall time over steps."""
         rounds = [launch.accepted for launch in self._counted]
         return [sum(r.wall_s for r in each) / sum(r.steps for r in each) for each in rounds]
 
@@ -333,18 +333,18 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @cached_property
     def samples_per_s(self) -> float | None:
-        """Throughput of the case; times ``step_time_s`` it is the batch."""
+        """Throughput of the case: the combined batch of all GPUs over ``step_time_s``."""
         if self.step_time_s is None:
             return None
         return self.case.batch_size * self.case.gpu_count / self.step_time_s
 
     @property
     def relative_half_width(self) -> float | None:
-        """Half-width of the 95 % interval over the estimate.
+        """Half-width of the 95 % interval relative to the estimate.
 
-        Between launches, where there are ``ENOUGH_LAUNCHES``: what varies within them is in their means. Of
-        fewer the wider of it and the median width within a launch. Of one launch that within it, with what
-        processes of a GPU usually differ by.
+        With ``ENOUGH_LAUNCHES`` it comes from the spread between launches, which includes the variation
+        within them. With fewer it is the larger of that spread and the median width within a launch. With one
+        launch it combines the width within it and the usual difference between processes on a GPU.
         """
         if not self.within_launches:
             return None
@@ -356,29 +356,29 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @cached_property
     def within_launches(self) -> list[float]:
-        """Half-width of the 95 % interval within each launch that has two rounds, over its mean."""
+        """Relative half-width of the 95 % interval within each launch that has at least two rounds."""
         widths = (relative_half_width(times) for x in self.launches if (times := x.step_times_s))
         return [width for width in widths if width is not None]
 
     @property
     def between_launches(self) -> float | None:
-        """Half-width of the 95 % interval from the means of the launches; None for one launch."""
+        """Relative half-width of the 95 % interval from the means of the launches; None for one launch."""
         return between_launches_half_width(self.launch_step_times_s, self.prior)
 
     @property
     def prior(self) -> Prior | None:
-        """The difference between launches by the other cases of the run; None for a row by itself."""
+        """The difference between launches estimated from all cases of the run; None for a row by itself."""
         prior: Prior | None = self.__dict__.get("prior_of_run")
         return prior
 
     @property
     def within_one_process(self) -> bool:
-        """Whether the interval rests on one launch: the difference between processes is not measured."""
+        """Whether there is only one launch, so the difference between processes was not measured."""
         return len(self.launch_step_times_s) == 1
 
     @property
     def _usual(self) -> Prior:
-        """The usual difference between processes if only one was measured; unknown for a CPU."""
+        """The usual difference between processes, if only one was measured; None for a CPU."""
         if not self.__dict__.get("on_gpu"):
             return Prior(0.0, 0.0)
         bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
@@ -386,10 +386,10 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def ledger(self) -> tuple[Component, ...]:
-        """The parts of the figure's error; a row without a figure has none.
+        """The parts of the figure's error; empty for a row without a figure.
 
-        The first three are of this card, and make up ``relative_half_width`` and ``samples_per_s_low``. The
-        last two are added where the question is about another card of the kind.
+        The first three are about this card and make up ``relative_half_width`` and ``samples_per_s_low``. The
+        last two apply to another card of the same model.
         """
         if not self.within_launches:
             return ()
@@ -411,15 +411,15 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def slowing_to_come(self) -> float | None:
-        """The share of the step time by which the card may still slow down as it heats; None if unknown.
+        """The share of the step time by which the card may still slow down as it heats up; None if unknown.
 
-        From the mean clock and temperature of each launch's timed part, and the cost of a degree in its run.
+        It follows from the mean clock and temperature of each launch and the run's slowdown per degree.
         """
         return heat.slowing_to_come(self.moments, self.__dict__.get("slowing_per_c", heat.USUAL_PER_C))
 
     @cached_property
     def moments(self) -> list[heat.Moment]:
-        """Temperature, clock, and step time of each launch."""
+        """Temperature, clock and step time of each launch."""
         pairs = zip(self._counted, self.launch_step_times_s, strict=True)
         return [launch.moment(step_s) for launch, step_s in pairs]
 
@@ -430,7 +430,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def samples_per_s_low(self) -> float | None:
-        """Lower end of the 95 % interval of the throughput, with the slowdown still to come from heat."""
+        """Lower end of the 95 % interval of the throughput, including slowdown yet to come from heat."""
         if self.samples_per_s is None or self.relative_half_width is None:
             return None
         return self.samples_per_s / (1 + self.relative_half_width + (self.slowing_to_come or 0.0))
@@ -439,7 +439,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     def samples_per_s_high(self) -> float | None:
         """Upper end of the 95 % interval of the throughput; None if the step time is too uncertain.
 
-        At a half-width of ``MOST_HALF_WIDTH`` it is twice the estimate; near 1 it is without bound.
+        At a half-width of ``MOST_HALF_WIDTH`` it is twice the estimate; near 1 it is unbounded.
         """
         width = self.relative_half_width
         if self.samples_per_s is None or width is None or width > MOST_HALF_WIDTH:
@@ -453,33 +453,33 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def digits(self) -> int:
-        """The most digits of the throughput to print: few for one launch, since another would differ."""
+        """Maximum digits of the throughput to print: few for one launch, since another would differ."""
         return DIGITS_OF_ONE_LAUNCH if len(self.launch_step_times_s) < 2 else MOST_DIGITS
 
     @property
     def output_error(self) -> float | None:
-        """Largest relative error of the outputs of any launch against float32 on the CPU, in inference."""
+        """Largest relative error of inference outputs of any launch against float32 on the CPU."""
         return max(self._known("output_error"), default=None)
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """Largest peak of any launch."""
+        """Largest peak of tensor memory in any launch."""
         return max(self._known("peak_memory_bytes"), default=None)
 
     @property
     def peak_reserved_bytes(self) -> int | None:
-        """The most that torch's allocator held in any launch, with the peak of tensors."""
+        """Most memory that torch's allocator held in any launch, with the peak of tensors."""
         return max(self._known("peak_reserved_bytes"), default=None)
 
     @property
     def device_bytes(self) -> int | None:
-        """The most memory in use on the device, by its driver, in the timed rounds of any launch."""
+        """Most device memory in use in the timed rounds of any launch, from the driver."""
         samples = (sample for launch in self.launches for sample in launch.timed_telemetry)
         return max((s.memory_used_bytes for s in samples if s.memory_used_bytes is not None), default=None)
 
     @property
     def gpu_busy(self) -> float | None:
-        """Median share of the wall time in which the device computed."""
+        """Median share of wall time during which the device was computing."""
         return _median(self._known("gpu_busy"))
 
     @property
@@ -498,7 +498,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self._latency(0.99)
 
     def _latency(self, share: float) -> float | None:
-        """A quantile over the passes of all launches; None if too few lie beyond it."""
+        """A quantile over the passes of all launches; None if too few passes are beyond it."""
         passes = sorted(self._times("latency_s"))
         if len(passes) * (1 - share) < 1 - 1e-9:
             return None
@@ -517,23 +517,23 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def joules_per_sample(self) -> float | None:
-        """Energy of the device over the samples of the same time [J]."""
+        """Device energy per sample over the same time [J]."""
         if self.mean_power_w is None or self.samples_per_s is None:
             return None
         return self.mean_power_w / self.samples_per_s
 
     @cached_property
     def first_token_s(self) -> float | None:
-        """Median time from the submission of the prompts to their first ids on the host [s]."""
+        """Median time from submission of the prompts to their first ids on the host [s]."""
         return _median(self._times("first_token_s"))
 
     @cached_property
     def per_token_s(self) -> float | None:
-        """Median time per token after the first over a whole generation [s]."""
+        """Median time per token after the first over a complete generation [s]."""
         return _median(self._times("per_token_s"))
 
     def token_latency_s(self, share: float) -> float | None:
-        """Quantile of the time between two tokens [s]; None below ``LEAST_GAPS`` of them.
+        """Quantile of the time between two tokens [s]; None with fewer than ``LEAST_GAPS`` gaps.
 
         Args:
             share: 0.5 for the median, 0.99 for the 99th percentile.
@@ -548,14 +548,14 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
-        """Prompt tokens per second, up to the first id on the host."""
+        """Prompt tokens per second until the first id is on the host."""
         if not self.first_token_s:
             return None
         return self.case.batch_size * self.case.prompt_tokens / self.first_token_s
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens per second of the case; None for other input and for a generation."""
+        """Tokens per second; None for other inputs and for a generation."""
         if self.tokens_per_sample is None or self.samples_per_s is None:
             return None
         return self.tokens_per_sample * self.samples_per_s
@@ -572,7 +572,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     def achieved_flops_per_s(self) -> float | None:
         """Counted floating-point operations per second.
 
-        None for a generation: only its prompt is counted, and a token waits for memory, not for arithmetic.
+        None for a generation: only its prompt is counted, and new tokens are memory-bound.
         """
         if self.flops_per_sample is None or self.samples_per_s is None or self.case.new_tokens:
             return None
@@ -587,20 +587,20 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOP utilization: the same, counting recomputation; None if that is unknown."""
+        """Hardware FLOP utilization: MFU including recomputation; None if that is unknown."""
         if self.mfu is None or not self.flops_per_sample or self.hardware_flops_per_sample is None:
             return None
         return self.mfu * self.hardware_flops_per_sample / self.flops_per_sample
 
     @property
     def most_utilization(self) -> float:
-        """The largest possible ratio of a counted rate to the device's; an unknown workload may convolve."""
+        """Upper limit of a counted rate over the peak; an unknown workload may include convolutions."""
         fast = self.case.precision is Precision.FP32 and self.convolves is not False
         return FP32_CONVOLUTION if fast else 1.0
 
     @property
     def over_product(self) -> float | None:
-        """Achieved rate over the best matrix product of the same run, even if the ratio is impossible."""
+        """Achieved rate over the best matrix product of the same run, even if that ratio is impossible."""
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
@@ -613,9 +613,9 @@ class Measurement(Record, frozen=True, kw_only=True):
 
 
 def beside_each_other(measurements: Iterable[Measurement], *, on_gpu: bool) -> tuple[Measurement, ...]:
-    """Return the rows of a run, each with what all say of how far launches differ, and of what heat costs.
+    """Return the rows of a run, each with the run's estimates of launch spread and of slowdown from heat.
 
-    That is no part of a row, and is not stored: it follows from the launches of the others.
+    These are not stored in a row, because they are derived from the launches of all rows.
     """
     rows = tuple(measurements)
     means = [each for row in rows if len(each := row.launch_step_times_s) > 1]

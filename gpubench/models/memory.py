@@ -1,4 +1,4 @@
-"""How much memory a step needs, in three figures that are never mixed, and whether a card has it."""
+"""How much memory a step needs, as three separate figures, and whether it fits on a card."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class CardMemory(Record, frozen=True, kw_only=True):
     """The memory of one card.
 
     Attributes:
-        listed_bytes: As its data sheet, or its driver, names it.
-        usable_bytes: What the driver shows of it at least: the error correction of GDDR memory takes 1/16.
+        listed_bytes: Nominal size, from its datasheet or its driver.
+        usable_bytes: Minimum that the driver reports: ECC takes 1/16 of GDDR memory.
         ran_bytes: Tensors of the largest published step that ran on a card of its line with no more memory.
     """
 
@@ -46,7 +46,7 @@ class CardMemory(Record, frozen=True, kw_only=True):
     ran_bytes: float = 0.0
 
     def verdict_of(self, device: Interval) -> Verdict:
-        """Say whether a need fits: its upper end decides, and the lower end whether it may."""
+        """Return whether a need fits: yes if its upper end fits, maybe if only its lower end does."""
         if device.high is not None and device.high <= self.usable_bytes:
             return Verdict.FITS
         may_fit = device.low is None or device.low <= self.usable_bytes
@@ -54,7 +54,7 @@ class CardMemory(Record, frozen=True, kw_only=True):
 
 
 class MemoryBasis(StrEnum):
-    """What an estimate of memory rests on; ``shape`` is the closed form of a published language model."""
+    """The basis of a memory estimate; ``shape`` is the closed form for a published language model."""
 
     MEASURED = "measured"
     TRACED = "traced"
@@ -63,14 +63,14 @@ class MemoryBasis(StrEnum):
 
 
 class MemoryParts(Record, frozen=True, kw_only=True):
-    """What the upper end of the device's figure is made of [B]; the parts add up to it.
+    """The parts of the upper end of the device figure [B]; they add up to it.
 
     Attributes:
-        saved_bytes: Kept by the forward pass for the backward pass, the prebuilt batches included.
-        transient_bytes: Also alive, but only at the peak.
-        workspace_bytes: CUDA context, driver, scratch space of the libraries, rounding of the allocator, and
-            what a CUDA graph finds held and of no use to it.
-        margin_bytes: From the likely figure to the upper end.
+        saved_bytes: Saved by the forward pass for the backward pass, including the prebuilt batches.
+        transient_bytes: Alive only at the peak.
+        workspace_bytes: CUDA context, driver, library workspaces, allocator rounding, and cached memory that
+            a CUDA graph cannot use.
+        margin_bytes: From the expected value to the upper end.
     """
 
     weights_bytes: float
@@ -83,32 +83,31 @@ class MemoryParts(Record, frozen=True, kw_only=True):
 
     @property
     def activations_bytes(self) -> float:
-        """Saved ones and transients."""
+        """Saved and transient activations."""
         return self.saved_bytes + self.transient_bytes
 
     def flat(self) -> dict[str, float]:
-        """Return the parts as the JSON shows them."""
+        """Return the parts as in the JSON document."""
         return {"activations_bytes": self.activations_bytes} | {
             name: getattr(self, name) for name in self.__struct_fields__
         }
 
 
 class MemoryNeed(Record, frozen=True, kw_only=True):
-    """Peak memory of one step on one class of card, each figure with its interval of 95 %.
+    """Peak memory of one step on one class of card; each figure has a 95 % interval.
 
     Attributes:
-        allocated: Of tensors, as ``torch.cuda.max_memory_allocated`` counts [B].
-        reserved: That the allocator of torch holds, as ``torch.cuda.max_memory_reserved`` counts [B].
-        device: In use on the device, as nvidia-smi shows it for a card with nothing else on it [B].
+        allocated: Tensors, as counted by ``torch.cuda.max_memory_allocated`` [B].
+        reserved: Held by torch's allocator, as counted by ``torch.cuda.max_memory_reserved`` [B].
+        device: In use on the device, as nvidia-smi shows it if nothing else runs there [B].
         untraced: Why the step could not be traced; None if it was.
-        not_linear: How the figure was found where memory does not grow in proportion to the batch; None
-            if it does.
-        as_published: Whether the upper ends are what the card has: a published step with as many tensors ran
-            on one of its line with no more memory.
-        algorithm_bytes: What of the upper ends cuDNN may take for its fastest convolution in strict float32;
-            0 of a measured peak, which holds what it took [B].
-        compiled_loss: What torch's allocator holds of the same step by a loop that compiles its loss as well,
-            where readings cover it; no verdict uses it [B].
+        not_linear: How the figure was found if memory is not linear in the batch size; None if it is.
+        as_published: Whether the upper ends equal the card's memory, because a published step with as many
+            tensors ran on a card of its line with no more memory.
+        algorithm_bytes: Part of the upper ends that cuDNN may take for its fastest strict float32
+            convolution; 0 for a measured peak, which includes it [B].
+        compiled_loss: Memory held by torch's allocator for the same step in a loop that also compiles the
+            loss, if readings cover it; no verdict uses it [B].
     """
 
     allocated: Interval
@@ -128,7 +127,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         return self.device.each(round)
 
     def flat(self) -> dict[str, Any]:
-        """Return the figures as JSON and files hold them: ``x_bytes``, ``x_bytes_low``, ``x_bytes_high``."""
+        """Return the figures as in JSON and files: ``x_bytes``, ``x_bytes_low``, ``x_bytes_high``."""
         return flat(
             {
                 "allocated_bytes": self.allocated.each(round),
@@ -146,14 +145,14 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
 
 
 class MeasuredMemory(Record, frozen=True, kw_only=True):
-    """What one case was measured to take on a GPU, at its peak [B].
+    """Measured peak memory of one case on a GPU [B].
 
     Attributes:
-        allocated_bytes: Of tensors.
-        reserved_bytes: Held by the allocator of torch; None if it was not read.
+        allocated_bytes: Tensors.
+        reserved_bytes: Held by torch's allocator; None if it was not read.
         device_bytes: In use on a device without other users; None if the driver did not report it.
-        card_class: Of that device.
-        same_card: Whether it is of the very kind that is asked about.
+        card_class: Class of that device.
+        same_card: Whether the device is the same model as the one in question.
         in_graph: Whether the step ran in a CUDA graph.
     """
 
@@ -166,18 +165,18 @@ class MeasuredMemory(Record, frozen=True, kw_only=True):
 
 
 class MemoryFit(Record, frozen=True, kw_only=True):
-    """The answer to "does it fit": the upper end of the need against what the card has.
+    """The answer to "does it fit": compares the upper end of the need with the card's memory.
 
     Attributes:
-        verdict: It may fit where the lower end does and the upper end does not.
+        verdict: Maybe if the lower end fits and the upper end does not.
         largest_batch: The largest batch with an upper end that fits; 0 if none does.
-        one_may_fit: Whether the lower end of a batch of 1 fits where no upper end does.
-        ran: Whether the case ran on this kind of card: then it fits, whatever the upper end.
-        by_reference: Whether the run that did is one that the package ships, none of this user's.
-        graph_high_bytes: Upper end of the memory in use in a CUDA graph, where it surely fits in eager steps
-            alone, whose need it is; None elsewhere [B].
-        graph_largest_batch, eager_largest_batch: The largest in a CUDA graph and in eager steps, where a
-            graph was asked for, does not surely hold the case, and the two differ; None elsewhere.
+        one_may_fit: Whether the lower end of batch 1 fits although its upper end does not.
+        ran: Whether the case ran on this model of card: then it fits, whatever the upper end.
+        by_reference: Whether it ran in a run shipped with the package rather than in the user's own.
+        graph_high_bytes: Upper end of the memory in use in a CUDA graph if the case certainly fits only in
+            eager steps, which the need then describes; else None [B].
+        graph_largest_batch, eager_largest_batch: The largest batches in a CUDA graph and in eager steps if a
+            graph was requested, may not fit, and the two differ; else None.
     """
 
     verdict: Verdict
@@ -205,12 +204,12 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         """Return the verdict with its figures: ``fits (needs 17.2 to 18.9 of 24 GiB)``.
 
         Args:
-            sharded: Whether the job is shared out by FSDP, which is then said where it fits.
+            sharded: Whether the job is sharded by FSDP, which a verdict that fits then mentions.
         """
         return f"{self.verdict_text(sharded=sharded)} ({self.needs_text()})"
 
     def verdict_text(self, *, sharded: bool = False) -> str:
-        """Return the verdict without its figures: ``does not fit; largest batch 96``. Args as ``text``."""
+        """Return the verdict without its figures: ``does not fit; largest batch 96``. Args as in ``text``."""
         if not (self.ran or self.fits):
             return f"{self.verdict}; {self.largest_text()}"
         fits, graph = fits_text(sharded=sharded), None if self.ran else self.graph_high_bytes
@@ -219,21 +218,21 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return f"{fits} in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
 
     def needs_text(self) -> str:
-        """Return the figures, and whether it was run: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
+        """Return the figures, and whether the case ran: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
         where = "in a reference run" if self.by_reference else "here"
         return f"it ran {where}; {self.needs()}" if self.ran else self.needs()
 
     def likely_text(self) -> str:
-        """Return the likely figure and its interval: ``needs 6.0 (4.8 to 6.8) of 24 GiB``."""
+        """Return the expected value and its interval: ``needs 6.0 (4.8 to 6.8) of 24 GiB``."""
         unit, of = _of(self.card.listed_bytes)
         return f"needs {self.need.device.over(unit).text()} {of}"
 
     def most_text(self) -> str:
-        """Return the largest batch, which is that of eager steps where a graph may not fit."""
+        """Return the largest batch: that of eager steps if a graph may not fit."""
         return f"{self.largest_batch:,}{' in eager steps' if self.in_eager_steps else ''}"
 
     def largest_text(self) -> str:
-        """Return the largest batch in words, with the execution if it differs between the two."""
+        """Return the largest batch in words; both batches if a graph and eager steps differ."""
         graph, eager = self.graph_largest_batch, self.eager_largest_batch
         if graph is None or eager is None:
             if self.largest_batch:
@@ -243,7 +242,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return f"largest batch {in_graph}{eager:,} in eager steps{'' if graph else ' alone'}"
 
     def after_a_run(self, batch_size: int, *, by_reference: bool = False) -> MemoryFit:
-        """Return the answer after a run on this kind of card at this batch; see ``by_reference``."""
+        """Return the answer after a run on this model of card at this batch; see ``by_reference``."""
         return msgspec.structs.replace(
             self,
             verdict=Verdict.FITS,
@@ -263,7 +262,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return words if self.need.untraced is None else f"{words}{_NOT_TRACED}: {self.need.untraced}"
 
     def flat(self) -> dict[str, Any]:
-        """Return the answer as JSON shows it, the figures of the need included."""
+        """Return the answer as in the JSON document, including the figures of the need."""
         return {
             "verdict": str(self.verdict),
             "fits": self.fits,
@@ -279,7 +278,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
 
 def fits_text(*, sharded: bool) -> str:
-    """Return the word for what fits, and by FSDP where it is shared out so."""
+    """Return the word for a case that fits, with FSDP if the job is sharded."""
     return f"{Verdict.FITS} with FSDP" if sharded else str(Verdict.FITS)
 
 

@@ -1,4 +1,4 @@
-"""The offers ranked by what a dollar buys: each choice, its place, and the sentences that sum them up."""
+"""The ranking of offers: each choice, its rank, and the sentences that summarize the ranking."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Source = Literal["cloud", "marketplace", "own"]
 
 
 class Job(Record, frozen=True, kw_only=True):
-    """The work that hours and dollars refer to.
+    """The job to which hours and dollars refer.
 
     Attributes:
         words: "90 epochs of ImageNet", "24 h of one A100 SXM4 80GB".
-        samples: How much, in ``unit``; of work given in hours of a reference GPU its likely figure.
+        samples: Amount of work, in ``unit``; an estimate if the work was given in hours of a reference GPU.
         is_default: Whether the question named no job.
-        startup_minutes: Paid before the first step on every rented machine.
+        startup_minutes: Paid time before the first step on every rented machine.
     """
 
     words: str
@@ -43,11 +43,11 @@ class Job(Record, frozen=True, kw_only=True):
 
 
 class Asks(Record, frozen=True, kw_only=True):
-    """Asking prices of marketplace hosts for an hour of one such GPU, with the same pricing [USD].
+    """Asks of marketplace hosts per hour of one GPU of this model, with the same pricing [USD].
 
     Attributes:
-        low, high: Ends of the 90 % range of the asks, from the spread of their logarithms.
-        own_weight: Weight of the asks against the list prices of clouds; 1 is the asks alone.
+        low, high: Ends of the 90 % range of asks, from the spread of their logarithms.
+        own_weight: Weight of the asks relative to the clouds' list prices; 1 uses the asks alone.
     """
 
     median_usd_per_hour: float
@@ -59,7 +59,7 @@ class Asks(Record, frozen=True, kw_only=True):
 
 
 class Elsewhere(Record, frozen=True, kw_only=True):
-    """The same GPU at another provider: its best offer there, with what to expect to pay."""
+    """The same GPU at another provider: its best offer there, with the expected price."""
 
     offer: Offer
     usd_per_hour: float
@@ -67,26 +67,27 @@ class Elsewhere(Record, frozen=True, kw_only=True):
 
 
 class Choice(Record, frozen=True, kw_only=True):
-    """A row, with everything else to know before paying; unknown is None.
+    """A row with everything else to know before paying; unknown is None.
 
     Attributes:
-        row: The offer in its place; without a rank where it stands beside the ranking, as hardware to buy
-            unless asked for.
-        condition: What its price is: a list price, one host's, of new or used cards, or quoted by the buyer.
-        purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
-        assumed: Of owned hardware: what was not given.
+        row: The ranked offer. It has no rank if it is only shown next to the ranking, as hardware to buy is
+            unless it was requested.
+        condition: Kind of price: a list price, one host's ask, of new or used cards, or the buyer's quote.
+        purchase_usd: For owned hardware, the price of the GPUs plus the counted host share, ``host_usd``.
+        assumed: For owned hardware, the inputs that were assumed.
         price_note: A doubt about the price, or a remark on it; for a card to buy, its source.
-        price_doubt: How far a price that no other provider confirms stands from theirs; None where it is
-            believed.
-        asks: Of a marketplace: what the others ask.
-        regions: Where this provider has this GPU in this number, the offer's own first.
-        needs_quota: Whether a new account must ask for a quota first.
-        p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's; to rent and to own apart.
-        feed_images_per_s: Photographs that must be decoded and augmented each second at work, of spot before
-            any work is lost; None for other data.
-        feed_vcpus: How many vCPUs that takes, at ``recommend.candidates.IMAGES_PER_VCPU_S``, assumed.
-        also_at: The same GPU elsewhere, best first.
-        host_unsaid: Unknown facts of the host, with what the job needs: "RAM (23.2 GiB needed)".
+        price_doubt: How far the price is from those of other providers, none of which confirms it; None if
+            it is not in doubt.
+        asks: The other asks on a marketplace.
+        regions: Regions where this provider has this GPU in this number, the offer's own first.
+        needs_quota: Whether a new account must request a quota first.
+        p_best_of_gpu: Probability that the best offer is one of this GPU, from any provider; computed
+            separately for renting and owning.
+        feed_images_per_s: Photographs to decode and augment per second while working, before spot
+            interruptions; None for other data.
+        feed_vcpus: vCPUs needed for that at the assumed ``recommend.candidates.IMAGES_PER_VCPU_S``.
+        also_at: The same GPU at other providers, best first.
+        host_unsaid: Unknown facts of the host, with the job's need: "RAM (23.2 GiB needed)".
     """
 
     row: Row
@@ -107,25 +108,25 @@ class Choice(Record, frozen=True, kw_only=True):
 
     @property
     def offer(self) -> Offer:
-        """What is paid for."""
+        """The offer of the row."""
         return self.row.offer
 
     @property
     def source(self) -> Source:
-        """Who has the machine."""
+        """Who owns the machine."""
         if self.offer.pricing is Pricing.OWNED:
             return "own"
         return "marketplace" if self.offer.kind == "marketplace" else "cloud"
 
     @property
     def fed_share(self) -> float | None:
-        """Photographs that its vCPUs prepare, as a share of what its GPUs take; None where not known."""
+        """Share of the GPUs' demand for photographs that the vCPUs can prepare; None if unknown."""
         vcpus = self.offer.vcpus
         return None if vcpus is None or not self.feed_vcpus else vcpus / self.feed_vcpus
 
     @property
     def can_feed(self) -> bool | None:
-        """Whether its vCPUs prepare as many photographs as its GPUs take; None where that is not known."""
+        """Whether the vCPUs prepare as many photographs as the GPUs consume; None if unknown."""
         return None if self.fed_share is None else self.fed_share >= 1
 
 
@@ -133,7 +134,7 @@ RANKING_SCHEMA = "gpubench.ranking/3"
 """Schema of ``gpubench rank --json``; other documents have their own versions."""
 
 SortedBy = Literal["total", "value", "throughput", "cost", "time", "joules"]
-"""What sorts the rows of a ranking."""
+"""The order of the rows of a ranking."""
 
 
 SentenceKind = Literal["answer", "asked", "sureness", "caution", "note"]
@@ -142,19 +143,19 @@ SentenceKind = Literal["answer", "asked", "sureness", "caution", "note"]
 class BuyOrRent(Record, frozen=True, kw_only=True):
     """Owning one machine against the best rented offer at equal throughput.
 
-    A break-even of None is never; ``_low`` is the end that favors owning, ``_high`` the other, over the
-    ranges of resale, utilization and tariff and the interval of the throughput ratio.
+    A break-even of None means never. ``_low`` is the end of the interval that favors owning and ``_high`` the
+    other, over the ranges of resale value, utilization and tariff and the interval of the throughput ratio.
 
     Attributes:
         usd_per_hour: Cost of a useful hour of the owned machine.
-        equivalent_usd_per_hour: What the rival costs for the same work in that hour.
-        break_even_hours: Useful hours after which owning is the cheaper.
-        break_even_utilization: Those hours as a share of all hours of its life: what it must work at least.
+        equivalent_usd_per_hour: Cost of the rented alternative for the same work in that hour.
+        break_even_hours: Useful hours after which owning is cheaper.
+        break_even_utilization: Those hours as a share of the machine's life: its minimum utilization.
         verdict: buy, rent, or depends.
-        condition, price_date: Of the price of the cards: dated and new or used, or quoted by the buyer.
-        host_usd: The share of the purchase that is the machine around the cards.
-        power_w: What its GPUs draw at work.
-        years, utilization: Its life, and the likely share of hours at work, that the figures hold for.
+        condition, price_date: Kind and date of the card price: new, used, or quoted by the buyer.
+        host_usd: Part of the purchase price for the machine around the cards.
+        power_w: Power draw of its GPUs while working.
+        years, utilization: The assumed life and expected utilization.
     """
 
     gpu_key: str
@@ -189,7 +190,7 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
 
 
 class ExcludedOffer(Record, frozen=True, kw_only=True):
-    """An offer that is not ranked, and why; ``rule`` is the option, or the fact, that leaves it out."""
+    """An offer that is not ranked, with the reason; ``rule`` is the option or fact that excludes it."""
 
     provider: str
     instance: str
@@ -199,12 +200,12 @@ class ExcludedOffer(Record, frozen=True, kw_only=True):
 
 
 class Sentence(Record, frozen=True, kw_only=True):
-    """One thing that is said of a ranking, with its full stop.
+    """One sentence about a ranking, with its period.
 
     Attributes:
-        kind: ``answer``, what an option asked about (``asked``), how sure it is (``sureness``), what to know
-            before paying (``caution``), or a ``note`` on the figures. A first screen has what was asked and
-            what to know whatever else it has room for, and no note.
+        kind: ``answer``, a reply to an option (``asked``), the certainty (``sureness``), something to know
+            before paying (``caution``), or a ``note`` on the figures. The first screen always has ``asked``
+            and ``caution``, whatever its length, and never a ``note``.
     """
 
     kind: SentenceKind
@@ -212,14 +213,14 @@ class Sentence(Record, frozen=True, kw_only=True):
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """What answers one of three questions: the cheapest, the sensible choice, the fastest.
+    """The answer to one of three questions: the cheapest, the sensible choice, the fastest.
 
     Attributes:
-        choice: The row, with what else must be known of it.
-        p_best: Probability that no other GPUs are a better answer, whoever sells these; None if it is not
-            computed, and where one GPU is left to choose from. That of the row alone is the row's own.
-        toss_up: The GPUs of the row and their likeliest rivals: key, how many, and the probability that they
-            are the best answer. None if the odds against the rivals are two to one at least.
+        choice: The row, with everything else to know about it.
+        p_best: Probability that these GPUs are the best answer, from any provider; None if it is not computed
+            or only one GPU is left. The row has its own probability.
+        toss_up: The GPUs of the row and their most likely rivals: key, count, and the probability of being
+            the best answer. None if the odds against the rivals are at least two to one.
     """
 
     choice: Choice
@@ -228,38 +229,39 @@ class Answer(Record, frozen=True, kw_only=True):
 
     @property
     def row(self) -> Row:
-        """The row that answers."""
+        """The answering row."""
         return self.choice.row
 
 
 class Ranking(Record, frozen=True, kw_only=True):
-    """Offers by training per dollar, with what was left out and the sentences that sum it up.
+    """Offers by training per dollar, with excluded offers and the sentences that summarize the ranking.
 
     Attributes:
-        objective: What the rows are in order of, in words.
-        sorted_by: The same as one word. P(best) and ties are of it too: ``value`` (samples per dollar) or
-            ``throughput``, and of a job ``total`` (dollars and what its hours are worth), ``cost`` or
+        objective: The sort order in words.
+        sorted_by: The sort order as one word; P(best) and ties use it too: ``value`` (samples per dollar) or
+            ``throughput``, and for a job also ``total`` (dollars plus the worth of its hours), ``cost`` or
             ``time``.
-        hour_worth_usd: What an hour of waiting for the job counts [USD]; None if there is no job.
-        unit: What a sample is, in the plural; of several workloads it is just "samples".
-        by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
-            several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
-        throughput_unit, value_unit: Units of what those two return.
-        max_purchase_usd: The limit of a purchase, where one was given.
-        offer_count: Offers that were ranked; ``rows`` may be the first of them, or the best of each GPU.
-        job: What hours and dollars are of; None with the setting ``relative`` and where none can be made.
-        answers: The cheapest row (of dollars), the sensible one (of dollars and what the hours are worth) and
-            the fastest, whatever the rows are in order of.
-        cloud: The least in dollars of a cloud, where the cheapest is of anybody else; None elsewhere.
-        owned: Each machine that the buyer named and that is ranked.
-        asked: The least in dollars of each GPU that was named beside others.
-        by_gpu: The best offer of each GPU, best first, each with where else it is offered; to rent and to own
-            apart.
-        best_to_own: The best hardware to buy, also where only rent was ranked, unless rent was asked for.
-        best_to_own_use: Likely share of hours at work that an hour of ``best_to_own`` is priced at; None
-            if nothing was paid for it.
-        sentences: What is said of it, the most important first.
-        question: What was asked, as it was understood.
+        hour_worth_usd: Worth of an hour of waiting for the job [USD]; None if there is no job.
+        unit: What a sample is, in the plural; "samples" for several workloads.
+        by_reference: Whether figures are shown as multiples of the reference GPU, because the sum of samples
+            of several workloads is meaningless; ``throughput_of`` and ``value_of`` return them.
+        throughput_unit, value_unit: Units of those two.
+        max_purchase_usd: The limit on the purchase price, if one was given.
+        offer_count: Number of ranked offers; ``rows`` may hold only the first, or the best of each GPU.
+        job: The job to which hours and dollars refer; None with the setting ``relative``, or if no job can
+            be defined.
+        answers: The cheapest row (in dollars), the sensible row (in dollars plus the worth of the hours) and
+            the fastest, whatever the sort order.
+        cloud: The cheapest offer of a cloud, if the cheapest offer is from another kind of seller; else None.
+        owned: Each ranked machine that the buyer named.
+        asked: The cheapest offer of each GPU, if several were named.
+        by_gpu: The best offer of each GPU, best first, with other providers of it; renting and owning are
+            separate.
+        best_to_own: The best hardware to buy, even if only rentals were ranked, unless rent was requested.
+        best_to_own_use: Expected utilization in the hourly cost of ``best_to_own``; None if nothing was paid
+            for it.
+        sentences: The summary, most important sentence first.
+        question: The question as it was understood.
     """
 
     as_of: str
@@ -289,7 +291,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     max_purchase_usd: float | None = None
 
     def __repr__(self) -> str:
-        """Return the day, what it is in order of, and the head of the rows; ``rows`` has them all."""
+        """Return the day, the objective, and the first rows; ``rows`` has all of them."""
         head = (
             f"<Ranking as of {self.as_of} by {self.objective}: {count(len(self.rows), 'row')}, "
             f"{len(self.excluded):,} excluded"
@@ -310,21 +312,21 @@ class Ranking(Record, frozen=True, kw_only=True):
         return html
 
     def plot(self) -> Figure:
-        """Return every GPU on one axis, its best offer by what the rows are in order of, as a figure."""
+        """Return a figure with the best offer of every GPU on one axis, by the ranking's objective."""
         return views().ranking_figure(self)
 
     @property
     def first(self) -> Choice:
-        """The first row, with what else must be known of it."""
+        """The first row, with everything else to know about it."""
         return self.by_gpu[0]
 
     @property
     def verdict(self) -> str:
-        """The answers and what is said of them but for the notes, as one text."""
+        """The sentences except the notes, as one text."""
         return " ".join(self.said("answer", "asked", "sureness", "caution"))
 
     def said(self, *kinds: SentenceKind) -> tuple[str, ...]:
-        """Return the text of each sentence of these kinds, in their order."""
+        """Return the text of each sentence of these kinds, in the ranking's order."""
         return tuple(each.text for each in self.sentences if each.kind in kinds)
 
     def throughput_of(self, row: Row) -> Interval:
@@ -332,19 +334,19 @@ class Ranking(Record, frozen=True, kw_only=True):
         return row.score.collapsed if self.by_reference else row.samples_per_s
 
     def value_of(self, row: Row) -> Interval:
-        """Return what a dollar buys of a row and its interval, in ``value_unit``."""
+        """Return what a dollar buys from a row and its interval, in ``value_unit``."""
         return row.reference_hours_per_usd.collapsed if self.by_reference else row.samples_per_usd
 
     @property
     def shared_ranks(self) -> frozenset[int]:
-        """Ranks that several offers share: ties, and the rows among them."""
+        """Ranks that several offers share."""
         of = Counter(row.rank for row in self.rows)
         return frozenset(
             row.rank for row in self.rows if row.rank is not None and (row.tie or of[row.rank] > 1)
         )
 
     def to_frame(self) -> DataFrame:
-        """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""
+        """Return the ranked rows as a pandas frame: one row per offer, columns as in ``rank --json``."""
         import pandas as pd
 
         return pd.DataFrame([row.flat() for row in self.rows])

@@ -1,4 +1,4 @@
-"""What every recorded type is: frozen, keyword-only, read and written by msgspec."""
+"""Base of every recorded type: frozen, keyword-only, read and written by msgspec."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gpubench.units import plain
 PROTOCOL = "gpubench/1"
 
 MOST_REPR_CHARACTERS = 1_900
-"""A repr is for a screen: a ranking holds 900,000 characters, and the whole of it is in its JSON."""
+"""Maximum length of a repr. A full ranking has 900,000 characters; its JSON has everything."""
 
 _MOST_FIELD_CHARACTERS = 100
 LINES_IN_REPR, ROWS_IN_TABLE = 6, 20
-"""A record of many parts shows this many lines as a repr, and rows as the table of a notebook."""
+"""Maximum lines in the repr of a record with many parts, and rows in its notebook table."""
 
 ABOVE = {"views": "gpubench.report.views", "labels": "gpubench.labels"}
-"""Higher modules that display records; nothing else here imports upwards."""
+"""Higher-level modules that display records; the only upward imports here."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Base of every recorded type; ``dict`` only holds cached derived values, never state."""
+    """Base of every recorded type; ``dict`` holds only cached derived values, never state."""
 
     def __repr__(self) -> str:
         return brief_repr(self)
@@ -41,35 +41,35 @@ def brief_repr(record: msgspec.Struct) -> str:
 
 
 def bounded(text: str) -> str:
-    """Cut a repr to the length that every repr keeps to."""
+    """Truncate a repr to the maximum length."""
     return text if len(text) <= MOST_REPR_CHARACTERS else f"{text[: MOST_REPR_CHARACTERS - 1]}…"
 
 
 def headed(head: str, lines: Sequence[str], total: int, most: int = LINES_IN_REPR) -> str:
-    """Return a repr of a head and the first of this many lines, and how many more there are."""
+    """Return a repr with a heading, the first lines, and the number of further lines."""
     more = [f"  ... {total - most:,} more"] if total > most else []
     return bounded("\n".join([head, *lines[:most], *more]) + ">")
 
 
 def shown(text: str | None, limit: int = 40) -> str:
-    """Return a name for a repr: without control characters, and short."""
+    """Return a name for a repr: short and without control characters."""
     return plain(text or "unknown", limit)
 
 
 def views() -> Any:
-    """Return the room that shows records in a notebook."""
+    """Return the package that shows records in a notebook."""
     return import_module(ABOVE["views"])
 
 
 def labels() -> Any:
-    """Return the room that names GPUs for people."""
+    """Return the module that gives GPUs display names."""
     return import_module(ABOVE["labels"])
 
 
 def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a small table for notebooks: of the first rows, and how many more there are.
+    """Return a small table for notebooks: the first rows, and the number of further rows.
 
-    Every cell is text from outside: it is escaped, and cut at 200 characters.
+    Every cell is untrusted text: it is escaped and cut at 200 characters.
     """
     from html import escape
 
@@ -83,7 +83,7 @@ def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def _brief(value: Any) -> str:
-    """Return a value; name a long one: ``<181 Row>``, ``<Environment>``, the beginning of a text."""
+    """Return the repr of a value; a long one is abbreviated, as in ``<181 Row>`` or ``<Environment>``."""
     is_long = isinstance(value, tuple | list | dict) and len(value) > _MOST_FIELD_CHARACTERS // 3
     if not is_long and len(text := repr(value)) <= _MOST_FIELD_CHARACTERS:
         return text

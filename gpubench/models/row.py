@@ -1,4 +1,4 @@
-"""An estimate of what a GPU does, and an offer instead among others."""
+"""The estimate of a GPU's performance, and an offer ranked among others."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gpubench.units import count
 
 
 class Estimate(Record, frozen=True, kw_only=True):
-    """Throughput of one case on one GPU, with the interval and what it rests on.
+    """Throughput of one case on one GPU, with its interval and its basis.
 
     ``low`` and ``high`` bound 95 % for a measurement and 90 % for a prediction; None is unknown.
-    ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` names
-    the processor that set the pace of a host-bound measurement. ``batch_choice`` says whether the batch is
-    the one asked for or the largest that fits; ``batch_found_by`` is the id of the run that searched it,
-    None if the memory model gave it. ``peak_memory_bytes`` is what tensors take; ``device_bytes`` is
-    memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
-    ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
-    1, throughput is of one of them as if it held everything, memory is of one of so few.
-    ``first_token_s`` is of a generation that was measured there [s]; ``per_token_s``, of each token after, of
-    one that was predicted too, then with the ends of its own interval. ``power_w`` is the mean power of one
-    GPU, read with the measurement or the usual share of board power. Under ``power_limit_w`` a job takes
-    ``capped_time`` times the time and ``capped_energy`` times the energy. ``published`` says what others read
-    on such a card; an interval that did not hold that was widened to do so.
+    ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` is
+    the processor that limited a host-bound measurement. ``batch_choice`` says whether the batch is the
+    requested one or the largest that fits; ``batch_found_by`` is the id of the run that searched for it, None
+    if the memory model gave it. ``peak_memory_bytes`` is tensor memory; ``device_bytes`` is memory in use on
+    the device with its interval, and ``memory_text`` is the verdict for this card. ``fewest_gpus`` is how
+    many GPUs must shard weights, gradients and states (FSDP) for the case to fit. If it is above 1,
+    throughput is of one GPU as if it held everything, and memory is of one GPU of that number.
+    ``first_token_s`` is known only for a measured generation [s]; ``per_token_s``, the time of each later
+    token, also for a predicted one, then with its own interval. ``power_w`` is the mean power of one GPU,
+    measured or as the usual share of board power. Under ``power_limit_w`` a job takes ``capped_time``
+    times the time and ``capped_energy`` times the energy. ``published`` describes published readings of this
+    card; an interval that did not include them was widened to do so.
     """
 
     case: Case
@@ -68,7 +68,7 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     @property
     def joules_per_sample(self) -> Interval:
-        """Energy of one GPU for a sample, without a power limit of the user [J]."""
+        """Energy of one GPU per sample, without a user's power limit [J]."""
         return self.power_w.times(self.interval.inverse())
 
     @property
@@ -77,47 +77,47 @@ class Estimate(Record, frozen=True, kw_only=True):
         return Interval(self.samples_per_s, self.low, self.high)
 
     def flat(self) -> dict[str, Any]:
-        """Return the estimate as ``predict show --json`` has it."""
+        """Return the estimate as in ``predict show --json``."""
         return flat(msgspec.structs.asdict(self))
 
     @property
     def is_extrapolated(self) -> bool:
-        """Whether it is a guess: a prediction for a GPU that lies beyond what the fit covers."""
+        """Whether it is a guess: a prediction for a GPU outside the range of the fit."""
         return any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in self.findings)
 
 
 MODELED = "modeled"
-"""``Row.scaling_basis`` of several GPUs that no run has timed together."""
+"""``Row.scaling_basis`` for several GPUs that no run has timed together."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An offer instead among others: what it is expected to cost, how fast it is, what the job takes.
+    """An offer among others: its expected price, its throughput, and the time and cost of the job.
 
     Attributes:
-        rank: Shared by the rows of a band; see ``gpubench.recommend.chances.bands``. None beside the ranking.
+        rank: Shared by the rows of a band, see ``gpubench.recommend.chances.bands``. None if not ranked.
         tie: Whether the row cannot be distinguished from the first of its band.
-        estimate: Of one GPU; ``parts`` are those of single workloads, where several count together.
-        usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the row is at;
-            its ends hold nine tenths. That of a list price is the one listed.
-        samples_per_s: Of the whole instance: the lesser of what its GPUs do, ``gpus_samples_per_s``, and what
-            its vCPUs feed.
-        link: What joins such GPUs, or joins one to its host: nvlink, pcie5 ...
-        usd_per_million_tokens: Of training, or of what is generated in a static batch; None without tokens.
+        estimate: Of one GPU; ``parts`` has the estimates of single workloads if several are combined.
+        usd_per_hour: Expected price of the instance with a 90 % interval, on which every figure of the row is
+            based. For a list price it is the listed price.
+        samples_per_s: Of the entire instance: the lesser of what its GPUs process, ``gpus_samples_per_s``,
+            and what its vCPUs prepare.
+        link: The link between these GPUs, or between one GPU and its host: nvlink, pcie5 ...
+        usd_per_million_tokens: Of training, or of generation in a static batch; None without tokens.
         score: Throughput of the instance over that of one reference GPU.
         reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
-        hours, cost_usd: Of the job; unknown where there is none.
-        total_usd: The cost of the job and what its hours are worth.
-        scaling_efficiency: Throughput over that of as many GPUs alone, by the recipe of the job: where one of
-            this many GPUs has another (``checkpointing_from``), what that gains is in the samples alone.
+        hours, cost_usd: Of the job; None without a job.
+        total_usd: The cost of the job plus the worth of its hours.
+        scaling_efficiency: Throughput over that of the same number of separate GPUs with the job's recipe. A
+            gain from another recipe at this number (``checkpointing_from``) shows only in the samples.
         parallel_mode: How the GPUs of the instance share the job.
-        p_best: Probability of being the best offer, over joint draws. None if it is not computed: of a
-            fourth offer of a machine below the first 1,000 rows.
-        p_cheapest, p_sensible, p_fastest: Probability that no other costs less for the work, in dollars or in
-            dollars and hours, or ends it earlier, whatever the rows are in order of.
-        pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
-        dominated_by: What is, and in which respects it is better.
-        spot_break_even: How much work interruptions may add, as a share of the job, before the same machine
-            on demand does it for as little: 1.5 is one and a half jobs more; 0 if it does so anyway.
+        p_best: Probability of being the best offer, over joint draws. None if not computed, as for a fourth
+            offer of a machine below the first 1,000 rows.
+        p_cheapest, p_sensible, p_fastest: Probability that no other offer does the work for fewer dollars,
+            for less including its hours, or sooner, whatever the sort order.
+        pareto: Whether no other offer is at least as good in speed, price and memory together.
+        dominated_by: The offer that is, and the respects in which it is better.
+        spot_break_even: Extra work from interruptions, as a share of the job, at which the same machine on
+            demand costs as little: 1.5 is one and a half extra jobs; 0 if it costs as little anyway.
     """
 
     rank: int | None
@@ -154,22 +154,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def listed_usd_per_hour(self) -> float:
-        """The price of the whole instance as it was listed; of owned hardware the cost of a useful hour."""
+        """The listed price of the entire instance; for owned hardware, the cost of a useful hour."""
         return float(self.offer.price_usd_per_hour)
 
     @property
     def is_expected_as_listed(self) -> bool:
-        """Whether the price to expect is the one listed; that of an old ask is nearer to other asks."""
+        """Whether the expected price is the listed one; that of an old ask is closer to other asks."""
         return math.isclose(self.usd_per_hour.value or 0.0, self.listed_usd_per_hour, rel_tol=1e-9)
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """The estimate of each workload: ``parts``, and of a single one ``estimate`` itself."""
+        """The estimate of each workload: ``parts``, or ``estimate`` itself for a single workload."""
         return self.parts or (self.estimate,)
 
     @property
     def fits_memory(self) -> bool | None:
-        """Whether the job fits on its GPUs; None if unknown."""
+        """Whether the job fits on the GPUs; None if unknown."""
         return self.estimate.fits_memory
 
     @property
@@ -181,12 +181,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def usd_per_million_samples(self) -> float:
-        """Dollars that a million samples cost."""
+        """Cost of a million samples [USD]."""
         return 1e6 / self.samples_per_usd.value if self.samples_per_usd.value else math.inf
 
     @property
     def joules_per_sample(self) -> float | None:
-        """Energy of all its GPUs for a sample [J]; None if several workloads count together."""
+        """Energy of all its GPUs per sample [J]; None if several workloads are combined."""
         power_w, rate = self.estimate.power_w.value, self.samples_per_s.value
         if self.parts or power_w is None or not rate:
             return None

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 RUN_VERSION = 2
-"""Version of a run and its file. Since 2 a case names a framework, weights and tokens other than usual."""
+"""Schema version of a run. Since 2, a case names a non-default framework, weights and tokens."""
 
 
 # --- what it ran on --------------------------------------------------------------------------------------
 
 
 class DeviceProfile(Record, frozen=True, kw_only=True):
-    """What a device is, as its driver answers. A refused field is None; ``unavailable`` says why.
+    """A device as its driver describes it. A field that cannot be read is None; ``unavailable`` says why.
 
-    Only ``probe`` shows ``uuid``. A stored run holds ``device_id``, a salted hash, instead.
+    Only ``probe`` shows ``uuid``. A stored run has ``device_id``, a salted hash, instead.
 
     Attributes:
-        index: Place in the driver's order (PCI order), as ``probe`` lists it.
+        index: Position in the driver's order (PCI order), as ``probe`` lists it.
         core_count: Physical cores of a CPU that this process may use.
-        unified_memory: The device shares the machine's memory; ``memory_bytes`` is then the machine's.
-        l2_bytes: From the specification table: drivers do not report it.
-        tensor_core_precisions: Formats that the tensor cores take; on a CPU, the reduced formats it has
-            instructions for ("bf16", "fp16", "int8").
-        pcie_generation, pcie_width: The most that card and slot allow together.
+        unified_memory: Whether the device shares the machine's memory; if so, ``memory_bytes`` is that.
+        l2_bytes: From the specification table, because drivers do not report it.
+        tensor_core_precisions: Formats that the tensor cores support; for a CPU, the reduced formats with
+            instructions ("bf16", "fp16", "int8").
+        pcie_generation, pcie_width: The maximum of card and slot together.
     """
 
     backend: str
@@ -76,22 +76,22 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the device is the host's processor itself."""
+        """Whether the device is the host's processor."""
         return self.backend == "cpu"
 
     @property
     def is_nvidia(self) -> bool:
-        """Whether it is a GPU that CUDA drives."""
+        """Whether it is a GPU that runs CUDA."""
         return self.backend == "cuda"
 
     @property
     def torch_type(self) -> str:
-        """The kind of device by torch's name: AMD's GPUs answer to that of NVIDIA's."""
+        """The device type in torch; AMD GPUs have the same type as NVIDIA GPUs."""
         return "cuda" if self.backend == "rocm" else self.backend
 
     @property
     def is_torch_cuda(self) -> bool:
-        """Whether torch drives it under the name ``cuda``, with graphs and device events."""
+        """Whether it is a ``cuda`` device in torch, with graphs and device events."""
         return self.torch_type == "cuda"
 
     @property
@@ -101,7 +101,7 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """The software and host that a run ran on.
+    """The software and host of a run.
 
     Attributes:
         packages: Versions of other frameworks, and of their backends.
@@ -128,12 +128,12 @@ class Environment(Record, frozen=True, kw_only=True):
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """The options of a run, besides its cases, budget name and seed.
+    """The options of a run other than its cases, budget name and seed.
 
     Attributes:
-        time_limit_s: For the whole run; None for no limit [s].
+        time_limit_s: For the entire run; None for no limit [s].
         gpus: GPUs of one data-parallel job.
-        batch_choice: Whether the batches are those of the workloads or the largest that fit.
+        batch_choice: Whether batches are the workloads' defaults or the largest that fit.
         micro: Whether micro-benchmarks were run too (``also``), alone (``only``) or not at all (``none``).
         budget: Every number of the budget, by name.
     """
@@ -148,11 +148,11 @@ class Settings(Record, frozen=True, kw_only=True):
 
 
 class StartState(Record, frozen=True, kw_only=True):
-    """The device just before the run, while nothing of the run was on it.
+    """The state of the device just before the run.
 
     Attributes:
-        idle_power_w: What it drew, where nothing else was using it [W].
-        pcie_generation, pcie_width: Of the link at that moment; an idle link may run below its most.
+        idle_power_w: Power draw, if nothing else was using the device [W].
+        pcie_generation, pcie_width: Of the link at that moment; an idle link may run below its maximum.
     """
 
     temperature_c: float | None = None
@@ -162,7 +162,7 @@ class StartState(Record, frozen=True, kw_only=True):
     pcie_width: int | None = None
 
 
-# --- what it measured, besides cases ---------------------------------------------------------------------
+# --- measurements other than cases ---------------------------------------------------------------------
 
 
 class MicroResult(Record, frozen=True, kw_only=True):
@@ -171,12 +171,12 @@ class MicroResult(Record, frozen=True, kw_only=True):
     ``value`` is ``work * repeats`` over the median of ``times_s``, or that median over ``repeats``.
 
     Attributes:
-        n: Repetitions that count.
-        left_out: Repetitions before them that the drift guard left out.
+        n: Number of repetitions that count.
+        left_out: Number of earlier repetitions left out by the drift guard.
         work: FLOP or bytes of one call; None if the time itself is the result.
-        repeats: Calls in one repetition.
-        times_s: Each repetition in turn, including those left out, if they are kept [s].
-        mean_power_w, sm_clock_min_hz, clock_event_reasons: Telemetry while it was repeated.
+        repeats: Calls per repetition.
+        times_s: Time of each repetition in order, including those left out, if stored [s].
+        mean_power_w, sm_clock_min_hz, clock_event_reasons: Telemetry during the repetitions.
     """
 
     name: str
@@ -209,11 +209,11 @@ class SeedRun(Record, frozen=True, kw_only=True):
     """One training from one seed.
 
     Attributes:
-        reached: Whether the stated quality was seen on the held-out samples.
-        steps: Taken until it was first seen; of one that did not reach it, all that it was given.
-        train_s: Time of the steps, without the evaluations on the held-out samples [s].
-        quality: What was last seen; None for what is not a number.
-        energy_j: Of the device from the first step to the last look; None if unknown [J].
+        reached: Whether the held-out samples reached the target quality.
+        steps: Steps until it was first reached, or all steps of a training that did not reach it.
+        train_s: Time of the steps, without evaluations on the held-out samples [s].
+        quality: The last evaluated quality; None if it was not a number.
+        energy_j: Energy of the device from the first step to the last evaluation; None if unknown [J].
     """
 
     seed: int
@@ -225,15 +225,15 @@ class SeedRun(Record, frozen=True, kw_only=True):
 
 
 class TimeToQuality(Record, frozen=True, kw_only=True):
-    """What a precision takes to a stated quality.
+    """The steps, time and energy that a precision needs to reach a target quality.
 
     Attributes:
-        case: Workload, precision and batch; an eager training.
+        case: Workload, precision and batch of an eager training.
         metric, target: The quality on held-out samples: at least this accuracy, or at most this loss.
-        most_steps: After which a seed has not reached it.
-        data_sha256: Of the samples, held-out ones included.
-        runs: One for each seed.
-        reason: Why there are fewer than were asked for; None if all came to their end.
+        most_steps: Maximum steps per seed.
+        data_sha256: Hash of the samples, including the held-out ones.
+        runs: One training per seed.
+        reason: Why there are fewer trainings than requested; None if all finished.
     """
 
     case: Case
@@ -246,22 +246,22 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
     @property
     def is_reached(self) -> bool:
-        """Whether every seed reached the quality; else no figure is given for any."""
+        """Whether every seed reached the quality; otherwise there are no figures."""
         return self.reason is None and bool(self.runs) and all(run.reached for run in self.runs)
 
     @property
     def steps(self) -> Interval:
-        """Mean steps with their interval over seeds; unknown where one did not reach the quality."""
+        """Mean steps with their interval over seeds; unknown if a seed did not reach the quality."""
         return self._over_seeds([run.steps for run in self.runs])
 
     @property
     def train_s(self) -> Interval:
-        """The same of the time of the steps [s]."""
+        """Mean training time with its interval over seeds [s]."""
         return self._over_seeds([run.train_s for run in self.runs])
 
     @property
     def energy_j(self) -> Interval:
-        """The same of the energy; unknown where one of them is [J]."""
+        """Mean energy with its interval over seeds; unknown if one value is [J]."""
         known = [run.energy_j for run in self.runs if run.energy_j is not None]
         return self._over_seeds(known) if len(known) == len(self.runs) else Interval(None)
 
@@ -284,14 +284,14 @@ _ROWS = msgspec.Meta(max_length=10_000)
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """One file: one device, one environment, and every case measured in one go.
+    """One file: one device, one environment, and all cases of the run.
 
-    ``planned`` and ``launch_count`` say what the run set out to measure, so that it can be resumed.
+    ``planned`` and ``launch_count`` say what the run was going to measure, so that it can be resumed.
 
     Attributes:
-        finished_at: When it ended by itself or was stopped; None while it goes on, and of one killed.
-        interrupted: Whether it was stopped before all of that was measured.
-        quality: Trainings to a stated quality, where the run was asked for them; it has no cases then.
+        finished_at: When the run ended or was stopped; None while it is running or if it was killed.
+        interrupted: Whether it was stopped before everything was measured.
+        quality: Trainings to a target quality, if requested; such a run has no cases.
     """
 
     schema_version: int = RUN_VERSION
@@ -315,12 +315,12 @@ class Run(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Let each row know the spread of the launches of all."""
+        """Give each row the run's estimates of the spread between launches and of the slowdown from heat."""
         rows = beside_each_other(self.measurements, on_gpu=not self.device.is_cpu)
         msgspec.structs.force_setattr(self, "measurements", rows)
 
     def __repr__(self) -> str:
-        """Return device, day and the first cases with their throughput; ``measurements`` has them all."""
+        """Return device, day and the first cases with their throughput; ``measurements`` has all of them."""
         device = shown(self.device.name or self.device.gpu_key or self.device.backend, 80)
         head = (
             f"<Run {shown(self.run_id, 80)} on {device}, {shown(self.started_at)}: "
@@ -336,21 +336,21 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def case_count(self) -> int:
-        """Cases that have a row, and those that were planned and never reached."""
+        """Number of cases with a row, plus the planned cases that were never reached."""
         return len({*self.planned, *(m.case for m in self.measurements)})
 
     @property
     def measured_count(self) -> int:
-        """Cases that have a figure."""
+        """Number of cases with a figure."""
         return sum(m.status is Status.OK for m in self.measurements)
 
     @property
     def workload_names(self) -> list[str]:
-        """The workloads of its cases, each once, by name."""
+        """The distinct workloads of its cases, sorted by name."""
         return sorted({m.case.workload for m in self.measurements})
 
     def to_frame(self) -> DataFrame:
-        """Return one row a measurement, columns as in ``gpubench.load_runs``."""
+        """Return one row per measurement, columns as in ``gpubench.load_runs``."""
         found: DataFrame = views().run_frame(self)
         return found
 
@@ -360,7 +360,7 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Order runs by their start, the newest first."""
+    """Sort runs by start time, newest first."""
     return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id), reverse=True))
 
 

@@ -1,4 +1,4 @@
-"""What one step of a workload computes and moves."""
+"""The profile of a workload: what one step computes and moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubench.precisions import AMP, Precision
 from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable
 
 PHOTOGRAPH_SHAPE = (3, 224, 224)
-"""What an input pipeline makes of a photograph."""
+"""The output of an input pipeline for a photograph."""
 
 
 class OperatorKind(StrEnum):
@@ -36,7 +36,7 @@ CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.
 
 
 class Operator(Record, frozen=True, kw_only=True):
-    """``count`` identical kernels of one step. FLOPs and bytes are per kernel, with 4 bytes per element."""
+    """``count`` identical kernels of one step. FLOPs and bytes are per kernel, at 4 bytes per element."""
 
     kind: OperatorKind
     count: int
@@ -47,10 +47,10 @@ class Operator(Record, frozen=True, kw_only=True):
 
 
 class MemoryLine(Record, frozen=True, kw_only=True):
-    """Bytes alive at one moment of a step: what is there at any batch, and what each sample adds.
+    """Bytes alive at one moment of a step: a constant part and a part per sample.
 
     Attributes:
-        gradient_bytes: Gradients of the weights among them, which do not grow with the batch.
+        gradient_bytes: Weight gradients among them, which do not grow with the batch.
     """
 
     fixed_bytes: float
@@ -63,11 +63,11 @@ class MemoryLine(Record, frozen=True, kw_only=True):
 
 
 class MemoryPoint(Record, frozen=True, kw_only=True):
-    """What was alive in a step at one batch size, traced by itself.
+    """The memory alive in a step at one separately traced batch size.
 
     Attributes:
-        moments: Of which one is the highest, whatever share of the gradients is held; none grows.
-        saved_bytes: What the forward pass and the loss left alive.
+        moments: The candidates for the peak, whatever share of the gradients is held; none grows.
+        saved_bytes: Memory left alive by the forward pass and the loss.
     """
 
     batch_size: int
@@ -75,30 +75,30 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     saved_bytes: float
 
 
-# By how much an exponent may fall from one pair of points to the next and still count as not falling.
+# An exponent that falls by at most this from one pair of points to the next counts as not falling.
 _STEEPER = 0.01
 
 
 class StepMemory(Record, frozen=True, kw_only=True):
-    """Peak memory of one step over the batch size, traced: the highest of its lines.
+    """Traced peak memory of one step as a function of the batch size: the maximum of its lines.
 
-    If each sample meets each other, or where a large batch takes another course, it is not a line: then
-    ``points`` were traced, and what lies between two of them is read off their chord in logarithms of
-    both, which is above every sum of powers of the batch.
+    The peak is not linear if samples interact or a large batch takes another code path. Then ``points`` were
+    traced, and values between two points lie on their chord in log-log space, which is above every sum of
+    powers of the batch.
 
     Attributes:
-        is_amp: Under autocast, of either type; fp32 and tf32 need the same.
-        lines: By rising bytes per sample; of two small batches.
-        weights_bytes: Parameters and buffers, in every line.
-        trained_bytes: Of the weights, those that take a gradient; a forward pass counts them too.
-        optimizer_bytes: State of the optimizer, in every line.
-        saved: What the forward pass and the loss leave alive beside these, the prebuilt batches included.
-        recipe: Weights, checkpointing and similar of the case that was traced.
-        points: By rising batch; the lines hold up to the first. None if they hold for large batches too.
-        largest_traced: The batch up to which the lines are known to hold, where no larger one could be
+        is_amp: Under autocast of either type; fp32 and tf32 need the same memory.
+        lines: Sorted by bytes per sample; from two small batches.
+        weights_bytes: Parameters and buffers, included in every line.
+        trained_bytes: Weights that have a gradient, also in a forward pass.
+        optimizer_bytes: Optimizer state, included in every line.
+        saved: Other memory left alive by the forward pass and the loss, including the prebuilt batches.
+        recipe: Weight type, checkpointing and similar settings of the traced case.
+        points: Sorted by batch; the lines are valid up to the first. None if they are valid for all batches.
+        largest_traced: The batch up to which the lines are known to be valid, if no larger batch could be
             traced; None if a large one was.
-        keeping: The same step by a loop that has a name for the outputs of the model until its end, as most
-            have; None if that takes no more.
+        keeping: The same step in a loop that keeps a reference to the model outputs until its end, as most
+            do; None if that takes no more memory.
     """
 
     task: TaskKind
@@ -114,11 +114,11 @@ class StepMemory(Record, frozen=True, kw_only=True):
     keeping: StepMemory | None = None
 
     def peak(self, batch_size: int, gradients: float = 1.0) -> MemoryLine:
-        """The moment of the step that needs most at this batch size.
+        """The moment of peak memory at this batch size.
 
         Args:
             batch_size: Samples.
-            gradients: Share of the gradients that is held, below 1 if they are sharded.
+            gradients: Share of the gradients held, below 1 if they are sharded.
         """
 
         def highest(moments: Iterable[MemoryLine]) -> MemoryLine:
@@ -135,7 +135,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         )
 
     def saved_at(self, batch_size: int) -> float:
-        """What the forward pass and the loss leave alive at this batch size [B]; 0 if it is unknown."""
+        """Memory left alive by the forward pass and the loss at this batch size [B]; 0 if unknown."""
         if self.is_on_lines(batch_size):
             return self.saved.at(batch_size) if self.saved is not None else 0.0
         place = self._place(batch_size)
@@ -143,7 +143,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return self._chord(place, batch_size, low, high)
 
     def changed(self, of: Callable[[MemoryLine], MemoryLine], **fields: Any) -> StepMemory:
-        """The step with each of its moments changed, and other fields replaced."""
+        """The step with a function applied to each of its moments, and other fields replaced."""
         points = tuple(
             msgspec.structs.replace(point, moments=tuple(map(of, point.moments))) for point in self.points
         )
@@ -152,25 +152,26 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, lines=lines, points=points, keeping=kept, **fields)
 
     def is_on_lines(self, batch_size: int) -> bool:
-        """Whether the lines hold at this batch size."""
+        """Whether the lines are valid at this batch size."""
         return not self.points or batch_size <= self.points[0].batch_size
 
     def is_traced_at(self, batch_size: int) -> bool:
-        """Whether this batch size lies among those that were traced."""
+        """Whether this batch size is in the traced range."""
         if self.points:
             return batch_size <= self.points[-1].batch_size
         return self.largest_traced is None or batch_size <= self.largest_traced
 
     def around(self, batch_size: int) -> tuple[int, int]:
-        """The traced batches between which one beyond the lines lies."""
+        """The traced batches around a batch beyond the lines."""
         place = self._place(batch_size)
         return self.points[place].batch_size, self.points[place + 1].batch_size
 
     def bound(self, batch_size: int) -> float:
-        """How many times its figure a step may take at this batch size, by what lies around it.
+        """Upper bound on actual memory over the estimate at this batch size.
 
-        1 if that is known: on the lines, at a traced batch, and where memory grows ever more steeply, so
-        that no sum of powers is above the chord. Else the figure of the next larger traced batch.
+        1 if the estimate is certain: on the lines, at a traced batch, and between points where memory grows
+        ever more steeply, so that no sum of powers is above the chord. Else the ratio for the next larger
+        traced batch.
         """
         if self.is_on_lines(batch_size) or not self.is_traced_at(batch_size):
             return 1.0
@@ -181,7 +182,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return max(1.0, max(peaks[place : place + 2]) / self.peak(batch_size).fixed_bytes)
 
     def _place(self, batch_size: int) -> int:
-        """Return the index of the point below a batch; beyond the last point, the last but one."""
+        """Return the index of the point below a batch; beyond the last point, the second to last."""
         batches = [point.batch_size for point in self.points]
         return min(bisect.bisect_left(batches, batch_size), len(batches) - 1) - 1
 
@@ -189,11 +190,11 @@ class StepMemory(Record, frozen=True, kw_only=True):
         one, two = self.points[place].batch_size, self.points[place + 1].batch_size
         share = math.log(batch_size / one) / math.log(two / one)
         if share > 1:
-            high = max(low, high)  # beyond the last point nothing is taken to fall
+            high = max(low, high)  # beyond the last point the exponent is assumed not to fall
         return low ** (1 - share) * high**share if low > 0 else share * high
 
     def _only_steepens(self, peaks: Sequence[float], place: int) -> bool:
-        """Whether the exponents of growth rise into this pair of points, and out of it."""
+        """Whether the growth exponent rises before and after this pair of points."""
         around = range(max(0, place - 1), min(len(peaks), place + 3))
         exponents = [
             math.log(peaks[b] / peaks[a]) / math.log(self.points[b].batch_size / self.points[a].batch_size)
@@ -203,11 +204,11 @@ class StepMemory(Record, frozen=True, kw_only=True):
 
 
 class BlockSizes(Record, frozen=True, kw_only=True):
-    """The repeated blocks of a model: what FSDP gathers, one at a time, and what lies outside of them.
+    """The repeated blocks of a model, which FSDP gathers one at a time, and the parameters outside them.
 
     Attributes:
-        largest_parameters: Of one block, the largest.
-        outside_parameters: Of all else: embedding, last norm, head.
+        largest_parameters: Parameters of the largest block.
+        outside_parameters: All other parameters: embedding, last norm, head.
     """
 
     count: int
@@ -216,12 +217,12 @@ class BlockSizes(Record, frozen=True, kw_only=True):
 
 
 class DecodeWork(Record, frozen=True, kw_only=True):
-    """What one generated token reads and computes, per forward pass over a batch of sequences.
+    """Memory traffic and arithmetic per generated token, in a forward pass over a batch of sequences.
 
     Attributes:
-        weight_bytes: Weights read once for the whole batch [B].
+        weight_bytes: Weights read once per batch [B].
         cache_bytes_per_token: Keys and values of one token of one sequence [B].
-        flops_per_token: Products of one token of one sequence, without attention [FLOP].
+        flops_per_token: Matrix products of one token of one sequence, without attention [FLOP].
     """
 
     weight_bytes: float
@@ -230,53 +231,53 @@ class DecodeWork(Record, frozen=True, kw_only=True):
 
 
 CheckpointingFrom = tuple[tuple[int, Checkpointing], ...]
-"""Checkpointing by the fewest GPUs of a job that it is for, by rising number."""
+"""Pairs of the minimum number of GPUs of a job and its checkpointing, in ascending order."""
 
 
 def checkpointing_over(by_fewest: CheckpointingFrom, gpu_count: int) -> Checkpointing | None:
-    """Return the checkpointing of a job of this many GPUs; None is that of the recipe for any number."""
+    """Return the checkpointing of a job on this many GPUs; None for that of the recipe."""
     held = [how for fewest, how in by_fewest if gpu_count >= fewest]
     return held[-1] if held else None
 
 
 def recipe_over(usual: Recipe, by_fewest: CheckpointingFrom, gpu_count: int) -> Recipe:
-    """Return the recipe of a job of this many GPUs."""
+    """Return the recipe of a job on this many GPUs."""
     how = checkpointing_over(by_fewest, gpu_count)
     return usual if how is None else msgspec.structs.replace(usual, checkpointing=how)
 
 
 class WorkloadProfile(Record, frozen=True, kw_only=True):
-    """What one step of a workload computes and moves, read on the meta device; no GPU, no weights.
+    """What one step of a workload computes and moves, read on the meta device without a GPU or weights.
 
     Attributes:
         forward_flops_per_sample: Forward pass alone [FLOP], 2 per multiply-add.
         train_flops_per_sample: Forward and both backward products [FLOP]: the model's own arithmetic. Frozen
-            weights have no gradient product; what is computed again is in ``train`` alone.
-        saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
+            weights have no gradient product; recomputation is only in ``train``.
+        saved_bytes_per_sample: Activations saved for the backward pass, at fp32 [B].
         saved_bytes_per_pair: Their growth with the square of the batch; set if ``memory`` is empty [B].
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
         summary: What the model is, in a few words.
-        tasks: What can be measured with it; an input pipeline is only ever run forward.
-        memory: Peak memory of each task, with autocast and without; empty if it could not be traced.
-        memory_untraced: Why it could not be.
+        tasks: The tasks that can be measured; an input pipeline only runs forward.
+        memory: Peak memory of each task, with and without autocast; empty if it could not be traced.
+        memory_untraced: Why it could not be traced.
         blocks: The repeated blocks; None if there are none.
-        recipe: By which the work is done.
+        recipe: The recipe of the work.
         settings: The fields of the recipe that may be changed.
-        precisions: Those that it is measured at by default; empty is those of the device.
-        also_at: Further ones that it is offered at where they are asked for.
-        checkpointing_from: Checkpointing by the fewest GPUs of a job that it is for, unless told otherwise;
-            empty is that of the recipe for any number.
-        parallel_mode: How the GPUs of one job share it, unless told otherwise.
+        precisions: Precisions measured by default; empty for those of the device.
+        also_at: Further precisions available on request.
+        checkpointing_from: Default checkpointing by the minimum number of GPUs of a job; empty to use the
+            recipe for any number.
+        parallel_mode: How the GPUs of one job share the work by default.
         is_classic: Whether it is among "all".
-        is_run: Whether it can be built and measured; otherwise only memory and ranking know it.
-        is_by_shape: Whether the closed form of a language model's shape gave it; otherwise it was traced.
-        tokens_per_sample: Of a sample of tokens; None if the input is something else.
-        decode: Of each generated token; None if nothing is generated.
-        is_contiguous_only: Whether a step fails where its images are channels_last.
-        is_eager_only: Whether a step looks at values of its tensors, which no CUDA graph can.
+        is_run: Whether it can be built and measured; otherwise only memory and ranking support it.
+        is_by_shape: Whether it comes from the closed form of a language model's shape, not from a trace.
+        tokens_per_sample: Tokens of one sample; None if the input is not tokens.
+        decode: The profile of each generated token; None if nothing is generated.
+        is_contiguous_only: Whether a step fails with channels_last images.
+        is_eager_only: Whether a step reads tensor values on the host, which a CUDA graph cannot.
         why_no_amp: Why a training step fails under a GPU's autocast; None if it does not.
-        variants: Profiles of the same workload by other recipes.
+        variants: Profiles of the same workload with other recipes.
     """
 
     name: str
@@ -318,20 +319,20 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     variants: tuple[WorkloadProfile, ...] = ()
 
     def checkpointing_over(self, gpu_count: int) -> Checkpointing | None:
-        """The checkpointing of a job of this many GPUs; None is that of the recipe, whatever their number."""
+        """The checkpointing of a job on this many GPUs; None for that of the recipe."""
         return checkpointing_over(self.checkpointing_from, gpu_count)
 
     def recipe_over(self, gpu_count: int) -> Recipe:
-        """The recipe of a job of this many GPUs."""
+        """The recipe of a job on this many GPUs."""
         return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
 
     def shared_by(self, case: Case, gpu_count: int, mode: ParallelMode) -> Case:
-        """The case as a job of this many GPUs with the same batch each, by the recipe of that size."""
+        """The case as a job on this many GPUs with the same batch per GPU and the recipe for that number."""
         how = self.checkpointing_over(gpu_count) or case.checkpointing
         return msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode, checkpointing=how)
 
     def at(self, recipe: Recipe) -> WorkloadProfile | None:
-        """The profile by this recipe; None if it was not traced."""
+        """The profile with this recipe; None if it was not traced."""
         if recipe == self.recipe:
             return self
         found = next((variant for variant in self.variants if variant.recipe == recipe), None)
@@ -343,14 +344,14 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(found, variants=rest)
 
     def at_precision(self, precision: Precision) -> WorkloadProfile:
-        """The profile with the weights in the type of the precision, where that was traced; else this one."""
+        """The profile with weights in the type of the precision if that was traced; else this profile."""
         return self.at(self.recipe.at(precision)) or self
 
     def task_for(self, asked: str) -> TaskKind:
-        """The task asked for; of what is never trained, inference: training is asked for by default.
+        """The requested task, or inference if the workload is never trained, since training is the default.
 
         Raises:
-            MisuseError: If inference is asked for, and the workload is only trained.
+            MisuseError: If inference is requested and the workload is only trained.
         """
         task = TaskKind(asked)
         if task is TaskKind.INFER and task not in self.tasks:
@@ -360,11 +361,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """All precisions that the workload is offered at; empty is every one."""
+        """All precisions that the workload supports; empty for every precision."""
         return (*self.precisions, *self.also_at)
 
     def why_not_at(self, precision: Precision) -> str | None:
-        """Say why the workload is not offered at a precision; None if it is."""
+        """Return why the workload does not support a precision; None if it does."""
         offered, facts = self.offered, precision.facts
         if facts.in_blocks and self.blocks is None:
             return f"{precision} is of the linear layers in repeated blocks, and {self.name} has none"
@@ -375,21 +376,21 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return f"{self.name} is offered at {' and '.join(offered)}, not at {precision}"
 
     def why_not_trained_at(self, precision: Precision) -> str | None:
-        """Say why a training step fails on a GPU at a precision; None if it does not."""
+        """Return why a training step fails on a GPU at a precision; None if it does not."""
         if not precision.is_amp or self.why_no_amp is None:
             return None
         return f"a training step of {self.name} fails under a GPU's autocast: {self.why_no_amp}"
 
     @property
     def usual_precision(self) -> Precision | None:
-        """The precision of a question that names none; None is mixed precision."""
+        """The precision for a question that names none; None for mixed precision."""
         if self.why_no_amp is not None:
             return Precision.FP32
         return Precision(self.precisions[0]) if self.precisions and self.precisions[0] != AMP else None
 
     @property
     def hardware_flops_per_sample(self) -> float:
-        """Arithmetic of a training step with what is computed again [FLOP]."""
+        """Arithmetic of a training step, including recomputation [FLOP]."""
         return sum(operator.count * operator.flops_per_sample for operator in self.train)
 
     def operators_of(self, task: TaskKind) -> tuple[Operator, ...]:
@@ -397,11 +398,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return self.train if task is TaskKind.TRAIN else self.infer
 
     def convolves(self, task: TaskKind) -> bool:
-        """Whether a step of this task holds convolutions."""
+        """Whether a step of this task includes convolutions."""
         return any(operator.kind in CONVOLUTIONS for operator in self.operators_of(task))
 
     def memory_format_at(self, precision: Precision) -> MemoryFormat | None:
-        """Return the faster layout of images: channels_last but at strict fp32; None for other inputs.
+        """Return the faster image layout: channels_last except at strict fp32; None for other inputs.
 
         VGG16 at amp-fp16 on an H200: 3045 against 2086 images/s; at strict fp32 channels_last costs 7 %.
         """
@@ -417,5 +418,5 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     @property
     def main_batch(self) -> int:
-        """The batch that a headline uses: the second default, or the only one."""
+        """The batch for headline figures: the second default, or the only one."""
         return self.batches[min(1, len(self.batches) - 1)]

@@ -17,7 +17,7 @@ M = TypeVar("M")
 
 
 class Column(NamedTuple, Generic[T]):
-    """Cells that mostly repeat: ``codes`` (N,) are indexes into ``values``, which are all different."""
+    """A dictionary-encoded column: ``codes`` (N,) are indexes into the distinct ``values``."""
 
     codes: Indices
     values: Sequence[T]
@@ -27,19 +27,19 @@ class Column(NamedTuple, Generic[T]):
         return self.values[int(self.codes[row])]
 
     def take(self, rows: Indices) -> Column[T]:
-        """Return the cells of these rows."""
+        """Return the column at these rows."""
         return Column(self.codes[rows], self.values)
 
     def is_in(self, holds: Callable[[T], bool]) -> Flags:
-        """Return which cells pass a test, which runs once for each value."""
+        """Return which cells pass a test; the test runs once per distinct value."""
         return np.fromiter(map(holds, self.values), bool, len(self.values))[self.codes]
 
     def equals(self, value: T) -> Flags:
-        """Return which cells are this value."""
+        """Return which cells equal this value."""
         return self.is_in(lambda each: each == value)
 
     def figures(self, of: Callable[[T], float]) -> Floats:
-        """Return a figure for each cell, computed once for each value."""
+        """Return a number for each cell, computed once per distinct value."""
         result = np.full(len(self.values), np.nan)
         for code in np.unique(self.codes).tolist():
             result[code] = of(self.values[code])
@@ -56,14 +56,14 @@ class Column(NamedTuple, Generic[T]):
 
 
 def column_of(cells: Iterable[T]) -> Column[T]:
-    """Return cells as a column, values in the order of their first cells."""
+    """Encode cells as a column, with values in order of first occurrence."""
     place: dict[T, int] = {}
     codes = [place.setdefault(cell, len(place)) for cell in cells]
     return Column(np.array(codes, dtype=np.int64), tuple(place))
 
 
 def stacked_columns(columns: Sequence[Column[T]]) -> Column[T]:
-    """Return the columns of several tables one below the other, values in the order of their first cells."""
+    """Concatenate the columns of several tables, with values in order of first occurrence."""
     place: dict[T, int] = {}
     places = [[place.setdefault(cell, len(place)) for cell in column.values] for column in columns]
     codes = [np.array(of, int)[column.codes] for of, column in zip(places, columns, strict=True)]
@@ -71,7 +71,7 @@ def stacked_columns(columns: Sequence[Column[T]]) -> Column[T]:
 
 
 def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
-    """Return several columns as one, values in the order of their first rows."""
+    """Combine several columns into one, with values in order of first occurrence."""
     codes = columns[0].codes
     for column in columns[1:]:
         codes = codes * len(column.values) + column.codes
@@ -82,9 +82,9 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
 
 
 BY_USER = "the user"
-"""The origin of offers given for this one question: they are taken as they are."""
+"""The origin of offers given for this question; they are not checked against other prices."""
 UNTOLD = ""
-"""The origin of shipped offers, and of those without a stated origin."""
+"""The origin of shipped offers and of offers without a stated origin."""
 
 
 class _Table:
@@ -147,7 +147,7 @@ class Offers(Sequence[Offer]):
 
     @classmethod
     def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
-        """Return offers with their columns and the origin of each; None is not stated."""
+        """Return offers with their columns and origins; an origin of None is not stated."""
         if isinstance(offers, Offers):
             return offers
         every = tuple(offers)
@@ -156,7 +156,7 @@ class Offers(Sequence[Offer]):
 
     @classmethod
     def joined(cls, *parts: Offers) -> Offers:
-        """Return the offers of several tables as those of one, in their order."""
+        """Concatenate the offers of several tables."""
         some = [part for part in parts if len(part)]
         if len(some) < 2:
             return some[0] if some else cls.of(())
@@ -185,7 +185,7 @@ class Offers(Sequence[Offer]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: Indices | Sequence[int]) -> Offers:
-        """Return the offers at these places."""
+        """Return the offers at these positions."""
         return Offers(self._table, self._rows[np.asarray(rows, dtype=np.int64)])
 
     def where(self, flags: Flags) -> Offers:
@@ -193,17 +193,17 @@ class Offers(Sequence[Offer]):
         return Offers(self._table, self._rows[flags])
 
     def places(self, among: Offers) -> Flags:
-        """Return which of these are also among others of the same table."""
+        """Return which of these offers are also in another selection of the same table."""
         return np.isin(self._rows, among._rows)
 
     def spread(self, among: Offers, flags: Flags) -> Flags:
-        """Return the flags of others of the same table at these rows."""
+        """Return the flags of another selection of the same table at these rows."""
         every = np.zeros(len(self._table.offers), dtype=bool)
         every[among._rows] = flags
         return every[self._rows]
 
     def once(self, make: Callable[[Offers], M]) -> M:
-        """Return a value computed from these offers; for a whole table it is computed once."""
+        """Return a value computed from these offers, cached if they are a complete table."""
         if len(self) < len(self._table.offers):
             return make(self)
         if make not in self._table.made:
@@ -221,7 +221,7 @@ class Offers(Sequence[Offer]):
 
     @property
     def by_name(self) -> Indices:
-        """The sort position of each by name: provider, then instance, region, pricing and GPU."""
+        """The sort position of each offer by name: provider, then instance, region, pricing and GPU."""
         return self._table.by_name[self._rows]
 
     @cached_property
@@ -231,12 +231,12 @@ class Offers(Sequence[Offer]):
 
     @property
     def origin(self) -> Column[str]:
-        """The origin of each: a refresh, an imported table, the user."""
+        """The origin of each offer: a refresh, an imported table, the user."""
         return self._table.origins.take(self._rows)
 
     @cached_property
     def by_user(self) -> Flags:
-        """Whether the user gave each for this one question."""
+        """Whether the user gave each offer for this question."""
         return self.origin.equals(BY_USER)
 
     @property

@@ -1,9 +1,8 @@
-"""The meaning of a price's date: its age, and how far the price may be from the one paid.
+"""The age of a price, and how far the listed price may be from the price paid.
 
-A date may be only a year or a month. A list price is certain on its date; what it has done since is a random
-walk of its logarithm, whose step is fitted on the table's own history: prices that a later table replaced. An
-ask of a marketplace belongs to one host at one moment: it may be gone tomorrow, and then another host's ask
-counts.
+A date may be only a year or a month. A list price is certain on its date; after that its logarithm follows a
+random walk with a step fitted to the table's own history of replaced prices. An ask on a marketplace belongs
+to one host at one moment: it may be gone tomorrow, and then another host's ask counts.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from gpubench.stats import Z90
 from gpubench.units import count
 
 STALE_AFTER_DAYS = 30
-"""Older prices are marked: cloud prices moved by 15 % within six weeks of 2026, street prices by 38 %."""
+"""Older prices are marked: within six weeks of 2026, cloud prices moved by 15 %, street prices by 38 %."""
 
 NOT_CURRENT_AFTER_DAYS = 180
-"""Older prices are never called current."""
+"""Age from which a price is not called current."""
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?", re.ASCII)
 
@@ -41,7 +40,7 @@ def price_day(price_date: str) -> date:
     (datetime.date(2026, 1, 1), datetime.date(2026, 8, 1), datetime.date(2026, 8, 14))
 
     Raises:
-        ValueError: If it is not YYYY, YYYY-MM or YYYY-MM-DD, or no day of the calendar.
+        ValueError: If it is not YYYY, YYYY-MM or YYYY-MM-DD, or not a calendar day.
     """
     parts = _DATE.fullmatch(price_date)
     if parts is None:
@@ -54,17 +53,17 @@ def price_day(price_date: str) -> date:
 
 
 def age_days(price_date: str, today: date) -> int:
-    """Return how long ago a date was [days], 0 if it is still to come; a partial one is its oldest day."""
+    """Return the age of a date [days], 0 for a future date; a partial date counts as its oldest day."""
     return max(0, (today - price_day(price_date)).days)
 
 
 def has_day(price_date: str) -> bool:
-    """Return whether a date names its day, rather than only a month or a year."""
+    """Return whether a date includes the day, not only a month or a year."""
     return len(price_date) == len("2026-08-14")
 
 
 def show_price_date(price_date: str) -> str:
-    """Return the date in words: a partial one says what it leaves open.
+    """Return the date in words; a partial date says what is missing.
 
     >>> show_price_date("2026"), show_price_date("2026-08"), show_price_date("2026-08-14")
     ('2026, day unknown', '2026-08, day unknown', '2026-08-14')
@@ -101,11 +100,11 @@ USUAL_CHANGES = 8
 
 DAYS_PER_YEAR = 365.25
 HOURS_PER_YEAR = 8760.0
-"""Of 365 days, as terms and lives are priced."""
+"""Hours in a year of 365 days, as used for terms and lifetimes."""
 
 
 class PriceChange(NamedTuple):
-    """The change of one list price between two dates; ``log_ratio`` 0 is none."""
+    """The change of one list price between two dates; ``log_ratio`` is 0 for no change."""
 
     log_ratio: float
     years: float
@@ -114,7 +113,7 @@ class PriceChange(NamedTuple):
 def change_of(old: Offer, new: Offer) -> PriceChange | None:
     """Return the change of a list price from one table to the next.
 
-    None for asks, floors, and within one day.
+    None for asks, for floors, and within one day.
     """
     if new.kind == "marketplace" or old.kind != new.kind or old.is_floor or new.is_floor:
         return None
@@ -127,8 +126,8 @@ def change_of(old: Offer, new: Offer) -> PriceChange | None:
 def drift_of(changes: Iterable[PriceChange]) -> float:
     """Return the standard deviation of the logarithm of a list price after a year.
 
-    The table's own history is weighted by its number of changes, the usual drift by eight. A price
-    that stood for a year counts as much as one that moved.
+    The table's own history is weighted by its number of observations, and the usual drift by eight. A price
+    that stayed the same for a year counts as much as one that moved.
     """
     known = list(changes)
     variance = sum(change.log_ratio**2 / change.years for change in known)
@@ -138,7 +137,7 @@ def drift_of(changes: Iterable[PriceChange]) -> float:
 # --- asks of marketplaces --------------------------------------------------------------------------------
 
 ASKS_HALF_LIFE_DAYS = 30.0
-"""Half of all asks are still valid after this many days, assumed: nobody publishes how long hosts stay."""
+"""Half-life of an ask [days], assumed: nobody publishes how long hosts keep an offer."""
 
 USUAL_ASK_SPREAD = 0.33
 """Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
@@ -156,8 +155,8 @@ and their medians by 0.45 around that price, in the logarithm; 0.33^2 / 0.45^2."
 
 
 SETS_ITS_PRICES = frozenset({"runpod"})
-"""Marketplaces that ask one price of a GPU for all their hosts, which behaves like a list price: of 14
-pairs of RunPod's dated prices in the shipped tables, 2 to 61 days apart, none moved."""
+"""Marketplaces with one price per GPU for all hosts, which behaves like a list price: of 14 pairs of RunPod's
+dated prices in the shipped tables, 2 to 61 days apart, none moved."""
 
 SPOT_SPREAD = 0.38
 """Standard deviation of the logarithm of spot prices of one provider for one GPU, over the shipped tables:
@@ -170,13 +169,13 @@ AskKey: TypeAlias = tuple[str, Pricing]
 def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """Return the asks of marketplace hosts, by GPU and pricing.
 
-    The number and median of hosts that a source gives count too. The median of few asks is pulled to the
-    price that list prices of clouds suggest.
+    The number and median of hosts from a source count too. The median of few asks is shrunk toward the price
+    that cloud list prices suggest.
 
     Args:
-        offers: Asks, and the list prices of clouds, where there are any.
+        offers: Asks, and the list prices of clouds, if any.
     """
-    import numpy as np  # not on the way of `gpubench list`, which reads a day
+    import numpy as np  # imported here because `gpubench list` needs only a day
 
     from gpubench.offers.columns import Offers, kinds_of
 
@@ -200,9 +199,9 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
 def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
     """Return the distribution of asks.
 
-    The ends come from the spread, pulled to the usual one if asks are few.
+    The ends come from the spread, shrunk toward the usual spread if asks are few.
 
-    An ask of 0.20 where clouds ask 1.00: its own weight is 1 of 1.5, so that the middle is 0.20^(2/3) times
+    For one ask of 0.20 with clouds at 1.00, its own weight is 1 of 1.5, so the middle is 0.20^(2/3) times
     0.56^(1/3) = 0.282.
     """
     logs: list[float] = []

@@ -1,7 +1,7 @@
-"""Hardware to own: the purchase price of a card, and the ``--have`` description of a machine.
+"""Hardware to own: purchase prices of cards, and ``--have`` descriptions of machines.
 
-``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` is a card, its price and its life. ``recommend`` computes
-its cost per hour; here it is only read and checked.
+``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` is a card, its price and its life. This module only reads
+and checks it; ``recommend`` computes its cost per hour.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ CONDITIONS = frozenset(
 
 
 PLANNING_VALUE = "planning value"
-"""The statistic of a planning price that nobody was seen asking."""
+"""The statistic of a planning price without an observed listing."""
 
 
 class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """One dated price of a card, or of a whole computer with its GPUs [USD].
+    """One dated price of a card, or of a complete computer with its GPUs [USD].
 
-    A launch price has the release date of a developer kit, if no shop's price is dated.
+    A developer kit without a dated shop price has its launch price, with the release date.
 
     Attributes:
-        gpu_count: GPUs of a computer; a card is one.
-        is_computer: Whether it is a whole computer, which needs no host.
+        gpu_count: GPUs of a computer; 1 for a card.
+        is_computer: Whether it is a complete computer, which needs no host.
         price_low_usd, price_high_usd: The range that the source states.
         statistic: How the price summarizes the listings: the mean of the 3 cheapest, a stated range.
         license: License of the source's data, if it restricts its use.
@@ -63,9 +63,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """A computer for cards, at an assumed price.
 
     Attributes:
-        slots: Number of slots for all its cards.
-        has_airflow: Whether it cools cards without their own fan.
-        power_w: Power at work, without its cards.
+        slots: Number of slots for cards.
+        has_airflow: Whether it cools cards without fans.
+        power_w: Power draw under load, without its cards.
     """
 
     name: str
@@ -88,8 +88,8 @@ def card_prices() -> tuple[CardPrice, ...]:
     """Return every price of data/card_prices.csv, in the order of the table.
 
     Raises:
-        MisuseError: If a cell is not of its field's type, or there is no source.
-        ValueError: If a row names an unknown GPU, condition or date, or is there twice.
+        MisuseError: If a cell does not have its field's type, or there is no source.
+        ValueError: If a row has an unknown GPU, condition or date, or is a duplicate.
     """
     prices: dict[tuple[str, int, bool, str], CardPrice] = {}
     for price in data_table("card_prices.csv", CardPrice):
@@ -107,7 +107,7 @@ def card_prices() -> tuple[CardPrice, ...]:
 
 _NUMBER = r"(?P<value>\d+(?:\.\d+)?)"
 _FORMS: tuple[tuple[str, str, float], ...] = (
-    # field, pattern of a whole part, factor; a named sum comes before the bare one
+    # field, pattern of a complete part, factor; named sums come before the bare price
     ("resale_usd", rf"resale {_NUMBER} usd", 1.0),
     ("host_usd", rf"host {_NUMBER} usd", 1.0),
     ("upkeep_usd_per_hour", rf"upkeep {_NUMBER} usd/h", 1.0),

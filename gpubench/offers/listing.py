@@ -1,4 +1,4 @@
-"""The offers that a buyer asked to see, by part of the world and age of the price."""
+"""Lists the requested offers, with filters on region and age of the price."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY_REGION = "any"
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An offer with its derived fields on one day."""
+    """An offer with its derived fields as of one day."""
 
     offer: Offer
     price_age_days: int
@@ -34,10 +34,10 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:
-    """Return the providers asked for in lower case; an unknown one would hide every price.
+    """Return the requested providers in lowercase, or reject an unknown one, which would hide every price.
 
     Raises:
-        MisuseError: For the first that is unknown, with the nearest that are known.
+        MisuseError: For the first unknown provider, with similar known ones.
     """
     known = sorted({provider.casefold() for provider in there})
     found = {name: find_provider(name, known) for name in wanted}
@@ -49,10 +49,10 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
 def known_regions(
     wanted: Iterable[str], there: Iterable[str | None], more: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the regions asked for in lower case: known ones, parts of the world, and ``more``.
+    """Return the requested regions in lowercase: known regions, parts of the world, and ``more``.
 
     Raises:
-        MisuseError: For the first that no offer is in, with the nearest that are known.
+        MisuseError: For the first region without an offer, with similar known ones.
     """
     known = sorted({region.casefold() for region in there if region} | {*more})
     names = tuple(name.casefold() for name in wanted)
@@ -67,9 +67,9 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     """Return the offers that pass a filter, cheapest GPU-hour first.
 
     Args:
-        offers: Every offer known: a price is judged by the others' prices, unless the user gave it.
+        offers: Every known offer: a price is compared with the others, unless the user gave it.
         wanted: What to show.
-        today: The day that ages count to.
+        today: The day from which ages are computed.
 
     Raises:
         MisuseError: If a GPU, provider, region or choice is unknown, or a figure is outside of its limits.
@@ -99,7 +99,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
 
 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
-    """Return which prices are replaced by newer ones, and why; the user's own count as given.
+    """Return which prices are superseded by newer ones, and why; the user's own prices never are.
 
     A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
     without a day does not rank if there is one with a day for the same GPU, provider, region and count.
@@ -171,24 +171,24 @@ _WORLD_OF = {word: world for world, words in _WORDS.items() for word in words.sp
 _EUROPEAN = frozenset({"eu", "europe", "not eu"})
 _NAMES = {"eu": {"eu"}, "europe": {"eu", "europe"}, "us": {"us"}, "usa": {"us"}, "asia": {"asia"}}
 _NOT_OF_THE_EU = re.compile(r"(europe-west[26]|eu-west-2|eu-central-2)(?!\d).*")
-"""London and Zurich at Google and Amazon, which name them like their places in the European Union."""
+"""London and Zurich at Google and Amazon, which name them like regions in the European Union."""
 _GOOGLE_IN_EUROPE = re.compile(r"europe-[a-z]+\d.*")
 _OCEANIA = re.compile(r"ap-southeast-[246]|ap-(sydney|melbourne)-\d")
-"""Amazon and Oracle file Australia and New Zealand under Asia Pacific."""
+"""Australia and New Zealand, which Amazon and Oracle list under Asia Pacific."""
 
 _AZURE = re.compile(
     r"(?:north|south|east|west|central)+(europe|asia|us)"
     r"|(uk|france|germany|sweden|norway|switzerland|poland|italy|spain|austria|belgium|denmark)"
     r"(?:north|south|east|west|central)+"
 )
-"""Azure writes its regions in one word; northeurope is Ireland, westeurope the Netherlands."""
+"""Azure's one-word regions: northeurope is Ireland, westeurope the Netherlands."""
 
 
 def is_in(region: str, wanted: str) -> bool:
-    """Return whether a region is the one asked for: by its beginning, or by its part of the world.
+    """Return whether a region matches a requested one, by prefix or by part of the world.
 
-    ``wanted`` is in lower case; ``eu`` is the European Union, ``europe`` the continent, ``us`` and ``asia``
-    as they say. A region that says no more than Europe is not in ``eu``.
+    ``wanted`` is in lowercase: ``eu`` is the European Union, ``europe`` the continent; ``us`` and ``asia``
+    are known too. A region that only says Europe is not in ``eu``.
 
     >>> [is_in(region, "eu") for region in ("westeurope", "eu-north-1", "FI", "eastus", "uksouth", "EU-NO-1")]
     [True, True, True, False, False, False]
@@ -204,7 +204,7 @@ def is_in(region: str, wanted: str) -> bool:
 
 @cache
 def world_of(place: str) -> str | None:
-    """Return eu, europe (outside of the EU, or not said), us or asia, where a region in lower case tells."""
+    """Return eu, europe (outside the EU, or unspecified), us or asia for a lowercase region, if known."""
     if _OCEANIA.fullmatch(place):
         return None
     if _GOOGLE_IN_EUROPE.fullmatch(place) or _NOT_OF_THE_EU.fullmatch(place):
@@ -217,5 +217,5 @@ def world_of(place: str) -> str | None:
     told = [world for word in words if (world := _WORLD_OF.get(word.strip("(),.")))]
     if told and told[0] in _EUROPEAN:
         return "eu" if "eu" in told and "not eu" not in told else "europe"
-    # The first word that tells counts: us-east-1 before any city or code behind it.
+    # The first known word counts: us-east-1 before any later city or code.
     return told[0] if told else None

@@ -1,10 +1,10 @@
-"""Is a price believable? A refresh, the list of offers and every ranking ask here, and nowhere else.
+"""Decides whether a price is plausible, for a refresh, the list of offers and every ranking.
 
-There are two standards. A jump from the last known price of the same instance is set aside when it is
-fetched. An unconfirmed price far below or far above the others is listed with the doubt and by default does
-not rank. The others are the other hosts of its source, else the other providers; if nobody else sells the
-GPU, they are the cheapest GPUs of all by memory bandwidth. Only an independent source confirms a price:
-another provider, in a table with another author. One file can hold any number of names.
+There are two tests. A jump from the last known price of the same instance is set aside when it is fetched. An
+unconfirmed price far below or far above the others is listed with the doubt and by default does not rank. The
+others are the other hosts of its source, else the other providers. If nobody else sells the GPU, they are the
+cheapest GPUs by memory bandwidth. Only an independent source can confirm a price: another provider, in a
+table with another author, because one file can contain any number of provider names.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
 
 MAX_RATIO = 5.0
-"""Beyond this ratio, to the last known price of the same instance or to the median of the other providers, a
-price is taken for a mistake. Providers differ by a factor of 7; of the shipped prices only one cloud's V100
+"""Beyond this ratio to the last known price of the same instance or to the median of the other providers, a
+price is considered a mistake. Providers differ by a factor of 7; of the shipped prices only one cloud's V100
 is under 0.3 of the median of the others of its kind, and it is confirmed."""
 
 LOOSENING = 2.0
-"""The limit widens by this for each respect (kind of seller, pricing) in which the others differ."""
+"""Factor by which the limit widens for each respect (kind of seller, pricing) in which the others differ."""
 
 WITNESS_RATIO = 2.0
-"""A second provider whose price is within this ratio confirms a price."""
+"""A second provider with a price within this ratio confirms a price."""
 
 FEWEST_ASKS = 3
-"""Fewest hosts of one source for a median to compare its cheapest one with."""
+"""Minimum hosts of one source for comparing the cheapest with their median."""
 
 ADMITTED_BY = "the setting accept-outliers"
 
@@ -50,12 +50,12 @@ _LOOSENED = ("", ", clouds and marketplaces alike", ", however paid")
 
 
 class Standard(NamedTuple):
-    """The standard for a price [USD per GPU-hour], and its origin in words.
+    """The reference for a price [USD per GPU-hour], and its origin in words.
 
     Attributes:
         unless: The missing confirmation, in words.
-        loosened: In how many respects the others differ.
-        providers: Number of others behind it; 0 if it is not a median of others.
+        loosened: Number of respects in which the others differ.
+        providers: Number of other providers behind it; 0 if it is not a median of providers.
     """
 
     usd: float
@@ -67,13 +67,13 @@ class Standard(NamedTuple):
 
 
 class _Asks(NamedTuple):
-    """Prices on sale for one GPU, and for each card that a name without a form factor can mean; arrays (N,).
+    """Current prices for one GPU, including every card that an ambiguous name can mean; arrays (N,).
 
     Attributes:
-        usd: Of a GPU-hour.
-        gpus: How many the offer has.
-        pricing, is_host: Its pricing, and whether it is on a marketplace, where hosts ask down to a sixth.
-        provider, origin: Who set it, and its table, as indexes.
+        usd: Price per GPU-hour.
+        gpus: GPUs of the offer.
+        pricing, is_host: The pricing, and whether it is on a marketplace, where asks may be a sixth as high.
+        provider, origin: Indexes of the provider and the table.
     """
 
     usd: NDArray[Any]
@@ -85,7 +85,7 @@ class _Asks(NamedTuple):
 
 
 class _Hand(NamedTuple):
-    """The author of a price; an origin of 0 is trusted, a provider of -1 sells nothing known."""
+    """The author of a price; origin 0 is trusted, and provider -1 is unknown."""
 
     provider: int
     origin: int
@@ -97,9 +97,9 @@ def _name(provider: str) -> str:
 
 
 class AskedPrices:
-    """The price of each provider for an hour of each GPU, and which of these are likely a mistake.
+    """The price of each provider per hour of each GPU, and which prices are likely mistakes.
 
-    A provider has one vote, the median of its prices.
+    Each provider has one vote, the median of its prices.
     """
 
     def __init__(self, offers: Iterable[Offer]) -> None:
@@ -169,20 +169,20 @@ class AskedPrices:
         return f"{format_usd(usd)} a GPU-hour is {ratio} times {whose}{standard.unless}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
-        """Return the same in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""
+        """Return the reason in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""
         standard = self._doubted_by(offer)
         return None if standard is None else _times(offer, standard)
 
     def is_below(self, offer: Offer) -> bool:
-        """Return whether a doubtful price is below its standard: only that can make a false answer."""
+        """Return whether a doubtful price is too low; only such a price can make the answer wrong."""
         standard = self._doubted_by(offer)
         return standard is not None and offer.usd_per_gpu_hour < standard.usd
 
     def caution(self, offer: Offer) -> str | None:
-        """Return the caution for a plausible price that nothing confirms; None if something does.
+        """Return the caution for a plausible but unconfirmed price; None if it is confirmed.
 
-        That is a price of a GPU that nobody else sells, unless it is a company's list price that is shipped
-        or the user's own, and one under half of the others' prices.
+        It applies to a price under half of the others' prices, and to a GPU that nobody else sells, unless
+        the price is a company's list price that is shipped or is the user's own.
         """
         if offer.pricing is Pricing.OWNED:
             return None
@@ -216,7 +216,7 @@ class AskedPrices:
         return suspects
 
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        """Return the range without doubted prices, unless its source has the asks of other hosts."""
+        """Return the range without doubted prices, unless their source has the asks of other hosts."""
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return -math.inf, math.inf
@@ -236,10 +236,10 @@ class AskedPrices:
                 lows.append(cheapest.usd / WITNESS_RATIO)
         return max(lows) * (1 + _ROUNDING), high * (1 - _ROUNDING)
 
-    # --- the standard for a price ------------------------------------------------------------------------
+    # --- the reference for a price-----------------------------------------------------------------------
 
     def _doubted_by(self, offer: Offer) -> Standard | None:
-        """Return the others' price if it makes a price doubtful."""
+        """Return the reference price if it makes a price doubtful."""
         usd, gpu_key, hand = offer.usd_per_gpu_hour, offer.gpu_key, self._hand(offer)
         if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
             return None
@@ -262,7 +262,7 @@ class AskedPrices:
         return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.usd else None
 
     def _cheapest_by_bandwidth(self, gpu_key: str, hand: _Hand) -> Standard | None:
-        """Return the cost of a GPU that nobody else sells at the rate of the cheapest, if known."""
+        """Return the price of a GPU without other sellers at the cheapest price per bandwidth, if known."""
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
         if rate is None or bandwidth is None or not self._is_alone(gpu_key, hand):
@@ -271,11 +271,11 @@ class AskedPrices:
         return Standard(rate * bandwidth, whose, whose, ", and no other provider sells this GPU")
 
     def _is_far(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:
-        """Compare a price with its standard, and look for a confirmation.
+        """Compare a price with its reference, and look for a confirmation.
 
-        A high price is compared with the median of its kind. So that one absurdly low price cannot discredit
-        an honest one, a single other provider of its kind suffices only if a third one, of any kind, confirms
-        that one.
+        A high price is compared with the median of its kind. A single other provider of that kind suffices
+        only if a third provider of any kind confirms it; otherwise one absurdly low price could discredit an
+        honest one.
         """
         ratio = offer.usd_per_gpu_hour / standard.usd
         is_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
@@ -286,10 +286,10 @@ class AskedPrices:
         return not self._witnesses(offer, hand, offer.usd_per_gpu_hour)
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
-        """Return the others' price for the same; None if there is none, or such prices are not judged.
+        """Return the others' price for the same GPU; None if there is none or the price is not judged.
 
-        The others are those of the same kind and pricing, else all with the same pricing, else all; for a
-        foreign table, those in other tables come first.
+        The others are those of the same kind and pricing, else all with the same pricing, else all. For a
+        third-party table, prices in other tables come first.
         """
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return None
@@ -311,7 +311,7 @@ class AskedPrices:
         return _voices(asks, scope & is_another_hand)
 
     def _for_fewer(self, offer: Offer, hand: _Hand) -> Standard | None:
-        """Return the same provider's price for half as many GPUs or fewer, if its total is as high."""
+        """Return the same provider's price for at most half as many GPUs, if its total is as high."""
         total_usd = offer.usd_per_gpu_hour * offer.gpu_count
         for fewer, usd in self._least(offer.gpu_key, offer.pricing, hand).items():
             if 2 * fewer <= offer.gpu_count and fewer * usd >= total_usd:
@@ -320,21 +320,21 @@ class AskedPrices:
         return None
 
     def _find_least(self, gpu_key: str, pricing: Pricing, hand: _Hand) -> dict[int, float]:
-        """Return a provider's lowest price per GPU-hour by number of GPUs, the fewest first."""
+        """Return a provider's lowest price per GPU-hour by number of GPUs, in ascending order."""
         asks = self._asks(gpu_key)
         own = (asks.provider == hand.provider) & (asks.origin == hand.origin)
         own &= asks.pricing == self._pricings[pricing]
         return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
 
     def _of_another(self, asks: _Asks, hand: _Hand) -> Flags:
-        """Return which prices can confirm one: another provider's, in a table with another author."""
+        """Return which prices can confirm one: those of another provider in a table with another author."""
         is_another: Flags = (asks.provider != hand.provider) & (asks.origin != (hand.origin or -1))
         return is_another
 
     def _witnesses(self, offer: Offer, hand: _Hand, usd: float, *, of_its_kind: bool = False) -> set[int]:
         """Return the providers that confirm a price, including those that leave the form factor open.
 
-        A private host and a company that rents are of two kinds.
+        Private hosts and rental companies are different kinds.
         """
         asks = self._asks(*_means(offer.gpu_key, or_open=True))
         paid = [self._pricings[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
@@ -346,7 +346,7 @@ class AskedPrices:
 
     @cached_property
     def _least_usd_per_byte(self) -> float | None:
-        """The lowest cost of a GPU by bandwidth, among those that several shipped providers sell."""
+        """The lowest price per bandwidth among GPUs that several shipped providers sell."""
         found = []
         for gpu_key in self._rows:
             spec, asks = load_specs().get(gpu_key), self._asks(gpu_key)
@@ -359,14 +359,14 @@ class AskedPrices:
 
 @cache
 def _means(gpu_key: str, *, or_open: bool = False) -> tuple[str, ...]:
-    """Return a GPU and the variants that it can mean, or the open names that can mean it."""
+    """Return a GPU with the variants that it can mean, or the ambiguous names that can mean it."""
     spec = load_specs().get(gpu_key)
     left_open = (key for key, each in load_specs().items() if or_open and gpu_key in each.variants)
     return (gpu_key, *(spec.variants if spec else ()), *left_open)
 
 
 def _voices(asks: _Asks, which: Flags) -> dict[int, float]:
-    """Return the one price of each provider [USD per GPU-hour]."""
+    """Return one price per provider [USD per GPU-hour]."""
     providers, usd = asks.provider[which], asks.usd[which]
     return {each: median(usd[providers == each].tolist()) for each in np.unique(providers).tolist()}
 
@@ -389,19 +389,19 @@ def _times(offer: Offer, standard: Standard) -> str:
 
 
 class Believed(NamedTuple):
-    """The plausible offers, and the identities of those whose price jumped."""
+    """The plausible offers, and the identities of offers with a price jump."""
 
     table: OfferTable
     jumped: frozenset[OfferKey]
 
 
 def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False) -> Believed:
-    """Set aside offers whose price jumped from its last one.
+    """Set aside offers with a price jump since the last known price.
 
     Args:
         fresh: New offers.
-        known: Offers known before; historic ones do not count.
-        accept: Keep the jumps too.
+        known: Previously known offers; historic ones do not count.
+        accept: Whether to keep jumps too.
     """
     before = {offer_key(offer): offer for offer in known}
     jumps: dict[OfferKey, SetAside] = {}
@@ -423,5 +423,5 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
 
 
 def name_of(offer: Offer) -> str:
-    """Return seller, instance and region, safe to print."""
+    """Return provider, instance and region, safe to print."""
     return plain(full_name(offer), 80)

@@ -1,8 +1,8 @@
-"""From quotes to offers: which GPU is meant, and whether it is plausible, in one place for all sources.
+"""Converts quotes of all sources to offers: identifies the GPU, and checks plausibility.
 
 A cloud's GPU name ("H100", "A100") leaves the form factor open. The name of its instance does not:
-p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv, read only here, knows.
-Each field has one rule, for cells, for answers, and for the structs of a file.
+p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv has these instances.
+Each field has one rule, for cells of tables, for answers, and for the structs of a file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gpubench.units import GIB, figure_in, listing, plain
 
 
 class Sorted(NamedTuple):
-    """The offers of an answer, those without a usable price, and where it is complete."""
+    """The offers of an answer, the offers without a usable price, and the parts in which it is complete."""
 
     table: OfferTable
     unusable: tuple[Offer, ...]
@@ -54,10 +54,10 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
     """Turn quotes into offers; what is unknown, implausible or a duplicate is set aside with the reason.
 
     Args:
-        quotes: As given by a source, an import or the user's table.
-        retrieved_at: UTC time of the retrieval; its day dates the quotes that carry no date.
-        latest: A price with a later day is set aside: it would count as fresh until that day has passed. None
-            is the day after the retrieval.
+        quotes: From a source, an import or the user's table.
+        retrieved_at: UTC time of the retrieval; its day is the date of undated quotes.
+        latest: A price with a later day is set aside, because it would count as fresh until that day. None
+            for the day after the retrieval.
     """
     latest = latest or price_day((retrieved_at or "")[:10]) + timedelta(days=1)
     offers: dict[OfferKey, Offer] = {}
@@ -104,7 +104,7 @@ def _aside(quote: Quote, reason: str) -> SetAside:
 
 
 def _named_alone(quote: Quote) -> Quote:
-    """Return only the identity of a quote's offer, at a placeholder price."""
+    """Return the identity of a quote's offer."""
     unsaid = dict.fromkeys(("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median"))
     kind = "vm" if quote.kind == "free" else quote.kind
     return msgspec.structs.replace(quote, price="1", kind=kind, host=NO_HOST, **unsaid)
@@ -163,8 +163,8 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
 def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
     """Return the instance's name, with what distinguishes it from others.
 
-    Google's N1 machines take any GPU, so there the GPU is part of it. A marketplace calls an instance by its
-    GPU, and both A100 by one name: there the memory is part of it, unless the name alone means this card.
+    Google's N1 machines take any GPU, so their name includes the GPU. A marketplace names instances after the
+    GPU, with one name for both A100, so their name includes the memory unless the GPU name is unique.
     """
     if quote.provider == "gcp" and machine is None and quote.gpu and not quote.gpu.startswith("tpu-"):
         return f"{quote.instance or 'n1'} + {quote.gpu_count}x {quote.gpu}"
@@ -178,7 +178,7 @@ def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
 @lru_cache(maxsize=100_000)
 def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) -> str:
     """Return the key of a GPU: by its name, else by the name of the instance, which often contains it."""
-    # Google's own types name the form factor where its short names do not: V100 is nvidia-tesla-v100.
+    # Google's types include the form factor where its short names do not: V100 is nvidia-tesla-v100.
     google = (f"nvidia-tesla-{gpu.lower()}",) if provider == "gcp" else ()
     for name in (*google, gpu, instance):
         if name and (key := offered_gpu_key(name, memory_gib)) is not None:
@@ -210,7 +210,7 @@ def _price(price: float | str, kind: str, usd_per_unit: Decimal | None = None) -
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of an instance, a row of data/instances.csv; None is not known from the name."""
+    """An instance, a row of data/instances.csv; None is not known from the name."""
 
     provider: str
     instance: str
@@ -224,7 +224,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def find_machine(provider: str, instance: str) -> Machine | None:
     """Return the machine of an instance name; None if the table has no such name.
 
-    A row's instance may end in ``*``: it then matches every name with that beginning; the longest wins.
+    A row's instance may end in ``*``; it then matches every name with that prefix. The longest match wins.
     """
     name = instance.lower()
     rows = _table().get(provider, {})
@@ -248,11 +248,11 @@ def _table() -> Mapping[str, Mapping[str, Machine]]:
 _LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
 
 LEAST_USD_PER_UNIT, MOST_USD_PER_UNIT = 1e-7, 10.0
-"""A rial is worth millionths of a dollar, a dong or a rupiah 0.00004 to 0.00006, a dinar of Kuwait 3.25."""
+"""Limits of exchange rates: a rial is worth millionths of a dollar, a dong 0.00004, a Kuwaiti dinar 3.25."""
 
 MAX_CELL_CHARACTERS = 600
 EARLIEST_DAY = date(2000, 1, 1)
-"""No GPU for rent is older."""
+"""No rental price is older."""
 
 MOST: Mapping[str, float] = {
     "gpu_count": 1024,
@@ -277,7 +277,7 @@ _STAMP = re.compile(r"(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.
 
 
 class ImplausibleError(ValueError):
-    """One row has an unusable value; the message is the reason shown for it."""
+    """One row has an unusable value; the message is the reason shown to the user."""
 
 
 @lru_cache(maxsize=100_000, typed=True)
@@ -302,12 +302,12 @@ def read_field(field: str, said: Any) -> Any:
 
 
 def check_field(field: str, value: Any, latest: date = date.max) -> None:
-    """Raise unless a field of an offer or of a coverage can have a value of its type.
+    """Raise unless a value is possible for a field of an offer or of a coverage.
 
     Args:
         field: Its name.
         value: None is unknown.
-        latest: The last day that a date may name.
+        latest: The last valid day of a date.
     """
     if value is None:
         return
@@ -368,12 +368,12 @@ def check(struct: Offer | Coverage, latest: date = date.max) -> None:
 
 
 def read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None) -> Decimal:
-    """Return a price of the whole instance [USD/h], or raise with the reason; free costs 0 and only that.
+    """Return a price of the entire instance [USD/h], or raise with the reason; only free offers cost 0.
 
     Args:
         text: The price.
         kind: The kind of its offer.
-        usd_per_unit: The worth of a unit of its currency; None is US dollars.
+        usd_per_unit: The exchange rate of its currency; None for US dollars.
     """
     try:
         figure, value = float(text), Decimal(text)
@@ -394,7 +394,7 @@ def read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None)
 
 
 def exchange_rate(text: str) -> Decimal:
-    """Return the worth of a unit of a currency [USD], or raise with the reason."""
+    """Return the exchange rate of a currency [USD per unit], or raise with the reason."""
     value = figure_in(text)
     if value is None or not LEAST_USD_PER_UNIT <= value <= MOST_USD_PER_UNIT:
         limits = f"{LEAST_USD_PER_UNIT:.7f} to {MOST_USD_PER_UNIT:g} USD"
@@ -414,7 +414,7 @@ def check_text(text: str) -> None:
 
 @lru_cache(maxsize=10_000)
 def read_kind(text: str) -> str:
-    """Return the kind of ``KINDS`` that a word names, in whatever case and spacing, one or several.
+    """Return the kind of ``KINDS`` that a word names, in any case, spacing and number.
 
     >>> read_kind("cloud"), read_kind("Attach Fees"), read_kind("")
     ('vm', 'attach-fee', 'vm')
@@ -431,7 +431,7 @@ def read_kind(text: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def check_day(text: str, latest: date) -> None:
-    """Raise unless a full or partial date can be that of a price, no later than ``latest``."""
+    """Raise unless a full or partial date is possible for a price and not later than ``latest``."""
     day = price_day(text)
     if day > latest:
         raise ImplausibleError(f"price date {text} lies in the future")
@@ -440,7 +440,7 @@ def check_day(text: str, latest: date) -> None:
 
 
 def check_stamp(text: str, latest: date) -> None:
-    """Raise unless a text is a time in UTC, YYYY-MM-DDTHH:MM:SSZ, of no later day than ``latest``."""
+    """Raise unless a text is a UTC time, YYYY-MM-DDTHH:MM:SSZ, on a day not later than ``latest``."""
     parts = _STAMP.fullmatch(text)
     if parts is None:
         raise ImplausibleError(f"the time {text[:40]!r} is not YYYY-MM-DDTHH:MM:SSZ")

@@ -1,8 +1,8 @@
-"""Fetch today's prices, from each source or from a published snapshot; a failure loses nothing.
+"""Fetches today's prices, from each source or from a published snapshot; a failure loses no prices.
 
-If a source fails its old prices stay, with their old dates. A snapshot that somebody else refreshed needs no
-key and no library; it is compared with the known prices like an answer of its sources: answers older than the
-user's are ignored, jumps are set aside, and an empty one loses nothing.
+If a source fails, its old prices stay, with their old dates. A published snapshot needs no keys or libraries.
+It is compared with the known prices like answers of its sources: answers older than the user's are ignored,
+jumps are set aside, and an empty answer loses nothing.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from gpubench.today import now as clock_now
 from gpubench.units import count, listing, plain, utc_stamp
 
 SOURCE_LIMIT_S = 600.0
-"""For all requests of one source; the longest, Azure and Vast, take some 40 s."""
+"""Time limit for all requests of one source; the longest, Azure and Vast, take about 40 s."""
 
 LEAST_SHARE = 0.5
-"""An answer that names fewer than this share of the offers known before is taken for truncated."""
+"""An answer with fewer than this share of the previously known offers is considered truncated."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 
@@ -70,7 +70,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a refresh; ``path`` is None if no source answered and nothing was written.
 
-    ``notes`` say which earlier snapshot could not be read, so that an older one was carried over.
+    ``notes`` name unreadable earlier snapshots, in place of which an older one was used.
     """
 
     path: Path | None
@@ -79,15 +79,15 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def named(self, state: str) -> tuple[str, ...]:
-        """Names of the asked sources that ended in a state: ok, failed or skipped."""
+        """Names of the queried sources with a state: ok, failed or skipped."""
         return tuple(name for name, source in self.sources.items() if source.state == state)
 
 
 class _Known(NamedTuple):
     """The start of a refresh: the newest snapshot, and every offer to compare new ones with.
 
-    ``folder`` holds the snapshots, and ``notes`` are about unreadable ones. Rows set aside in the newest are
-    not carried over.
+    ``folder`` has the snapshots, and ``notes`` are about unreadable ones. Rows set aside in the newest
+    snapshot are not kept.
     """
 
     folder: Path
@@ -99,7 +99,7 @@ class _Known(NamedTuple):
 class _Answer(NamedTuple):
     """The answer of one source, before it is compared with known prices.
 
-    ``unusable`` ones have no valid price.
+    ``unusable`` offers have no valid price.
     """
 
     table: OfferTable
@@ -108,7 +108,7 @@ class _Answer(NamedTuple):
     retrieved_at: str
 
 
-# --- source by source ------------------------------------------------------------------------------------
+# --- from the sources ------------------------------------------------------------------------------------
 
 
 def refresh(
@@ -121,19 +121,19 @@ def refresh(
     on_source: Callable[[str, SourceOffers], None] = lambda _name, _source: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Refreshed:
-    """Ask each source, and write one dated snapshot of everything known afterwards.
+    """Query each source, and write one dated snapshot of everything then known.
 
     Args:
-        sources: Which to ask; the rows of others in a snapshot are carried over.
-        transport: The way to the network.
-        results: Results folder; None is the default one.
-        accept_outliers: Take prices that jumped against their last known ones.
+        sources: The sources to query; rows of other sources in a snapshot are kept.
+        transport: The network access.
+        results: Results folder; None for the default.
+        accept_outliers: Whether to accept price jumps.
         now: Time of the retrieval.
         on_source: Called when a source has answered or failed.
-        clock: Seconds, for the limit of each source.
+        clock: Seconds, for the time limit of each source.
 
     Raises:
-        StorageError: If the snapshot cannot be written; found before any source is asked where it can be.
+        StorageError: If the snapshot cannot be written; checked before any query if possible.
     """
     known = _look_back(results)
     retrieved_at = utc_stamp(now)
@@ -164,7 +164,7 @@ def _look_back(results: Path | None) -> _Known:
 def _written(
     known: _Known, asked: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
 ) -> Refreshed:
-    """Write the known prices as the snapshot of a time; None if nothing is new."""
+    """Write the known prices as a snapshot with this time; None if nothing is new."""
     path = None
     if stamp is not None:
         snapshot = Snapshot(retrieved_at=stamp, sources=in_order({**known.newest.sources, **asked}))
@@ -174,7 +174,7 @@ def _written(
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
-    """Return the transport with a deadline, so a slow source cannot hold the others up."""
+    """Return the transport with a deadline, so that a slow source does not delay the others."""
 
     def limited(
         url: str,
@@ -191,7 +191,7 @@ def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) 
 
 
 def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequence[Offer]) -> _Answer:
-    """Ask one source, to its end.
+    """Query one source and collect its complete answer.
 
     Raises:
         SourceError: If it fails.
@@ -216,7 +216,7 @@ def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequenc
 
 
 def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
-    """Give a marketplace's offers the names they had: it has no types, so GPU and count are the identity."""
+    """Give marketplace offers their previous names: without instance types, GPU and count identify them."""
     names: dict[tuple[str, str, int, Pricing], str] = {}
     for offer in known:
         if offer.kind == "marketplace" and offer.region is None:
@@ -232,7 +232,7 @@ def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
     return overlay([msgspec.structs.replace(fresh, offers=offers)])
 
 
-# --- as somebody else published them ---------------------------------------------------------------------
+# --- from a published snapshot ---------------------------------------------------------------------------
 
 
 def take_over(
@@ -244,23 +244,23 @@ def take_over(
     accept_outliers: bool = False,
     now: datetime | None = None,
 ) -> Refreshed:
-    """Read a published snapshot and write one for the user, with everything known afterwards.
+    """Read a published snapshot and write one for the user, with everything then known.
 
     Args:
-        url: Where the snapshot lies, as ``gpubench offers refresh`` writes it. It must match the SHA-256 in
+        url: URL of a snapshot written by ``gpubench offers refresh``. It must match the SHA-256 in
             URL#sha256=HASH, else that in URL.sha256.
-        transport: The way to the network.
-        results: Results folder; None is the default one.
-        only: Sources or clouds to take; empty is every one.
-        accept_outliers: Take prices that jumped against their last known ones.
+        transport: The network access.
+        results: Results folder; None for the default.
+        only: Sources or clouds to read; empty for all.
+        accept_outliers: Whether to accept price jumps.
         now: Time of this refresh.
 
     Returns:
         The result; ``path`` is None if nothing in it is newer than the local prices.
 
     Raises:
-        SourceError: If the URL or its hash cannot be read or they differ, or it is no snapshot, holds no
-            offer, or is dated in the future.
+        SourceError: If the URL or its hash cannot be read or they differ, or the file is not a snapshot, has
+            no offers, or is dated in the future.
         MisuseError: If the kind of URL is not supported, or the snapshot has none of ``only``.
         StorageError: If the result cannot be written.
     """
@@ -300,7 +300,7 @@ def _published(url: str, transport: Transport, present: datetime) -> ReadSnapsho
 
 
 def _digest_beside(place: str, transport: Transport) -> str:
-    """Return the SHA-256 that a publisher puts beside a snapshot, as ``sha256sum`` writes it."""
+    """Return the SHA-256 published next to a snapshot, in the format of ``sha256sum``."""
     try:
         words = transport(f"{place}.sha256").decode("ascii", "replace").split()
     except SourceError as error:
@@ -309,7 +309,7 @@ def _digest_beside(place: str, transport: Transport) -> str:
 
 
 def _chosen(read: ReadSnapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
-    """Return the sources asked for that ever answered."""
+    """Return the requested sources that have ever answered."""
     found = {
         name: source
         for name, source in read.sources.items()
@@ -326,23 +326,23 @@ def _chosen(read: ReadSnapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
     return {name: source for name, source in found.items() if not wanted or wanted & words[name]}
 
 
-# --- what is kept of an answer ---------------------------------------------------------------------------
+# --- merging an answer -----------------------------------------------------------------------------------
 
 
 def _take(
     answer: _Answer, last: SourceOffers | None, known: Sequence[Offer], *, accept_outliers: bool
 ) -> tuple[SourceOffers, tuple[SetAside, ...]]:
-    """Compare an answer with the known prices: an empty, truncated or nonsensical one loses nothing.
+    """Merge an answer into the known prices; an empty, truncated or nonsensical answer loses nothing.
 
-    Without a usable price it is a failure, and the earlier prices stay. If it is complete, offers it does not
-    name are retired. Otherwise, or if the price of an offer is unusable, the earlier price stays with its
-    date.
+    An answer without a usable price is a failure, and the earlier prices stay. If it is complete, offers that
+    it does not list are retired. Otherwise, or if the price of an offer is unusable, the earlier price stays
+    with its date.
 
     Args:
         answer: The answer.
-        last: The earlier answer of the same source.
-        known: Every offer known before, of any source.
-        accept_outliers: Take prices that jumped against their last known ones.
+        last: The previous answer of the same source.
+        known: Every previously known offer, of any source.
+        accept_outliers: Whether to accept price jumps.
 
     Returns:
         The accepted part of the answer, and the rejected rows.
@@ -392,9 +392,9 @@ def _take(
 def _heard(
     covers: Iterable[Coverage], listed: Sequence[Offer]
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
-    """Return the claims with at least one named offer, and those without.
+    """Return the claims of completeness with at least one listed offer, and those without.
 
-    Without any, the offers may be gone, or a name may have changed: nobody can tell.
+    If no offer is listed, the offers may be gone or their name may have changed; it is impossible to know.
     """
     heard: list[Coverage] = []
     unknown: list[Coverage] = []
@@ -418,7 +418,7 @@ def _covered(
 
 
 def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
-    """Yield the earlier claims that the new answer does not cover: retired offers stay retired."""
+    """Yield earlier claims of completeness outside the new answer, so that retired offers stay retired."""
     for new in unknown:
         for old in last.covers if last else ():
             pricings = tuple(pricing for pricing in old.pricings if pricing in new.pricings)
@@ -437,11 +437,11 @@ def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
     )
 
 
-# --- a table that somebody else made ---------------------------------------------------------------------
+# --- importing a table -----------------------------------------------------------------------------------
 
 
 class Imported(NamedTuple):
-    """The table as read, its stored path, and the number of offers of an earlier import that it replaced."""
+    """The imported table, its stored path, and the number of previously imported offers that it replaced."""
 
     table: OfferTable
     path: Path
@@ -462,15 +462,15 @@ def import_offers(
     A catalog replaces an earlier import for the same cloud, an own table that of the same folder and file.
 
     Args:
-        file: CSV, or JSON in our columns.
-        format_: None detects it from the columns.
+        file: CSV, or JSON with gpubench's columns.
+        format_: None to detect it from the columns.
         provider: The cloud, for formats that do not name it.
         price_date: Day of the prices, for formats without dates.
-        results: Results folder; None is the default one.
-        accept_outliers: Take prices that jumped against the last known ones.
+        results: Results folder; None for the default.
+        accept_outliers: Whether to accept price jumps.
 
     Raises:
-        MisuseError: If the file is no such table, or nothing in it is usable.
+        MisuseError: If the file is not a price table, or nothing in it is usable.
         StorageError: If the result cannot be written.
     """
     format_, table = read_table(

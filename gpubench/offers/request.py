@@ -35,7 +35,7 @@ KIND_SYNONYMS = {
     **dict.fromkeys(("attach", "attached", "gpu-only"), "attach-fee"),
     "free-tier": "free",
 }
-"""Other spellings of a kind, in lower case with hyphens; rankings themselves call a vm ``cloud``."""
+"""Other spellings of a kind, in lowercase with hyphens; rankings call a vm ``cloud``."""
 
 TO_RENT = tuple(pricing for pricing in Pricing if pricing is not Pricing.OWNED)
 
@@ -67,7 +67,7 @@ ACCEPT_OUTLIERS = Option("Take prices over 5 times, or under a fifth of, the las
 
 
 class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sources to ask, or where a published snapshot lies."""
+    """Which sources to query, or the URL of a published snapshot."""
 
     providers: Annotated[
         tuple[str, ...],
@@ -84,11 +84,11 @@ Format = Literal["own", "skypilot", "gpuhunt"]
 
 
 def read_price_date(value: Any, name: str) -> str:
-    """Return the date of a price, full or partial, as it was given; ``dates.price_day`` reads it.
+    """Return the full or partial date of a price unchanged, after checking it with ``dates.price_day``.
 
     Raises:
-        MisuseError: If it is no date.
-        TypeError: If it is no text.
+        MisuseError: If it is not a date.
+        TypeError: If it is not text.
     """
     from gpubench.offers.dates import price_day
 
@@ -104,7 +104,7 @@ def read_price_date(value: Any, name: str) -> str:
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A foreign price table, and the facts that it does not state itself."""
+    """A third-party price table, and the facts that it does not state itself."""
 
     file: Annotated[
         Path, Option("CSV, or JSON in gpubench's columns.", place=True, bare=True, metavar="FILE")

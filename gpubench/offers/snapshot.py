@@ -1,6 +1,6 @@
-"""Price tables on disk: the embedded one, refreshed snapshots, and the one table that ranking reads.
+"""Price tables on disk: the shipped table, refreshed snapshots, and the merged table for rankings.
 
-Ranking never touches the network. It reads these files, so a ranking can be reproduced next year.
+A ranking reads only these files and never the network, so it can be reproduced later.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SNAPSHOT_VERSION = 2
 IMPORTED, REFRESHED = "imported", "refreshed"
 WRITE_HINT = "give another folder with --results"
 MOST_SOURCES, MOST_COVERS = 200, 500
-"""Limits of a snapshot, and of a source: each offer is compared with each of them; dozens are usual."""
+"""Limits on the parts of a snapshot or source, because each offer is compared with each; dozens are usual."""
 _PATTERN = "[0-9]*T[0-9]*Z.json"
-"""20261120T190500Z.json: the name is the UTC time of the refresh, so the newest sorts last."""
+"""20261120T190500Z.json: the name is the UTC time of the refresh, so the newest file sorts last."""
 
 
 _Row = TypeVar("_Row")
@@ -57,10 +57,10 @@ class SourceRows(msgspec.Struct, Generic[_Row, _Claim], frozen=True, kw_only=Tru
     """The latest prices of one source, and the state of its latest answer.
 
     Attributes:
-        state: ``ok``; or ``failed`` or ``skipped``, and then ``offers`` are those of an earlier refresh.
-        retrieved_at: UTC time at which ``offers`` were read; None if it never answered.
-        reason: Why it failed or was skipped; for ``ok``, why it did not count as complete.
-        covers: The parts in which its answer was complete.
+        state: ``ok``; or ``failed`` or ``skipped``, with ``offers`` from an earlier refresh.
+        retrieved_at: UTC time at which ``offers`` were read; None if the source never answered.
+        reason: Why it failed or was skipped; for ``ok``, why the answer is not considered complete.
+        covers: The parts in which the answer was complete.
         retired: Number of earlier offers that the answer no longer lists.
     """
 
@@ -73,7 +73,7 @@ class SourceRows(msgspec.Struct, Generic[_Row, _Claim], frozen=True, kw_only=Tru
 
 
 class SnapshotOf(msgspec.Struct, Generic[_Source], frozen=True, kw_only=True):
-    """One refresh: the state of every source then; earlier sources of the list come first."""
+    """One refresh: the state of every source at that time."""
 
     schema_version: int = SNAPSHOT_VERSION
     retrieved_at: str
@@ -83,16 +83,16 @@ class SnapshotOf(msgspec.Struct, Generic[_Source], frozen=True, kw_only=True):
 SourceOffers: TypeAlias = SourceRows[Offer, Coverage]
 Snapshot: TypeAlias = SnapshotOf[SourceOffers]
 SnapshotAsWritten: TypeAlias = SnapshotOf[SourceRows[msgspec.Raw, msgspec.Raw]]
-"""A snapshot whose rows are not yet decoded or checked: a bad one costs no other. See ``believable``."""
+"""A snapshot with undecoded, unchecked rows, so that a bad row affects no other. See ``believable``."""
 
 
 class ReadSnapshot(NamedTuple):
-    """The rows of a snapshot that keep every rule, and the others by source.
+    """The valid rows of a snapshot, and the other rows by source.
 
     Attributes:
-        sources: Only with those offers and coverages; none without a snapshot.
-        set_aside: The other rows, with their reasons.
-        unusable: The identities of the offers among them.
+        sources: The sources with their valid offers and coverages; empty without a snapshot.
+        set_aside: The invalid rows, with reasons.
+        unusable: The identities of offers with invalid rows.
     """
 
     sources: Mapping[str, SourceOffers]
@@ -103,7 +103,7 @@ class ReadSnapshot(NamedTuple):
 def load_offers(
     results: Path | None = None, extra: Path | None = None, as_of: date | None = None
 ) -> OfferTable:
-    """Return every offer known: embedded < refreshed < the user's file, later ones over earlier ones."""
+    """Return every known offer: refreshed offers override shipped ones, the user's file overrides both."""
     root = results_root(results)
     require_folder(root)
     folder = offers_folder(root)
@@ -114,7 +114,7 @@ def load_offers(
 
 
 def _state(path: Path) -> object:
-    """Return a value that changes with the content of a file; None if there is none."""
+    """Return a value that changes with the content of a file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -124,7 +124,7 @@ def _state(path: Path) -> object:
 
 @lru_cache(maxsize=1)
 def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _state: object) -> OfferTable:
-    """Read and clean every table: once for all questions of a process, until a file changes."""
+    """Read and clean every table; the result is cached until a file changes."""
     tables = [embedded_offers(as_of), refreshed_offers(folder, as_of), *imported_offers(folder)]
     if extra is not None:
         from gpubench.offers.tables import read_own  # only for a person's table
@@ -138,10 +138,10 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
 
 
 class Dated(NamedTuple):
-    """Every offer known, and the day that their ages count to.
+    """Every known offer, and the day from which ages are computed.
 
     Attributes:
-        clock: If the clock is far from the newest price: both, and the day that ages count to.
+        clock: A note if the clock is far from the newest price.
     """
 
     table: OfferTable
@@ -150,13 +150,13 @@ class Dated(NamedTuple):
 
 
 def load_dated(results: Path | None = None, extra: Path | None = None, as_of: date | None = None) -> Dated:
-    """Return every offer known, and the day that ages count to: the one asked for, else today.
+    """Return every known offer, and the day from which ages are computed: the requested day, else today.
 
-    If the clock is before the newest price or before gpubench itself, ages count to the later of both.
-    Args as ``load_offers``.
+    If the clock is before the newest price or the release of gpubench, the later of the two replaces it.
+    Args as in ``load_offers``.
 
     Raises:
-        MisuseError: As ``load_offers``, or if the day is invalid.
+        MisuseError: As in ``load_offers``, or if the day is invalid.
     """
     present = day_of(as_of)
     table = load_offers(results, extra, None if as_of is None else present)
@@ -174,9 +174,9 @@ def load_dated(results: Path | None = None, extra: Path | None = None, as_of: da
 
 
 CLOCKS_DIFFER = timedelta(days=1)
-"""Clocks and time zones differ by less: tomorrow's price is today's elsewhere."""
+"""Clocks and time zones differ by less than this."""
 CLOCK_TRUSTED = timedelta(days=365)
-"""If the clock is this far after every price it may be wrong; if it is right, the prices are outdated."""
+"""If the clock is this far after every price, either the clock is wrong or the prices are outdated."""
 
 
 def offers_folder(results: Path | None) -> Path:
@@ -186,7 +186,7 @@ def offers_folder(results: Path | None) -> Path:
 
 @cache
 def embedded_offers(as_of: date | None = None) -> OfferTable:
-    """Return the shipped prices: the newest of each offer until a day, over its earlier ones."""
+    """Return the shipped prices: the newest price of each offer up to a day."""
     table = OfferTable(offers=data_table("offers.csv", Offer))
     table = table if as_of is None else up_to(table, as_of)
     histories: dict[OfferKey, list[Offer]] = {}
@@ -201,7 +201,7 @@ def embedded_offers(as_of: date | None = None) -> OfferTable:
 
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
-    """Return the offers of the newest readable snapshot until a day; empty if there is none."""
+    """Return the offers of the newest readable snapshot up to a day; empty if there is none."""
     read, notes = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
     for name, source in read.sources.items():
@@ -219,14 +219,14 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
 
 
 def known_before(folder: Path) -> Sequence[Offer]:
-    """Return the shipped and the refreshed offers, which new ones are compared with."""
+    """Return the shipped and refreshed offers, with which new ones are compared."""
     return overlay([embedded_offers(), refreshed_offers(folder)]).offers
 
 
 def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapshot, tuple[str, ...]]:
-    """Return the newest snapshot until a day that can be read, and a note for each newer one that cannot."""
+    """Return the newest readable snapshot up to a day, and a note for each newer unreadable one."""
     notes: list[str] = []
-    last_name = f"{as_of or date.max:%Y%m%d}~"  # sorts behind every time of its day
+    last_name = f"{as_of or date.max:%Y%m%d}~"  # sorts after every time of that day
     paths = _listed(folder, _PATTERN, notes)
     for path in sorted((path for path in paths if path.name < last_name), reverse=True):
         try:
@@ -248,7 +248,7 @@ def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
 
 
 def imported_offers(folder: Path) -> Iterator[OfferTable]:
-    """Yield the imported tables by name, the user's own last, over the catalogs."""
+    """Yield the imported tables by name; the user's own come last and override the catalogs."""
     notes: list[str] = []
     paths = _listed(folder / IMPORTED, "*.json", notes)
     yield OfferTable(notes=tuple(notes))
@@ -289,7 +289,7 @@ def read_imported(path: Path) -> tuple[msgspec.Raw, ...]:
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
-    """Write a snapshot under the time of its retrieval, whole or not at all; return its path.
+    """Write a snapshot atomically under the time of its retrieval; return its path.
 
     Raises:
         StorageError: If the folder cannot be written.
@@ -299,7 +299,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
 
 
 def write_json(path: Path, document: Any) -> Path:
-    """Replace a file atomically: a reader sees the old one or the new one, never a partial one.
+    """Replace a file atomically: a reader sees the old or the new file, never a partial one.
 
     Raises:
         StorageError: If the folder cannot be written.
@@ -309,23 +309,23 @@ def write_json(path: Path, document: Any) -> Path:
     return path
 
 
-# --- what is believed of a table that was written --------------------------------------------------------
+# --- checks of a stored table ----------------------------------------------------------------------------
 
 DAYS_AHEAD = 366
-"""How far a stored date may be ahead of the clock, which may be slow; a later date is invalid."""
+"""How far a stored date may be ahead of the clock, which may be slow; later dates are invalid."""
 
 
 def latest_day(present: date, days_ahead: int = DAYS_AHEAD) -> date:
     """Return the last day with valid prices.
 
-    A clock that stands before the shipped prices is wrong, and tells nothing of what lies ahead.
+    A clock before the shipped prices is wrong, and cannot identify future dates.
     """
     shipped = newest_day(embedded_offers().offers)
     return max(present, shipped) + timedelta(days=days_ahead if present >= shipped else DAYS_AHEAD)
 
 
 class _Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a row's offer, if the rest is unusable; fields in the order of ``OfferKey``."""
+    """The identity of an otherwise unusable row's offer; fields in the order of ``OfferKey``."""
 
     provider: str
     instance: str
@@ -335,13 +335,13 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
-    """Return the offers and coverages of a snapshot that keep every rule.
+    """Return the valid offers and coverages of a snapshot.
 
-    A source with an unidentifiable row does not count as complete.
+    A source with an unidentifiable row is not considered complete.
 
     Args:
         written: The snapshot.
-        latest: The last day that a date in it may name.
+        latest: The last valid day of a date.
 
     Raises:
         ImplausibleError: If a time of the snapshot is invalid.
@@ -370,7 +370,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
 def _believed_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
-    """Return the offers that keep every rule, and the identities of the others; None if one has none."""
+    """Return the valid offers, and the identities of the others; None if one cannot be identified."""
     offers, bad = _believed(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
@@ -386,7 +386,7 @@ def _believed_offers(
 
 
 def _believed(rows: Iterable[msgspec.Raw], shape: type[_T], latest: date) -> tuple[list[_T], dict[int, str]]:
-    """Return the rows with the right shape and rules, and by index why the others lack them."""
+    """Return the valid rows, and the reasons against the others by index."""
     kept: list[_T] = []
     bad: dict[int, str] = {}
     for at, row in enumerate(rows):

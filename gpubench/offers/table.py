@@ -1,4 +1,4 @@
-"""The offers that ranking reads, the rows set aside, and how tables override one another."""
+"""The table of offers for ranking, rows set aside, and the rules by which tables override each other."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gpubench.units import count, plain
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
 MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
-"""The cheapest rented GPU cost cents an hour, the most expensive instance a few hundred dollars."""
+"""Limits of a price: the cheapest GPU costs cents an hour, the largest instance a few hundred dollars."""
 
 LEAST_PCIE_BYTES_PER_S = 5e9
-"""Measured to a GPU: a slot of eight lanes has 6e9 and more, a riser of one lane under 1e9."""
+"""PCIe bandwidth to a GPU: a slot of eight lanes has 6e9 and more, a riser of one lane under 1e9."""
 
 NOT_RANKED = {
     "attach-fee": "the price of the GPU alone, without the machine that it needs",
@@ -41,18 +41,18 @@ OfferKey: TypeAlias = tuple[str, str, str | None, Pricing, int | None]
 
 
 class SetAside(NamedTuple):
-    """A row left out: which one (file, line and words), and why."""
+    """A row set aside: which one (file, line and text), and why."""
 
     row: str
     reason: str
 
 
 _FEW = msgspec.Meta(max_length=1_000)
-"""GPUs and vendors in one coverage; the table has some 200."""
+"""Maximum GPUs and vendors in one coverage; the table has about 200."""
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """The scope of a complete answer: an offer within it that is not listed is not on sale."""
+    """The scope of a complete answer: an unlisted offer within it is not on sale."""
 
     provider: str
     day: str
@@ -76,11 +76,11 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot).
+    """Offers in the order of their tables; ``notes`` are about entire files (a damaged snapshot).
 
     ``covers`` are the parts in which the table is complete; ``retired`` are offers that it no longer lists.
-    ``changes`` are those of list prices from one table to the next. ``origin`` is the author of the table:
-    two prices of one author do not confirm each other.
+    ``changes`` are list price changes from one table to the next. ``origin`` is the author of the table;
+    prices of the same author do not confirm each other.
     """
 
     offers: Sequence[Offer] = ()
@@ -93,10 +93,9 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def up_to(table: OfferTable, day: date) -> OfferTable:
-    """Set aside the prices of later days.
+    """Set aside prices after a day.
 
-    Otherwise they would count as fresh until their day has passed, instead of an earlier price of the same
-    offer.
+    Otherwise they would count as fresh until that day, in place of an earlier price of the same offer.
     """
     kept: list[Offer] = []
     late: list[SetAside] = []
@@ -109,7 +108,7 @@ def up_to(table: OfferTable, day: date) -> OfferTable:
 
 
 def require_usable(table: OfferTable, name: str) -> None:
-    """Raise MisuseError unless the user's table has an offer; otherwise other tables would answer."""
+    """Raise MisuseError if the user's table has no offers; otherwise other tables would answer silently."""
     if len(table.offers):
         return
     why = ""
@@ -120,7 +119,7 @@ def require_usable(table: OfferTable, name: str) -> None:
 
 
 def newest_day(offers: Sequence[Offer]) -> date:
-    """Return the day of the newest price, a partial one at its oldest; the first possible day without any."""
+    """Return the day of the newest price, a partial date at its oldest; without prices, the first day."""
     return max(map(price_day, {offer.price_date for offer in offers}), default=date.min)
 
 
@@ -129,7 +128,7 @@ offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "reg
 
 
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
-    """Combine tables, least trusted first. A later offer replaces an earlier one with its key in place.
+    """Merge tables, least trusted first. A later offer replaces an earlier one with the same key in place.
 
     If a later table is complete, it retires earlier offers that it does not list.
     """
@@ -164,7 +163,7 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
 def _gone(
     below: Mapping[OfferKey, Offer], fresh: Mapping[OfferKey, Offer], covers: Iterable[Coverage]
 ) -> list[OfferKey]:
-    """Return the offers of a table below that it would list if they were still on sale, but does not."""
+    """Return the offers of an earlier table that a complete later table no longer lists."""
     by_provider: dict[str, list[Coverage]] = {}
     for cover in covers:
         if cover.whole_provider:

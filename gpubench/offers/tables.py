@@ -1,9 +1,9 @@
-"""People's price tables: in our columns or named otherwise, in SkyPilot's, or in gpuhunt's; read once.
+"""Users' price tables: with gpubench's or similar columns, or in the formats of SkyPilot and gpuhunt.
 
-Our columns are named by the fields of an offer, with one price a row. People's tables may have up to four
-prices a row instead, memory in GiB, prices in another currency, and other names for their columns. An
-unusable row or price is set aside with its reason; the rest of the table counts. SkyPilot's and gpuhunt's
-tables have no dates, and name their cloud only by file or folder, so both can be given.
+gpubench's columns are named after the fields of an offer, with one price per row. A user's table may have up
+to four prices per row, memory in GiB, prices in another currency, and other column names. An unusable row or
+price is set aside with its reason, and the rest is used. Tables of SkyPilot and gpuhunt have no dates, and
+only the file or folder name says the cloud, so both can be given as options.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gpubench.units import GIB, figure_in, plain
 
 MAX_ROWS = 500_000
 MAX_CELLS = 20_000_000
-"""Short rows are padded to the header, so many of them below a wide one would take all memory."""
+"""Maximum cells: short rows are padded to the header, so a wide header could exhaust memory."""
 
 PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "price_usd_per_hour": None,
@@ -54,10 +54,10 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "reserved_1y_usd_per_h": (Pricing.RESERVED, 1),
     "reserved_3y_usd_per_h": (Pricing.RESERVED, 3),
 }
-"""Columns of prices, with their pricing and term in years; None is stated in the row."""
+"""Price columns, with their pricing and term in years; None if the row states it."""
 
 PER_GPU = "usd_per_gpu_hour"
-"""Column of the on-demand price of one GPU; it counts in rows without a price of the whole instance."""
+"""Column of the on-demand price per GPU, used in rows without a price of the entire instance."""
 
 HEADINGS: Mapping[str, str] = {
     "gpu_key": "gpu, gpu name, gpu model, gpu type, card, graphics card, accelerator, model, name",
@@ -73,12 +73,12 @@ HEADINGS: Mapping[str, str] = {
     PER_GPU: "price gpu, price per gpu, per gpu",
     "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
 }
-"""Names that people give to our columns, the likeliest first; see ``_heading``."""
+"""Other names for gpubench's columns, most likely first; see ``_heading``."""
 _OF_AN_HOUR = frozenset({"h", "hr", "hour", "hourly"})
 _PRICE = frozenset({"price", "cost", "rate", "fee"})
 _WITHOUT_MEANING = frozenset({"usd", "us", "total", "in", "of", "the", "gb", "gib"})
 PAGES = ("url", "link", "offer_url", "rent_url")
-"""Columns for the page of an offer, as people name them."""
+"""Names of columns for the URL of an offer."""
 _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
@@ -94,14 +94,13 @@ _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
 
 class Table(NamedTuple):
-    """A foreign table, not yet checked.
+    """An unchecked third-party table.
 
     Attributes:
-        name: Of its file.
-        day: When the file was last changed.
-        columns: Their names in lower case.
-        rows: Stripped text by column, "" where a row says nothing, by row number. The key None holds a row's
-            extra cells.
+        name: Name of its file.
+        day: Day of the file's last modification.
+        columns: Column names in lowercase.
+        rows: Stripped text by column, "" for an empty cell, by row number. The key None has extra cells.
     """
 
     name: str
@@ -111,10 +110,10 @@ class Table(NamedTuple):
 
 
 def read_rows(path: Path) -> Table:
-    """Read a table that the user names: a JSON list of objects by its suffix .json, else CSV with a header.
+    """Read the user's table: a JSON list of objects if its suffix is .json, else CSV with a header.
 
     Raises:
-        MisuseError: If the file is missing, not UTF-8, no table, or too large.
+        MisuseError: If the file is missing, not UTF-8, not a table, or too large.
     """
     raw = read_bytes(path, TABLE_BYTES, follow_links=True)
     if raw.startswith(b"PK"):
@@ -129,7 +128,7 @@ def read_rows(path: Path) -> Table:
             "cells in all: leave out the columns that say nothing"
         )
     columns = [name.strip().lower() for name in header]
-    first = {name: at for at, name in reversed([*enumerate(columns)])}  # of two columns of one name
+    first = {name: at for at, name in reversed([*enumerate(columns)])}  # the first of equal names wins
 
     def cells(row: Sequence[str]) -> dict[str | None, str]:
         found: dict[str | None, str] = {
@@ -145,8 +144,7 @@ def read_rows(path: Path) -> Table:
 def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the header, and the rows with their lines.
 
-    Cells are separated as in the header. If that is by semicolons or tabs, a comma may separate the decimals
-    of a figure.
+    The header determines the delimiter. With semicolons or tabs, a comma may be the decimal separator.
     """
     separator = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
@@ -162,13 +160,13 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[st
 
 
 def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    if text.lstrip().startswith("{"):  # what an API answers has its list under some name
+    if text.lstrip().startswith("{"):  # API answers have the list under some key
         answer = decode_json(text, dict[str, Any], path, what="a JSON list of offers")
         lists = [value for value in answer.values() if isinstance(value, list)]
         text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()
     table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
     header = list(dict.fromkeys(chain.from_iterable(table)))
-    if len(header) * len(table) > MAX_CELLS:  # refused before the rows are filled up
+    if len(header) * len(table) > MAX_CELLS:  # refused before the rows are padded
         return header, [(0, [])] * len(table)
     return header, [(at, [_cell(row.get(name)) for name in header]) for at, row in enumerate(table, 1)]
 
@@ -179,7 +177,7 @@ def _cell(value: Any) -> str:
     return "" if value is None or isinstance(value, list | dict) else str(value)
 
 
-# --- a table of one's own --------------------------------------------------------------------------------
+# --- the user's own table --------------------------------------------------------------------------------
 
 
 def read_own(path: Path, latest: date | None = None) -> OfferTable:
@@ -187,10 +185,10 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
 
     Args:
         path: The file.
-        latest: The last day that a price may be of; None is tomorrow.
+        latest: The last valid day of a price; None for tomorrow.
 
     Raises:
-        MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
+        MisuseError: If the file cannot be read; single bad rows are set aside instead.
     """
     table = read_rows(path)
     if (format_ := _format(table, None)) != "own":
@@ -202,10 +200,10 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
 
 
 def clean(table: Table, latest: date) -> OfferTable:
-    """Return the offers of a table in our columns or in columns named alike, and its unusable rows.
+    """Return the offers of a table with gpubench's or similar columns, and its unusable rows.
 
     Raises:
-        MisuseError: If it has no column of GPUs, or none of prices.
+        MisuseError: If it has no column of GPUs or no column of prices.
     """
     named = _renamed(table)
     missing = [] if "gpu_key" in named.columns else ["gpu_key (the GPU's name)"]
@@ -220,11 +218,11 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 
 def _renamed(table: Table) -> Table:
-    """Return a table with our names for the columns that people name otherwise; ours stay."""
+    """Return a table with other column names replaced by gpubench's."""
     headings = {column: _heading(column) for column in table.columns if column not in PRICES}
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
-        present |= {*PRICES, PER_GPU}  # one of our columns has the price: others are not guessed
+        present |= {*PRICES, PER_GPU}  # one of gpubench's columns has the price, so no other is guessed
     ours: dict[str | None, str] = {}
     for name, others in HEADINGS.items():
         wanted = [_heading(other) for other in (name, *others.split(", "))]
@@ -240,7 +238,7 @@ def _renamed(table: Table) -> Table:
 
 
 def _heading(column: str) -> frozenset[str]:
-    """Return the words that tell what a column holds, in any order: "$/GPU/hr" is a price, and of a GPU."""
+    """Return the words of a column name that identify it, in any order: "$/GPU/hr" is a price per GPU."""
     words = re.findall(r"[^\W\d_]+|[€£¥]", column.lower().replace("#", " number "))
     told = {"price" if word in _PRICE else word for word in words if word not in _WITHOUT_MEANING}
     hourly = not told.isdisjoint(_OF_AN_HOUR)
@@ -272,7 +270,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     gpu_count = said("gpu_count", str(stated or 1))
     gpu = name if stated == figure_in(gpu_count) else row["gpu_key"]
     cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
-    if currency in DOLLARS:  # people mark them on either side
+    if currency in DOLLARS:  # the dollar sign may be on either side
         cell = _MONEY.sub("", cell).strip()
         if column == PER_GPU and (one := figure_in(cell)) and (gpus := figure_in(gpu_count)):
             cell = str(round(one * gpus, 6))
@@ -314,7 +312,7 @@ _SIZE = re.compile(r"([\d.]+)\s*([GTM])i?B?", re.IGNORECASE)
 
 
 def _gib(text: str) -> str:
-    """Return memory in GiB, as text, where people write its unit: ``80 GB``, ``2 TiB``, ``24564 MiB``."""
+    """Return memory in GiB as text, from a cell with a unit: ``80 GB``, ``2 TiB``, ``24564 MiB``."""
     if (found := _SIZE.fullmatch(text)) is None or (size := figure_in(found[1])) is None:
         return text
     return f"{size * {'G': 1, 'T': 1024, 'M': 1 / 1024}[found[2].upper()]:g}"
@@ -322,7 +320,7 @@ def _gib(text: str) -> str:
 
 @lru_cache
 def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
-    """Return the memory beside a GPU's name: it is that of one, else that of all; much of it is in MiB."""
+    """Return the memory next to a GPU's name: that of one GPU, else that of all; large values are in MiB."""
     size, gpus = figure_in(memory_gib), figure_in(count)
     if size is not None and size >= _LEAST_MIB:
         size /= 1024
@@ -333,7 +331,7 @@ def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
 
 @lru_cache
 def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
-    """Return the worth of a foreign currency [USD]; an exchange rate needs its day."""
+    """Return the exchange rate of a foreign currency [USD]; it needs a date."""
     if not (usd_per_unit and day):
         raise ImplausibleError(
             f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
@@ -342,7 +340,7 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
     return exchange_rate(usd_per_unit)
 
 
-# --- tables of others -------------------------------------------------------------------------------------
+# --- SkyPilot and gpuhunt----------------------------------------------------------------------------------
 
 _MARKS: dict[Format, frozenset[str]] = {
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
@@ -353,14 +351,14 @@ _PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
 
 _MEMORY = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
 _LEAST_MIB = 1000.0
-"""Less memory than that in MiB has no GPU on sale: such a figure is in gigabytes."""
+"""No GPU on sale has less memory than this in MiB, so a smaller value is in gigabytes."""
 _NAME = re.compile(r"'?\"?Name'?\"?\s*:\s*['\"]([^'\"]{1,60})['\"]")
 _TOTAL = re.compile(r"TotalGpuMemoryInMiB'?\"?\s*:\s*(\d{1,9})")
 _IN_INSTANCE = re.compile(
     r"\d+x-(?P<vast>\D.*)-\d+-\d+|gpu-(?P<nebius>[\w-]+?)_\dgpu-.*|\w+?_(?P<yotta>NVIDIA_\w+)_\d+G_\w+",
     re.ASCII,
 )
-"""Names of instances that contain the name of their GPU."""
+"""Instances with the GPU name in their name."""
 
 
 def read_table(
@@ -395,7 +393,7 @@ def read_table(
 
 
 def _format(table: Table, said: Format | None) -> Format:
-    """Return the format that was said, or that the columns tell."""
+    """Return the given format, or detect it from the columns."""
     missing = {each: sorted(marks.difference(table.columns)) for each, marks in _MARKS.items()}
     told = [each for each, columns in missing.items() if not columns]
     found = said or (told[0] if told else "own")
@@ -410,7 +408,7 @@ def _skypilot_quotes(table: Table, provider: str, price_date: str, source: str) 
         gpu, instance, count = row["acceleratorname"], row["instancetype"], row.get("acceleratorcount", "")
         if not gpu:
             continue
-        # A GPU without a machine is its fee alone: it would look four times too cheap. A TPU has its host.
+        # A GPU without a machine is only a fee and would look four times too cheap. A TPU includes its host.
         whole = bool(instance) or tpu_slice(gpu) is not None
         named, memory_gib = _skypilot_gpu(instance, gpu, count, row.get("gpuinfo", ""))
         for pricing, amount in ((Pricing.ON_DEMAND, row.get("price")), (Pricing.SPOT, row.get("spotprice"))):
@@ -433,11 +431,11 @@ def _skypilot_quotes(table: Table, provider: str, price_date: str, source: str) 
 
 
 def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, float | None]:
-    """Return the name that tells a GPU best, and the memory of one [GiB].
+    """Return the most specific name of a GPU, and its memory [GiB].
 
-    The catalogs differ in what memory they give: that of one GPU with the sum beside it; of one, or of all,
-    in both places; and some count in gigabytes. Of what a name and a memory can mean together, the first
-    known card with a form factor is the one.
+    Catalogs differ: memory may be that of one GPU next to the sum, or that of one GPU or of all in both
+    places, and some are in gigabytes. The result is the first known card with a form factor that matches both
+    name and memory.
     """
     one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
     sizes: list[float | None] = [one]
@@ -485,7 +483,7 @@ def _number(text: str) -> float | None:
 
 
 def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:
-    """Yield one quote per instance, region and pricing: the median where zones of a region differ."""
+    """Yield one quote per instance, region and pricing: the median if zones of a region differ."""
     alike: dict[tuple[str, str | None, str, str, Pricing], list[Quote]] = defaultdict(list)
     for quote in quotes:
         alike[quote.instance, quote.region, quote.gpu, str(quote.gpu_count), quote.pricing].append(quote)

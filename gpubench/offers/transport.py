@@ -1,6 +1,6 @@
-"""The one way out to the network: bounded in time and size, https only, and never redirected to another host.
+"""All network access: limited in time and size, https only, without redirects to another host.
 
-Plain http is allowed to this machine, bypassing any proxy.
+Plain http is allowed to this machine, without a proxy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpubench.units import count, plain
 
 MAX_BODY_BYTES = 64 * 1024**2
 REQUEST_TIMEOUT_S = 60.0
-"""For one request with its whole body; a slow server cannot delay a refresh longer."""
+"""Time limit of one request including its body, so that a slow server cannot delay a refresh longer."""
 SILENCE_TIMEOUT_S = 15.0
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
@@ -31,7 +31,7 @@ LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
 PIECE_BYTES = 64 * 1024
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
-"""With one such layer 64 KB expand to 64 MB at most; with two nested ones to far more."""
+"""Accepted encodings: one layer expands 64 KB to at most 64 MB, two nested layers to far more."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _Answer = tuple[int, float | None, bytes]
@@ -39,11 +39,11 @@ _Answer = tuple[int, float | None, bytes]
 
 
 class HttpTransport:
-    """A transport on requests; use as a context manager. See ``sources.Transport`` for the call.
+    """A transport based on requests; use as a context manager. See ``sources.Transport`` for the call.
 
     Args:
-        sleep: Waits between tries.
-        within_s: Limit for all requests together, each tried once; None is no limit.
+        sleep: Waits between attempts.
+        within_s: Time limit of all requests together, each tried once; None for no limit.
     """
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep, within_s: float | None = None) -> None:
@@ -75,7 +75,7 @@ class HttpTransport:
         for attempt in range(most):
             try:
                 status, retry_after_s, answer = self._in_time(url, params, body, headers)
-            except (requests.RequestException, ValueError) as error:  # of a URL that cannot be read
+            except (requests.RequestException, ValueError) as error:  # raised for an invalid URL
                 if not _was_cut(error):
                     raise SourceError(f"{host} is not reachable ({_words(error)})") from None
                 status, retry_after_s, answer = None, None, f"connection broke ({_words(error)})".encode()
@@ -89,7 +89,7 @@ class HttpTransport:
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *asked: Any) -> _Answer:
-        """Follow a URL in a thread: a read returns only whole chunks, and each byte may take seconds."""
+        """Follow a URL in a thread: a read returns only complete chunks, and each byte may take seconds."""
         ended: Future[_Answer] = Future()
 
         def follow() -> None:
@@ -117,7 +117,7 @@ class HttpTransport:
             request = self._session.prepare_request(
                 requests.Request(method, url, params=params, json=body, headers=headers)
             )
-            # Judged as requests has read it: a URL with a backslash in it names two hosts.
+            # Check the URL as parsed by requests: with a backslash, parsers disagree on the host.
             target = request.url or ""
             if not same_host(first, target):
                 raise SourceError(f"{_host(first)} redirects to another host ({plain(url, 80)}): refused")
@@ -133,21 +133,21 @@ class HttpTransport:
         raise SourceError(f"{_host(first)} redirects more than {MAX_REDIRECTS} times")
 
     def _send(self, request: requests.PreparedRequest, url: str) -> requests.Response:
-        """Send it with the proxy and certificates of the environment; to this machine without a proxy."""
+        """Send a request with the environment's proxy and certificates; without a proxy to this machine."""
         no_proxy = {"no_proxy": _host(url)} if url.startswith("http:") else {}
         around = self._session.merge_environment_settings(url, no_proxy, stream=True, verify=None, cert=None)
         return self._session.send(request, timeout=SILENCE_TIMEOUT_S, allow_redirects=False, **around)
 
 
 class _Session(requests.Session):
-    """A session that leaves redirects to its caller, since requests would read their whole bodies."""
+    """A session that leaves redirects to its caller, since requests would read their entire bodies."""
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return None, for no target."""
 
 
 class _ByUrl(AuthBase):
-    """Authorizes only by the URL: else requests sends a password of ~/.netrc instead of a key."""
+    """Disables other authorization: by default, requests would send a password from ~/.netrc."""
 
     def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
         name, password = get_auth_from_url(r.url or "")
@@ -159,7 +159,7 @@ def _body_of(response: requests.Response, deadline: float) -> bytes:
     encoding = response.headers.get("content-encoding", "")
     if encoding.strip().lower() not in _ENCODINGS:
         raise SourceError(f"{host} sent a body encoded as {plain(encoding, 60)!r}: refused")
-    response.raw.enforce_content_length = True  # urllib3 1 takes a truncated body for a whole one
+    response.raw.enforce_content_length = True  # urllib3 1 accepts a truncated body as complete
     body = bytearray()
     for piece in response.iter_content(PIECE_BYTES):
         body += piece
@@ -179,7 +179,7 @@ def _host(url: str) -> str:
 
 
 def _was_cut(error: Exception) -> bool:
-    """Whether an established connection broke or went silent, so a retry may help."""
+    """Whether an established connection broke or timed out, so that a retry may help."""
     if isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)):
         return True
     broke = isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
@@ -189,7 +189,7 @@ def _was_cut(error: Exception) -> bool:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the root cause of an error; the messages of requests around it contain the URL with its keys."""
+    """Return the root cause of an error; outer messages of requests contain the URL with its keys."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error

@@ -1,7 +1,7 @@
-"""AMD GPUs, read with AMD's library through ``amdsmi``; without it only torch sees them.
+"""AMD GPUs, read through AMD's library ``amdsmi``; without it, only torch sees them.
 
-Written from the interface of that package, and tested with the package on a mock of its C library. No AMD GPU
-was available.
+This module follows the package's interface, and was tested with the package on a mock of its C library. No
+AMD GPU was available.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx11": ("fp16", "bf16", "int8"),
     "gfx12": ("fp16", "bf16", "int8", "fp8"),
 }
-"""Reduced formats of the matrix units by architecture: AMD's instruction set guides, CDNA and RDNA (WMMA)."""
+"""Reduced formats of the matrix units by architecture, from AMD's CDNA and RDNA (WMMA) ISA guides."""
 _POWER_CAP = plausible.POWER_LIMIT.of("µW", divisor=10**6)
 _ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
 _CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
@@ -51,9 +51,9 @@ _HIGHEST_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
 def open_library() -> Any:
-    """Return the ``amdsmi`` module, its library open; None if either is missing or finds no driver.
+    """Return the ``amdsmi`` module with its library open; None if either is missing or finds no driver.
 
-    If the C library is missing the package prints to the standard output as it is imported, and fails.
+    If the C library is missing, importing the package prints to stdout and fails.
     """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -66,10 +66,10 @@ def open_library() -> Any:
 
 
 class AmdReadings(Readings):
-    """Readings of one AMD GPU through the library, which stays open: another line may still ask it.
+    """Readings of one AMD GPU through the library, which stays open for other readers.
 
     Attributes:
-        place: If the GPU is on the PCI bus, without a function: partitions of one card share it.
+        place: PCI address without the function number, which partitions of one card share.
     """
 
     def __init__(self, smi: Any, handle: Any, place: str) -> None:
@@ -83,7 +83,7 @@ class AmdReadings(Readings):
 
     @property
     def refused(self) -> dict[str, str]:
-        """Why a field is None, by field."""
+        """The reason for each None, by field."""
         return self._refused
 
     def sample(self) -> Reading:
@@ -99,7 +99,7 @@ class AmdReadings(Readings):
             sm_clock_hz=self.get("sm_clock_hz", _CLOCK, "clock_info", "clk", kinds.GFX),
             memory_clock_hz=self.get("memory_clock_hz", _MEMORY_CLOCK, "clock_info", "clk", kinds.MEM),
             power_w=self.get("power_w", plausible.POWER, "power_info", _power),
-            # Instinct cards have the hot spot alone
+            # Instinct cards report only the hot spot
             temperature_c=temperature_c(places.HOTSPOT) if edge_c is None else edge_c,
             utilization=self.get(
                 "utilization", plausible.UTILIZATION_PERCENT, "gpu_activity", "gfx_activity"
@@ -117,7 +117,7 @@ class AmdReadings(Readings):
         )
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List the processes on the GPU; the library does not say which of them only draw."""
+        """List the processes on the GPU; the library does not say which of them only do graphics."""
         return self.get("processes", _processes, "gpu_process_list")
 
     def power_limits(self) -> PowerLimits:
@@ -141,14 +141,14 @@ class AmdReadings(Readings):
         pick: str | Callable[[Any], Any] | None = None,
         *arguments: Any,
     ) -> _T | None:
-        """Return a value of the library in SI units; None, with the reason noted, if it is no plausible one.
+        """Return a value from the library in SI units; None, with the reason noted, if it is implausible.
 
         Args:
-            field: Whose value it is.
-            convert: Reads it.
-            read: Function of the library, without its ``amdsmi_get_``.
-            pick: Takes the value out of the answer, or is its key; None if the answer is the value.
-            arguments: Beside the GPU.
+            field: The field that the value is for.
+            convert: Converts the value.
+            read: Function of the library, without its prefix ``amdsmi_get_``.
+            pick: Extracts the value from the answer, or is its key; None if the answer is the value.
+            arguments: Arguments besides the GPU.
         """
         function = f"amdsmi_get_{read}"
         try:
@@ -166,7 +166,7 @@ class AmdReadings(Readings):
 
 
 def _power(told: Mapping[str, Any]) -> Any:
-    """Pick the current socket power, which Instinct cards report; older cards report only a mean."""
+    """Return the current socket power, which Instinct cards report; older cards report only a mean."""
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
     return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
 
@@ -181,7 +181,7 @@ def _processes(told: Any) -> tuple[GpuProcess, ...]:
 
 
 def listed() -> list[AmdReadings] | None:
-    """List the GPUs of the library in its order, which is that of ROCm; None if it cannot be asked."""
+    """List the library's GPUs in its order, which is ROCm's; None if the library cannot be queried."""
     smi = open_library()
     if smi is None:
         return None
@@ -195,13 +195,13 @@ def listed() -> list[AmdReadings] | None:
 
 @dataclass(frozen=True)
 class AmdBackend(Backend):
-    """AMD GPUs that AMD's library lists; ``root`` is "/" but in tests."""
+    """AMD GPUs listed by AMD's library; ``root`` is "/" except in tests."""
 
     name: str = "rocm"
     root: Path = Path("/")
 
     def devices(self) -> BackendReport:
-        """List the GPUs; where the library is missing and the compute driver is here, say what to install."""
+        """List the GPUs; if the compute driver is present without the library, report what to install."""
         lines = listed()
         if lines is None and (self.root / "dev/kfd").exists():
             problem = Problem(
@@ -248,7 +248,7 @@ def matrix_formats(architecture: str | None) -> tuple[str, ...]:
 
 
 def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[DeviceProfile, DeviceState]:
-    """Describe one GPU, or a partition of a card (CPX and similar), and say what it is doing."""
+    """Describe one GPU, or a partition of a card (CPX and similar), and its current state."""
     asic, vram, clocks = "gpu_asic_info", of.smi.AmdSmiMemoryType.VRAM, of.smi.AmdSmiClkType
     name = of.get("name", plausible.text, asic, "market_name")
     serial = of.get("uuid", plausible.text, asic, "asic_serial")

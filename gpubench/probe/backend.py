@@ -1,7 +1,7 @@
 """The types of the probe: findings, readings, the interface of a back end, and a device's identity.
 
-A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``. Its native units are converted
-there and nowhere else. A device's identity is never disclosed, and never confused with its neighbor's.
+A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``, which converts native units. The
+identity of a device is never disclosed, and never confused with that of another device.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ TOLD_BY_TORCH = "the driver library cannot be asked; torch alone tells of this G
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that prevents the use of a device, or a reading.
+    """A problem that prevents the use of a device or a reading.
 
     Attributes:
         what: What happened.
-        value: The value seen: the loader's own text, a version, a path.
+        value: The value seen: the loader's message, a version, a path.
         fix: What to do about it.
-        exit_code: 3 where a GPU is here but cannot be used; 0 if there is none, or a run goes on.
-        backend: Whose problem it is: a backend's, or ``torch``'s.
-        device_index: The device it concerns; None for the whole backend.
-        torch_may_know: Whether it keeps the driver library away and may leave torch its GPU.
+        exit_code: 3 if a GPU is present but cannot be used; 0 if there is none, or a run can continue.
+        backend: The backend that has the problem, or ``torch``.
+        device_index: The affected device; None for the entire backend.
+        torch_may_know: Whether the problem affects the driver library but may leave the GPU usable in torch.
     """
 
     what: str
@@ -63,7 +63,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceGoneError(NoDeviceError):
-    """A device that was listed can no longer be read.
+    """A listed device can no longer be read.
 
     Attributes:
         fault: ``gpu_lost``, ``reset_required``, ``driver_hung`` or ``driver_closed``.
@@ -78,8 +78,8 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
     """A device's current state and its limits on this machine. Unknown is None.
 
     Attributes:
-        memory_used_bytes: As the driver counts it, its own reserve included where it cannot part the two.
-        memory_in_use_bytes: Without the driver's reserve; None if that is unknown.
+        memory_used_bytes: From the driver, including its own reserve if it cannot separate the two.
+        memory_in_use_bytes: Without the driver's reserve; None if unknown.
         pcie_generation_card: The highest generation that the card supports, in any slot.
     """
 
@@ -119,7 +119,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Every device of this machine; ``states[i]`` is what ``devices[i]`` was doing, None if not known."""
+    """Every device of this machine; ``states[i]`` is the state of ``devices[i]``, None if unknown."""
 
     devices: tuple[DeviceProfile, ...]
     host: Host
@@ -127,7 +127,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[DeviceState | None, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the names of the first devices, and the problems; the fields have the rest."""
+        """Return the names of the first devices, and the problems."""
         names = [shown(device.name or device.backend, 60) for device in self.devices[:_DEVICES_IN_REPR]]
         more = ["..."] if len(self.devices) > len(names) else []
         problems = "".join(f"\n  {shown(problem.what, 100)}" for problem in self.problems[:_DEVICES_IN_REPR])
@@ -155,21 +155,21 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unusable(problems: Iterable[Problem]) -> dict[int, str]:
-    """By index, why a device of this machine cannot be used."""
+    """Why a device of this machine cannot be used, by index."""
     return {p.device_index: p.line() for p in problems if p.device_index is not None and p.exit_code}
 
 
 class Backend:
-    """A kind of device that can be listed; a back end of another package has these members.
+    """A kind of device; a backend of another package must have these members.
 
     Attributes:
-        name: What ``DeviceProfile.backend`` holds.
+        name: The value of ``DeviceProfile.backend``.
     """
 
     name: str
 
     def devices(self) -> BackendReport:
-        """List the devices that this backend's driver shows; a missing driver gives an empty report."""
+        """List the devices of this backend's driver; a missing driver gives an empty report."""
         raise NotImplementedError
 
     def open_readings(self, device: DeviceProfile) -> Readings:
@@ -183,7 +183,7 @@ class Backend:
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process on the device; ``compute`` is False for one that only draws."""
+    """A process on the device; ``compute`` is False for a graphics process."""
 
     pid: int
     memory_bytes: int | None
@@ -191,7 +191,7 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the board power [W]: in force, and as shipped."""
+    """Limits of the board power [W]: current and default."""
 
     enforced_w: float | None = None
     default_w: float | None = None
@@ -200,17 +200,17 @@ class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Readings:
     """The telemetry of one device, for a ``with`` block. A value that the device does not report is None.
 
-    This base class reports nothing: it serves a CPU, and a GPU without a usable driver library.
+    This base class reports nothing; it is used for a CPU, and for a GPU without a usable driver library.
     """
 
     @property
     def source(self) -> str:
-        """The source of the values: "nvml", "none", or "hung" once the driver stopped answering."""
+        """The source of the values: "nvml", "none", or "hung" after the driver stopped answering."""
         return "none"
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` if the driver answers so."""
+        """``gpu_lost`` or ``reset_required`` if the driver reports it."""
         return None
 
     @property
@@ -254,7 +254,7 @@ class Readings:
         return None
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
 
     def __enter__(self) -> Self:
         return self
@@ -270,8 +270,8 @@ _ID_DIGITS = 16
 def device_id(profile: DeviceProfile) -> str:
     """An id of this device that only this user can link to it: a salted hash of its UUID.
 
-    If there is no UUID to go by, name and PCI bus id stand in. The salt is random and stays in the
-    user's data folder; where that folder cannot be written, it holds for this process only.
+    Without a UUID, it uses name and PCI bus id. The salt is random and is stored in the user's data folder.
+    If that folder cannot be written, the salt is valid only in this process.
     """
     known = None if uuid_is_blank(profile.uuid) else profile.uuid
     identity = known or "|".join((profile.backend, profile.name or "", profile.pci_bus_id or ""))
@@ -285,9 +285,9 @@ def storable(profile: DeviceProfile) -> DeviceProfile:
 
 
 def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
-    """Return variables that show a child process only these devices: by UUID, else by PCI order.
+    """Return variables that restrict a child process to these devices: by UUID, else by PCI order.
 
-    A device with neither leaves the choice of devices as it is.
+    A device with neither adds no restriction.
     """
     if not profiles[0].is_nvidia:
         return {}
@@ -309,7 +309,7 @@ def check_same_device(
     sm_count: int | None,
     pci_bus_id: str | None,
 ) -> tuple[Finding, ...]:
-    """Check that CUDA opened the device that the driver described. Unknown values are passed over.
+    """Check that CUDA opened the device that the driver described. Unknown values are ignored.
 
     Args:
         profile: From the driver library.
@@ -319,10 +319,10 @@ def check_same_device(
         pci_bus_id: ``domain:bus:device.function`` in hexadecimal, any number of leading zeros.
 
     Returns:
-        ``UUID_ALL_ZEROS`` with the PCI bus id where the UUID could not be used, else nothing.
+        ``UUID_ALL_ZEROS`` with the PCI bus id if the UUID could not be used, else nothing.
 
     Raises:
-        NoDeviceError: If they differ: telemetry would be of another GPU.
+        NoDeviceError: If they differ, because telemetry would be of another GPU.
     """
     matched = matched_by(profile, uuid=uuid, pci_bus_id=pci_bus_id)
     if matched == "UUID":
@@ -337,7 +337,7 @@ def check_same_device(
 
 
 def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | None) -> Identity:
-    """Say which identifier matches a device that passes ``check_same_device`` to the driver's."""
+    """Return the identifier by which a device that passes ``check_same_device`` was matched."""
     is_slice = (profile.uuid or "").startswith("MIG-")  # some CUDA releases show the UUID of the card
     if not is_slice and not uuid_is_blank(profile.uuid) and not uuid_is_blank(uuid):
         return "UUID"
@@ -347,7 +347,7 @@ def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | No
 
 
 def told_by_torch(properties: Any) -> tuple[str | None, str | None]:
-    """Return UUID and PCI bus id from torch's device properties; None where this torch has none."""
+    """Return UUID and PCI bus id from torch's device properties; None if this torch lacks them."""
     uuid, bus = (getattr(properties, name, None) for name in ("uuid", "pci_bus_id"))
     place = None
     if isinstance(bus, int):
@@ -357,7 +357,7 @@ def told_by_torch(properties: Any) -> tuple[str | None, str | None]:
 
 
 def bus_id(text: str | None) -> str | None:
-    """A PCI bus id in one spelling, ``0000:00:06.0``; None if unknown or not one.
+    """A PCI bus id in normal form, ``0000:00:06.0``; None if unknown or invalid.
 
     >>> bus_id("00000000:00:06.0"), bus_id("0000:0A:00"), bus_id(None)
     ('0000:00:06.0', '0000:0a:00.0', None)

@@ -1,8 +1,8 @@
-"""Is a device fit to be measured: who else uses it, what limits it, and each check of ``gpubench doctor``.
+"""Checks that a device is ready to measure: use by others, limits, and the checks of ``gpubench doctor``.
 
-Process lists are blind in most containers, and utilization lags a load that has just ended. So use by
-others is judged by the list, by utilization and by memory together, and seen twice before a run is refused.
-The checks of doctor go from the software up: each says what was seen and how to fix it.
+Most containers hide other processes, and utilization lags behind a load that has just ended. Use by others is
+therefore judged from the process list, utilization and memory together, and must be seen twice before a run
+is refused. The checks of doctor start with the software; each reports what it saw and how to fix it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from gpubench.units import GIB, Seconds, count, format_bytes, format_number, for
 from gpubench.workload import OR_CPU_BUILD
 
 BUSY_LIMIT = 0.05
-"""Utilization of an idle GPU is 0 to 1 %; a desktop that draws stays below this."""
+"""An idle GPU has a utilization of 0 to 1 %; a desktop's graphics stay below this."""
 MEMORY_LIMIT = 0.02
-"""Used memory without the driver's reserve, as a share of the whole."""
+"""Used memory without the driver's reserve, as a share of total memory."""
 POWER_CAP_LIMIT = 0.98
-"""Enforced over default power limit; below it the card is slower than its name says."""
+"""Enforced over default power limit; below this, a card is slower than its model should be."""
 SECOND_LOOK_AFTER_S = 1.0
 _NARROW_LINK = 4
-"""Lanes of a PCIe link over which copies are slow."""
+"""Lanes of a PCIe link below which copies are slow."""
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of a device by others, seen twice. ``refuse``: it disturbs; else it only holds memory."""
+    """Use of a device by others, seen twice. ``refuse`` if it disturbs a run; else it only takes memory."""
 
     seen: str
     limit: float | None
@@ -58,7 +58,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()
 
     def finding(self) -> Finding:
-        """Return the finding to store; it leaves out process numbers, which mean nothing elsewhere."""
+        """Return the finding to store, without process ids, which are meaningless elsewhere."""
         return Finding(kind=FindingKind.SHARED_GPU, value=self.seen, limit=self.limit)
 
 
@@ -69,19 +69,19 @@ def preflight(
     allow_shared: bool = False,
     wait: Callable[[Seconds], None] = time.sleep,
 ) -> tuple[Finding, ...]:
-    """Check that a device is free and whole, in at most a second.
+    """Check in at most a second that a device is not in use and not power-capped.
 
     Args:
-        device: As probed.
-        readings: Open on this device.
-        allow_shared: Note use by others instead of refusing.
-        wait: Sleeps between two looks; a test's clock in tests.
+        device: The probed device.
+        readings: Open readings of this device.
+        allow_shared: Whether to note use by others instead of refusing.
+        wait: Sleeps between two observations; a fake clock in tests.
 
     Returns:
-        ``SHARED_GPU`` and ``POWER_CAPPED`` where they apply.
+        ``SHARED_GPU`` and ``POWER_CAPPED`` if they apply.
 
     Raises:
-        NoDeviceError: If the compute mode keeps this run out, or if others use the device unallowed.
+        NoDeviceError: If the compute mode excludes this run, or others use the device and may not.
     """
     mode = readings.compute_mode()
     if mode not in {None, "default"}:
@@ -105,7 +105,7 @@ def preflight(
 def look_twice(
     device: DeviceProfile, readings: Readings, *, wait: Callable[[Seconds], None] = time.sleep
 ) -> Sharing | None:
-    """Return the use by others, if two looks one second apart both see it."""
+    """Return the use by others, if two observations one second apart both see it."""
     first = _look(device, readings)
     if first is None or not first.refuse:
         return first
@@ -115,21 +115,21 @@ def look_twice(
 
 
 def power_capped(enforced_w: float | None, default_w: float | None) -> Finding | None:
-    """``POWER_CAPPED`` with the enforced share of the default power limit, where it is below the limit."""
+    """``POWER_CAPPED`` with the enforced share of the default power limit, if that is below the threshold."""
     if (share := _capped_share(enforced_w, default_w)) is None:
         return None
     return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
 
 
 def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
-    """Return the enforced share of the default power limit; None if it is not reduced or not known."""
+    """Return the enforced share of the default power limit; None if it is not reduced or unknown."""
     if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
         return None
     return enforced_w / default_w
 
 
 def _foreign(readings: Readings) -> list[int]:
-    # Ids of the other compute processes that the driver lists on a device.
+    # Ids of other compute processes on a device, from the driver.
     return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
 
 
@@ -143,7 +143,7 @@ def _look(device: DeviceProfile, readings: Readings) -> Sharing | None:
 def _use(
     device: DeviceProfile, others: int, utilization: float | None, used_bytes: int | None
 ) -> Sharing | None:
-    """Judge use by others by the list of processes, else by utilization, else by memory."""
+    """Judge use by others from the process list, else from utilization, else from memory."""
     if others:
         return Sharing(seen=count(others, "other process"), limit=None, refuse=True)
     if utilization is not None and utilization > BUSY_LIMIT:
@@ -156,12 +156,12 @@ def _use(
 
 
 def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
-    """Why its compute mode keeps a run from a device; None if it does not.
+    """Why the compute mode excludes a run from a device; None if it does not.
 
     Args:
-        device: As probed.
+        device: The probed device.
         mode: Its compute mode; None if unknown.
-        taken_by: Who else computes on it.
+        taken_by: The other processes that compute on it.
     """
     back = f"set the mode back with nvidia-smi -i {device.index} -c DEFAULT"
     if mode == "prohibited":
@@ -178,7 +178,7 @@ def _label(device: DeviceProfile) -> str:
 
 
 def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
-    """What keeps a device below what it could do now: a line each, with what to do where that helps."""
+    """What limits a device at the moment: a line for each limit, with a fix if there is one."""
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit is not None and default and (share := _capped_share(limit, default)) is not None:
@@ -219,9 +219,9 @@ def _link(device: DeviceProfile, state: DeviceState) -> Iterator[str]:
 
 
 class Check(msgspec.Struct, frozen=True):
-    """What was looked at and seen: ``fail`` keeps a run from it, ``warn`` makes its figures worth less.
+    """The result of one check: ``fail`` prevents a run, ``warn`` makes its figures less reliable.
 
-    ``none`` is neither: what was looked for is not here, and nothing needs it.
+    ``none`` means that the checked thing is absent and not needed.
     """
 
     status: Literal["ok", "none", "warn", "fail"]
@@ -232,7 +232,7 @@ class Check(msgspec.Struct, frozen=True):
 
 _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
-# Variables that slow every step down, and how.
+# Variables that slow down every step, with the reason.
 _SLOWING_VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the one before",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "asks the driver for every allocation",
@@ -245,7 +245,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
 
     Args:
         report: From ``probe()``.
-        environment: Variables; None means this process's own.
+        environment: Variables; None for those of this process.
     """
     variables = os.environ if environment is None else environment
     seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if not d.is_cpu]
@@ -264,7 +264,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
 
 
 def failed(checks: Iterable[Check]) -> bool:
-    """Whether something keeps a measurement from running."""
+    """Whether any check prevents a measurement."""
     return any(check.status == "fail" for check in checks)
 
 
@@ -342,7 +342,7 @@ def _visibility(
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
-    """Open each GPU with torch in a child process, and compare what it sees with what the driver says."""
+    """Open each GPU with torch in a child process, and compare what torch and the driver report."""
     for device in gpus:
         if torch_problem(device) is not None:
             return  # said already

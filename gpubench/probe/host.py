@@ -1,8 +1,8 @@
-"""This machine: what its system says, its CPU as a device, and the GPU of an Apple chip.
+"""This machine: facts from its operating system, its CPU as a device, and the GPU of an Apple chip.
 
-``root`` is "/" but in tests. A CPU runs the same workloads where there is no GPU, and says so. The GPU of an
-Apple chip is reached by torch as ``mps`` and has no telemetry here; its part is written after the manual page
-of system_profiler, and tested with mocks of it. No Mac was available.
+``root`` is "/" except in tests. A machine without a GPU runs the same workloads on its CPU, and says so.
+Torch reaches the GPU of an Apple chip as ``mps``; it has no telemetry here. That part follows the manual page
+of system_profiler, and was tested with mocks. No Mac was available.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONTAINER_MARKS = {
 
 
 def read_text(file: Path) -> str | None:
-    """The text of a system file, stripped; None if it is missing, closed or gives an error when read."""
+    """The text of a system file, stripped; None if it is missing or cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -50,19 +50,19 @@ def container(root: Path = Path("/")) -> str | None:
         return "podman"
     text = read_text(root / "proc/1/cgroup") or ""
     found = next((name for name, mark in _CONTAINER_MARKS.items() if re.search(mark, text)), None)
-    # With version 2 of control groups a container sees its own group as "/": the cluster's variable is left.
+    # With cgroups v2 a container sees its own group as "/", so only the cluster's variable can tell.
     return found or ("kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None)
 
 
 def nvidia_nodes(root: Path = Path("/")) -> tuple[list[str], list[str]]:
-    """NVIDIA's device nodes, and those of them that this user may not open."""
+    """NVIDIA's device nodes, and the nodes that this user may not open."""
     nodes = sorted(n for n in (root / "dev").glob("nvidia*") if not n.is_dir())
     closed = [n for n in nodes if not os.access(n, os.R_OK | os.W_OK)]
     return [f"/dev/{n.name}" for n in nodes], [f"/dev/{n.name}" for n in closed]
 
 
 def on_battery() -> bool:
-    """Whether the system says that this is a laptop on battery power."""
+    """Whether this is a laptop on battery power, according to the system."""
     battery = None
     with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):  # not on every system
         battery = psutil.sensors_battery()
@@ -74,15 +74,15 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     for place in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = _whole(read_text(root / place))
         if limit is not None:
-            return limit if 0 < limit < 2**60 else None  # version 1 writes "none" as a huge number
+            return limit if 0 < limit < 2**60 else None  # cgroups v1 writes "none" as a huge number
     return None
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Processors' worth of time that the control group allows; None if there is no limit."""
+    """CPU quota of the control group, as a number of processors; None if there is no limit."""
     groups = root / "sys/fs/cgroup"
     words = (read_text(groups / "cpu.max") or "").split()
-    if len(words) != 2:  # version 1 has a file for each
+    if len(words) != 2:  # cgroups v1 has a file for each
         words = [read_text(groups / f"cpu/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
     allowed, period = _whole(words[0]), _whole(words[1])
     return allowed / period if allowed and period else None
@@ -94,7 +94,7 @@ def cpu_governor(root: Path = Path("/")) -> str | None:
 
 
 def cpu_facts(root: Path = Path("/")) -> dict[str, str]:
-    """The first processor's entries of /proc/cpuinfo, keys in lower case; empty elsewhere."""
+    """Entries of the first processor in /proc/cpuinfo, with lowercase keys; empty on other systems."""
     facts: dict[str, str] = {}
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         if not line.strip():
@@ -122,7 +122,7 @@ def usable_threads() -> int | None:
 
 
 def _whole(text: str | None) -> int | None:
-    # A whole number of ordinary length, else None: "max", "-1", nothing, or nonsense.
+    # An integer of ordinary length, else None: "max", "-1", nothing, or nonsense.
     return int(text) if text and re.fullmatch(r"[0-9]{1,20}", text) else None
 
 
@@ -148,7 +148,7 @@ class CpuBackend(Backend):
         return BackendReport(devices=(self.profile(),), states=(None,))
 
     def profile(self) -> DeviceProfile:
-        """Name, cores, memory, and the reduced formats that it has instructions for."""
+        """Name, cores, memory, and the reduced formats with instructions."""
         facts = cpu_facts(self.root)
         flags = instructions(self.root)
         vendor = facts.get("vendor_id", facts.get("cpu implementer", ""))
@@ -187,14 +187,14 @@ def core_count() -> int | None:
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
-    """Memory of the machine, or of this container where it is given less [B]."""
+    """Memory of the machine, or of this container if it is limited to less [B]."""
     total = int(psutil.virtual_memory().total)
     limit = memory_limit_bytes(root)
     return total if limit is None else min(total, limit)
 
 
 def instructions(root: Path = Path("/")) -> frozenset[str]:
-    """Instruction set extensions, by the kernel's names."""
+    """Instruction set extensions, by their names in the kernel."""
     facts = cpu_facts(root)
     words = frozenset(facts.get("flags", facts.get("features", "")).split())
     if sys.platform == "darwin" and text_of(["sysctl", "-n", "hw.optional.arm.FEAT_BF16"]) == "1":
@@ -203,7 +203,7 @@ def instructions(root: Path = Path("/")) -> frozenset[str]:
 
 
 def named_instructions(root: Path = Path("/")) -> tuple[str, ...]:
-    """Those extensions that decide how fast this CPU trains."""
+    """The extensions that determine how fast this CPU trains."""
     known = {name for names in _INSTRUCTIONS.values() for name in names} | set(_WORTH_NAMING)
     return tuple(sorted(known & instructions(root)))
 
@@ -231,7 +231,7 @@ class AppleBackend(Backend):
             unavailable["name"] = "system_profiler SPDisplaysDataType: no model"
         try:
             cores = SMS(int(display.get("sppci_cores", "")))
-        except ValueError:  # no number, or none that a chip can have
+        except ValueError:  # not a number, or not a plausible one
             cores = None
             unavailable["sm_count"] = "system_profiler SPDisplaysDataType: no core count"
         spec = None if name is None else find_spec(name)

@@ -1,7 +1,7 @@
-"""NVIDIA devices. This module alone imports pynvml; ``nvml`` is the gate that every call passes.
+"""NVIDIA devices. Only this module imports pynvml, and every call passes through ``nvml``.
 
-First why the driver cannot be used, each broken state as one Problem with the value and the fix; then the
-readings of a device while it works; then what is here.
+The first part explains why the driver cannot be used: each broken state is one Problem with the value seen
+and the fix. The second part reads a working device, and the third part lists the devices.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
     Args:
         code: NVML's return code.
         reason: Its text, with the function's name.
-        library_version: NVML's own version, where it says so before it is open.
-        root: If the system's files lie (a test's folder, else "/").
+        library_version: NVML's version, if it reports that before it is initialized.
+        root: Root of the system's files: "/", or a test's folder.
     """
     if code == LIBRARY_NOT_FOUND:
         return _not_loaded(root)
@@ -149,7 +149,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 
 def loaded_library() -> str | None:
-    """Path of the driver library that this process has loaded; None if unknown."""
+    """Path of the driver library loaded by this process; None if unknown."""
     for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         if Path(path).name.startswith("libnvidia-ml.so"):
@@ -171,7 +171,7 @@ def _not_loaded(root: Path) -> Problem:
         ctypes.CDLL(SONAME)
     except OSError as error:
         text = " ".join(str(error).split())
-    else:  # it loads now: the first try met a moment of change
+    else:  # it loads now: something changed between the two attempts
         text = "it loaded at the second try"
     missing = is_absent(text)
     lying = ""
@@ -198,10 +198,10 @@ def _not_loaded(root: Path) -> Problem:
 
 
 def is_absent(text: str, platform: str = sys.platform) -> bool:
-    """Whether the loader's words mean that there is no driver, rather than a driver that is broken.
+    """Whether the loader's message means that there is no driver, rather than a broken one.
 
-    A library that lacks one of its own parts is broken. Outside Linux the words vary too much to tell, and
-    a machine without the driver is by far the likelier.
+    A library with a missing dependency is broken. Outside Linux the messages vary too much to distinguish the
+    two, and a missing driver is far more likely.
     """
     if platform != "linux":
         return True
@@ -249,7 +249,7 @@ _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
 def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
-    """Run a reading on the driver's thread; if a call hangs, the value is ``otherwise``."""
+    """Run a reading on the driver's thread; return ``otherwise`` if a call hangs."""
 
     def decorate(read: Callable[[NvmlReadings], T]) -> Callable[[NvmlReadings], T]:
         @wraps(read)
@@ -265,10 +265,10 @@ def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[Nvm
 
 
 class NvmlReadings(Readings):
-    """Readings of one GPU. After a call that hangs, every later value is None."""
+    """Readings of one GPU. After a hung call, every value is None."""
 
     def __init__(self, session: Session, device: Device) -> None:
-        """Take over the session; ``close`` shuts it down."""
+        """Take ownership of the session; ``close`` shuts it down."""
         self._session = session
         self._fields = Fields(session, device)
         self._device = device
@@ -276,16 +276,16 @@ class NvmlReadings(Readings):
 
     @property
     def source(self) -> str:
-        """``nvml``; ``none`` where this device refuses every value; ``hung`` once the driver is silent."""
+        """``nvml``; ``none`` if this device refuses every value; ``hung`` if the driver stopped answering."""
         if self._session.guard.hung:
             return "hung"
         return "nvml" if self._tells else "none"
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` where the driver says so; the device does not come back.
+        """``gpu_lost`` or ``reset_required`` if the driver reports it; the device does not recover.
 
-        The driver is asked once more, because a device can be lost between two samples.
+        The driver is queried again, because a device can be lost between two samples.
         """
         if self._device.label not in self._session.fatal:
             self._ask_once_more()
@@ -293,12 +293,12 @@ class NvmlReadings(Readings):
 
     @property
     def refused(self) -> dict[str, str]:
-        """Why a field is None, by field."""
+        """The reason for each None, by field."""
         return self._fields.unavailable
 
     @_or(Reading())
     def sample(self) -> Reading:
-        """Read what a TelemetrySample holds; one hand-over to the driver's thread."""
+        """Read the fields of a TelemetrySample in one call on the driver's thread."""
         of = self._fields
         return Reading(
             sm_clock_hz=of.get("sm_clock_hz", SM_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_SM),
@@ -309,12 +309,12 @@ class NvmlReadings(Readings):
 
     @_or(None)
     def energy_j(self) -> float | None:
-        """Read the energy counter [J]; it steps about every 100 ms, and 0 means unknown."""
+        """Read the energy counter [J]; it updates about every 100 ms, and 0 means unknown."""
         return self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption")
 
     @_or({})
     def held_clocks_s(self) -> dict[str, float]:
-        """Read for how long each policy has held the clocks down [s]; unreported policies are left out."""
+        """Read how long each policy has held the clocks down [s]; unreported policies are omitted."""
         answers = {
             name: self._fields.get(f"held_clocks_s.{name}", _HELD, "nvmlDeviceGetViolationStatus", policy)
             for policy, name in CLOCK_POLICIES.items()
@@ -356,7 +356,7 @@ class NvmlReadings(Readings):
 
     @_or(None)
     def memory_in_use_bytes(self) -> int | None:
-        """Read memory in use without the driver's reserve [B]; an old driver cannot part the two."""
+        """Read memory in use without the driver's reserve [B]; an old driver cannot separate the two."""
         answer = self._session.memory(self._device)
         if not hasattr(answer, "reserved"):
             return None
@@ -364,7 +364,7 @@ class NvmlReadings(Readings):
 
     @_or(None)
     def ecc_uncorrected(self) -> int | None:
-        """Read uncorrected memory errors since the driver was loaded; only a change means anything."""
+        """Read uncorrected memory errors since the driver was loaded; only a change is meaningful."""
         return self._fields.get(
             "ecc_uncorrected", plausible.ERRORS, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
         )
@@ -387,7 +387,7 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
     """The readings of the device of this profile, on an open session.
 
     Raises:
-        DeviceGoneError: If the driver no longer shows it.
+        DeviceGoneError: If the driver no longer lists it.
     """
     index = profile.index or 0
     try:
@@ -405,9 +405,9 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
 
 
 def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
-    """The device with this place and UUID; a MIG slice by its UUID among the slices of its card.
+    """The device with this index and UUID; a MIG slice is found by UUID among the slices of its card.
 
-    None if another or no device is at this place; the refusal where the driver gives one.
+    None if the device at this index is another or missing; the refusal if the driver refuses.
     """
     if profile.index is None:
         return None
@@ -424,7 +424,7 @@ def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
 
 
 def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session | Problem:
-    """Open the driver library, or say in one Problem why that cannot be."""
+    """Open the driver library, or return a Problem that explains why it cannot be opened."""
     try:
         import pynvml
     except ImportError as error:
@@ -459,13 +459,13 @@ def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session |
 
 @dataclass(frozen=True)
 class NvidiaBackend(Backend):
-    """NVIDIA devices, by NVML."""
+    """NVIDIA devices, read through NVML."""
 
     name: str = "cuda"
     limit_s: float = CALL_LIMIT_S
 
     def devices(self) -> BackendReport:
-        """List every GPU that the driver shows, and what keeps the others away."""
+        """List every GPU of the driver, with the problems that hide others."""
         session = connect(self.limit_s)
         if isinstance(session, Problem):
             return BackendReport(problems=(session,))
@@ -478,7 +478,7 @@ class NvidiaBackend(Backend):
         """Open the telemetry of one GPU; every value is unknown for a GPU that only torch sees.
 
         Raises:
-            DeviceGoneError: If the driver cannot be opened, or no longer shows this device.
+            DeviceGoneError: If the driver cannot be opened, or no longer lists this device.
         """
         if TOLD_BY_TORCH in device.unavailable.values():
             return Readings()
@@ -492,7 +492,7 @@ BACKEND = NvidiaBackend()
 
 
 def _survey(session: Session) -> BackendReport:
-    """Describe every GPU and its state; GPUs after one that hangs are skipped."""
+    """Describe every GPU and its state; GPUs after a hanging one are skipped."""
     found: list[tuple[DeviceProfile, DeviceState]] = []
     problems: list[Problem] = []
     versions, index, count = Versions(None, None, None, {}), None, 0
@@ -552,7 +552,7 @@ def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
 def _look_at(
     session: Session, index: int, versions: Versions, problems: list[Problem]
 ) -> list[tuple[DeviceProfile, DeviceState]]:
-    """Describe one GPU, or its slices, and what it is doing; nothing of one that is lost, or has no slice."""
+    """Describe one GPU or its slices, with the state; nothing for a lost GPU or one without slices."""
     device = session.device(index)
     if isinstance(device, Refused):
         problems.append(_device_unusable(index, device.code, device.reason))
@@ -609,9 +609,9 @@ def dump() -> list[dict[str, Any]]:
 
 
 def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mask what identifies a card or a user in a dump: UUIDs and process ids.
+    """Mask identifiers of a card or a user in a dump: UUIDs and process ids.
 
-    An all-zero UUID stays, because it is a finding. Others become a running number in the same shape.
+    An all-zero UUID stays, because it is a finding. Others become sequential numbers in the same format.
     """
     known: dict[str, str] = {}
 
@@ -632,6 +632,6 @@ def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def dump_text(calls: Iterable[dict[str, Any]]) -> str:
-    """A dump as a file holds it: one call a line, so that two dumps can be compared."""
+    """The file format of a dump: one call per line, so that two dumps can be compared."""
     body = ",\n".join(json.dumps(call) for call in calls)
     return f'{{"layout": 2, "origin": "recorded", "calls": [\n{body}\n]}}\n'

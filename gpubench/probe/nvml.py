@@ -1,9 +1,8 @@
-"""NVML behind one gate, and what it reports of one NVIDIA device in SI units.
+"""Guarded access to NVML, and its readings of one NVIDIA device in SI units.
 
-Calls into a driver may never come back: they run on their own thread, each with a time limit. Slow is
-not hung: a thread that keeps beginning calls is alive, however many there are. One that hangs ends the
-session. A driver that refuses gives ``Refused`` with the reason, never an exception, so that one field that a
-card does not report costs that field and nothing else.
+A driver call may never return, so calls run on their own thread, each with a time limit. A slow thread is not
+hung as long as it keeps starting calls. A hung call ends the session. If the driver refuses a call, the
+answer is ``Refused`` with the reason, never an exception, so a missing field affects no other field.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from gpubench.units import Seconds, format_bytes
 
 T = TypeVar("T")
 
-# Return codes of the driver's own header, nvml.h.
+# Return codes from the driver's header, nvml.h.
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE, UNKNOWN = 15, 16, 18, 19, 999
 CALL_LIMIT_S = 5.0
-"""Healthy driver calls take microseconds, those of a driver in trouble up to a second."""
+"""Calls of a healthy driver take microseconds, those of a struggling driver up to a second."""
 
 
 class HungCallError(Exception):
-    """A driver call did not return in time. Its thread is lost, and is asked nothing more.
+    """A driver call did not return in time. Its thread is abandoned.
 
     Attributes:
-        call: What was called.
-        limit_s: How long it was waited for [s].
+        call: The driver function.
+        limit_s: The time limit [s].
     """
 
     def __init__(self, call: str, limit_s: Seconds) -> None:
@@ -59,10 +58,10 @@ class _Doing(NamedTuple):
 
 
 class Guard:
-    """One daemon thread that makes the calls, so that a stuck one holds up neither us nor our exit."""
+    """A daemon thread that makes the calls, so that a stuck call blocks neither the caller nor the exit."""
 
     def __init__(self, limit_s: Seconds = CALL_LIMIT_S) -> None:
-        """Start no thread yet; ``limit_s`` bounds each call [s]."""
+        """Set the time limit of each call [s]; the thread starts with the first call."""
         self.limit_s = limit_s
         self.hung: HungCallError | None = None
         self._doing = _Doing("the driver", limit_s, math.inf)
@@ -75,10 +74,10 @@ class Guard:
         """Return what ``function`` returns or raise what it raises.
 
         Args:
-            function: Work that announces each of its driver calls with ``begin``, as ``Session.ask`` does.
+            function: Announces each of its driver calls with ``begin``, as ``Session.ask`` does.
 
         Raises:
-            HungCallError: If one of its calls, or one before, did not come back in time.
+            HungCallError: If one of its calls, or an earlier one, did not return in time.
         """
         with self._one_at_a_time:
             value, error = self._hand_over(function)
@@ -90,11 +89,11 @@ class Guard:
         """Announce a driver call.
 
         Args:
-            call: What is called, for the message should it hang.
-            limit_s: For a call that may take longer than others [s].
+            call: Name of the function, for the message if it hangs.
+            limit_s: Time limit of a call that may take longer than others [s].
 
         Raises:
-            HungCallError: On a thread that was given up: it came back too late to go on.
+            HungCallError: On an abandoned thread whose call returned too late.
         """
         if self.hung is not None:
             raise HungCallError(self.hung.call, self.hung.limit_s)
@@ -102,7 +101,7 @@ class Guard:
         self._doing = _Doing(call, limit_s, time.monotonic() + limit_s)
 
     def close(self) -> None:
-        """End the thread, unless it is stuck; then it ends should it ever come back."""
+        """End the thread; a stuck thread ends when its call returns, if ever."""
         self._work.put(None)
 
     def _hand_over(self, function: Callable[[], T]) -> tuple[T, BaseException | None]:
@@ -116,7 +115,7 @@ class Guard:
             try:
                 return self._done.get(timeout=max(0.0, doing.until_s - time.monotonic()))
             except queue.Empty:
-                if self._doing is doing:  # else another call has begun meanwhile
+                if self._doing is doing:  # otherwise another call has started meanwhile
                     break
         self.hung = HungCallError(doing.call, doing.limit_s)
         self.close()
@@ -131,8 +130,8 @@ class Guard:
 
 
 START_FACTOR = 3.0
-"""The call that opens a GPU may have to start it first, and then takes 1 to 3 s (NVIDIA's notes on driver
-persistence), more on a busy machine: it is waited for longer than the others by this factor."""
+"""Factor on the time limit of the call that opens a GPU. It may have to start the GPU first, which takes 1 to
+3 s (NVIDIA's notes on driver persistence) and more on a busy machine."""
 _OLDER_NAMES: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetCurrentClocksEventReasons": ("nvmlDeviceGetCurrentClocksThrottleReasons",),
     "nvmlDeviceGetComputeRunningProcesses": ("nvmlDeviceGetComputeRunningProcesses_v2",),
@@ -143,7 +142,7 @@ _OLDER_NAMES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Refused:
-    """The driver did not answer: its return code, and the reason in words with the function's name."""
+    """A refusal by the driver: its return code, and the reason in words with the function's name."""
 
     code: int
     reason: str
@@ -151,7 +150,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Device:
-    """A device handle and how it is called in a dump: "0", or "0/1" for the second slice of device 0."""
+    """A device handle and its name in a dump: "0", or "0/1" for the second slice of device 0."""
 
     handle: Any
     label: str
@@ -159,11 +158,11 @@ class Device:
 
 @dataclass
 class Session:
-    """NVML, opened. Every call goes through ``ask``, on the guard's thread.
+    """An open NVML session. Every call goes through ``ask``, on the guard's thread.
 
     Attributes:
-        calls: Every call with its answer, where a dump is wanted.
-        fatal: The code that says that a device is lost or needs a reset, by its label.
+        calls: Every call with its answer, if a dump was requested.
+        fatal: By device label, the code for a lost device or one that needs a reset.
     """
 
     nvml: ModuleType
@@ -173,7 +172,7 @@ class Session:
     fatal: dict[str, int] = field(default_factory=dict)
 
     def ask(self, function: str, device: Device | None = None, *arguments: Any) -> Any:
-        """Call one driver function; an older name of it where the driver lacks the new one.
+        """Call one driver function, or its older name if the driver lacks the new one.
 
         Returns:
             What pynvml returns (native units), or ``Refused``.
@@ -191,7 +190,7 @@ class Session:
         return self.ask("nvmlDeviceGetMemoryInfo", device) if isinstance(answer, Refused) else answer
 
     def device(self, index: int) -> Device | Refused:
-        """The device at this place in PCI order."""
+        """The device at this index in PCI order."""
         answer = self.ask("nvmlDeviceGetHandleByIndex", None, index)
         return answer if isinstance(answer, Refused) else Device(answer, str(index))
 
@@ -249,7 +248,7 @@ def _recorded(
 
 
 def _plain(value: Any) -> Any:
-    """A pynvml answer as JSON has it: structures become objects."""
+    """A pynvml answer as JSON: structures become objects."""
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     fields = getattr(value, "_fields_", None)
@@ -260,7 +259,7 @@ def _plain(value: Any) -> Any:
     return dict(vars(value)) if hasattr(value, "__dict__") else value
 
 
-# Selectors of the driver's own header, nvml.h.
+# Selectors from the driver's header, nvml.h.
 CLOCK_SM, CLOCK_MEMORY, SENSOR_GPU = 1, 2, 0
 _NVLINK_MAX = 18
 _ARCHITECTURE = Choice(
@@ -296,7 +295,7 @@ _MULTIPROCESSORS = plausible.part(attrgetter("multiprocessorCount"), plausible.S
 _TOTAL = plausible.part(attrgetter("total"), plausible.MEMORY)
 _USED = plausible.part(attrgetter("used"), plausible.MEMORY_USED)
 _CURRENT = plausible.part(itemgetter(0), plausible.SWITCH)
-"""The mode in force, of it and the one after the next restart."""
+"""The current mode, from a pair with the mode after the next restart."""
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
@@ -307,7 +306,7 @@ _CORES_PER_SM: Mapping[tuple[int, int], int] = {
 }
 # Systems on a chip (Jetson, DGX Spark): TX1, TX2, Xavier, Orin, Thor, GB10. They use the machine's memory.
 _INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
-# Formats that the tensor cores take, by compute capability; those of a precision by its row.
+# Formats that the tensor cores support, by compute capability.
 _TENSOR_CORE_FORMATS: Mapping[str, Callable[[tuple[int, int]], bool]] = {
     "fp16": partial(le, (7, 0)),
     "bf16": Precision.AMP_BF16.within,
@@ -317,7 +316,7 @@ _TENSOR_CORE_FORMATS: Mapping[str, Callable[[tuple[int, int]], bool]] = {
     "fp6": partial(le, (10, 0)),
     "fp4": partial(le, (10, 0)),
 }
-# Names of the bits of the clock event reasons; a bit without a name is kept as hexadecimal.
+# Names of the clock event reason bits; a bit without a name is kept in hexadecimal.
 GPU_IDLE = 0x1
 CLOCK_EVENTS = {
     0x2: "applications_clocks_setting",
@@ -352,37 +351,37 @@ class Versions:
 
 @dataclass
 class Fields:
-    """Collects values by field name, and the reason of each that the driver refused."""
+    """Collects values by field name, and the reason for each value that the driver refused."""
 
     session: Session
     device: Device | None
     unavailable: dict[str, str] = field(default_factory=dict)
 
     def get(self, name: str, convert: Callable[[Any], T], function: str, *arguments: Any) -> T | None:
-        """The answer in SI units, or None with the reason noted under ``name``.
+        """Query a value in SI units; None, with the reason noted under ``name``, if there is none.
 
         Args:
-            name: Of the field.
-            convert: Raises ``ImplausibleError`` for what cannot be.
-            function: Of the driver, by its name in pynvml.
-            arguments: Beside the device.
+            name: Name of the field.
+            convert: Converts the answer; raises ``ImplausibleError`` for an impossible one.
+            function: Driver function, by its name in pynvml.
+            arguments: Arguments besides the device.
         """
         return self.take(name, convert, function, self.session.ask(function, self.device, *arguments))
 
     def take(self, name: str, convert: Callable[[Any], T], function: str, answer: Any) -> T | None:
-        """The same for an answer that is already there."""
+        """Convert an answer that is already known."""
         if isinstance(answer, Refused):
             self.unavailable[name] = answer.reason
             return None
         return plausible.taken(convert, answer, name, self.unavailable, function)
 
     def memory(self, name: str, convert: Callable[[Any], T]) -> T | None:
-        """The same for the memory."""
+        """Query the memory."""
         return self.take(name, convert, "nvmlDeviceGetMemoryInfo", self.session.memory(self.device))
 
 
 def read_versions(session: Session) -> Versions:
-    """Ask for the versions of the driver's parts."""
+    """Query the versions of the driver's components."""
     of = Fields(session, None)
     return Versions(
         driver=of.get("driver_version", plausible.text, "nvmlSystemGetDriverVersion"),
@@ -395,7 +394,7 @@ def read_versions(session: Session) -> Versions:
 def read(
     session: Session, device: Device, index: int, versions: Versions
 ) -> list[tuple[DeviceProfile, Device]]:
-    """The device, or its MIG slices where it is cut into slices (CUDA sees only those)."""
+    """The device, or its MIG slices if it has any (CUDA sees only those)."""
     whole = _profile(session, device, index, versions)
     if not whole.mig_enabled:
         return [(whole, device)]
@@ -403,14 +402,14 @@ def read(
 
 
 def mig_slices(session: Session, device: Device) -> list[Device]:
-    """Return the slices of a card; none if it does not report how many it may have."""
+    """Return the slices of a card; none if it does not report their maximum number."""
     most = Fields(session, device).get("slices", plausible.DEVICES, "nvmlDeviceGetMaxMigDeviceCount")
     pieces = (session.mig_slice(device, place) for place in range(most or 0))
     return [piece for piece in pieces if not isinstance(piece, Refused)]
 
 
 def read_state(session: Session, device: Device) -> DeviceState:
-    """What the device is doing now."""
+    """The current state of the device."""
     now = Fields(session, device)
     working = at_work(now)
     memory = session.memory(device)
@@ -431,7 +430,7 @@ def read_state(session: Session, device: Device) -> DeviceState:
 
 
 def at_work(of: Fields) -> dict[str, Any]:
-    """Return the fields that a device's state and a telemetry sample share."""
+    """Return the fields that a device state and a telemetry sample have in common."""
     reasons = of.get("clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons")
     return {
         "power_w": of.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
@@ -445,10 +444,10 @@ def at_work(of: Fields) -> dict[str, Any]:
 
 
 def memory_used(memory: Any) -> int:
-    """Memory in use, which is part of the whole [B].
+    """Memory in use [B], checked against total memory.
 
     Raises:
-        ImplausibleError: If one of the two is impossible, or there is more in use than there is.
+        ImplausibleError: If either is impossible, or more is in use than there is.
     """
     size, used = int(_TOTAL(memory)), int(_USED(memory))
     if used > size:
@@ -457,7 +456,7 @@ def memory_used(memory: Any) -> int:
 
 
 def event_names(bits: int) -> tuple[str, ...]:
-    """Names of the clock event reasons, idle left out; bits without a name as hexadecimal."""
+    """Names of the clock event reasons except idle; bits without a name in hexadecimal."""
     known = tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)
     named = sum(CLOCK_EVENTS) | GPU_IDLE
     rest = (1 << n for n in range(bits.bit_length()))
@@ -465,7 +464,7 @@ def event_names(bits: int) -> tuple[str, ...]:
 
 
 def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, name: str) -> tuple[str, ...]:
-    """Formats that the tensor cores take, by compute capability.
+    """Formats that the tensor cores support, by compute capability.
 
     Turing without tensor cores (GTX 16 series) has the same compute capability as Turing with them.
     """
@@ -476,7 +475,7 @@ def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, na
 
 
 def fp32_flops_per_s(device: DeviceProfile) -> float | None:
-    """Arithmetic peak of the CUDA cores: two operations a core and clock [FLOP/s]."""
+    """Arithmetic peak of the CUDA cores: two operations per core and clock [FLOP/s]."""
     if device.cuda_core_count is None or device.sm_clock_max_hz is None:
         return None
     return 2 * device.cuda_core_count * device.sm_clock_max_hz
@@ -546,11 +545,11 @@ _ASKED: Mapping[str, tuple[Any, ...]] = {
     "mig_enabled": (_CURRENT, "nvmlDeviceGetMigMode"),
     "virtualization": (_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode"),
 }
-"""Fields of a profile that one answer of the driver gives, each with its gate."""
+"""Profile fields that come from a single driver answer, each with its plausibility check."""
 
 
 def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
-    """A MIG slice: its own identity, processors and memory; values of the whole card are left out."""
+    """A MIG slice: its own identity, processors and memory, without values of the entire card."""
     of = Fields(session, piece)
     of_the_card = "belongs to the whole card, not to the MIG slice"
     of.unavailable.update(
@@ -583,7 +582,7 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
 
 
 def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
-    """Total memory [B], and whether it is the machine's own (the driver then often refuses to count it)."""
+    """Total memory [B], and whether it is the machine's (the driver often does not report that)."""
     total = of.memory("memory_bytes", _TOTAL)
     if capability is None:
         return total, None
@@ -608,7 +607,7 @@ def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None)
 
 
 def _bandwidth(of: Fields, memory_clock_hz: float | None) -> float | None:
-    """Peak memory bandwidth: two transfers a clock over the whole bus [B/s]."""
+    """Peak memory bandwidth: two transfers per clock over the full bus width [B/s]."""
     bus_bits = of.get("memory_bandwidth_bytes_per_s", plausible.BUS_WIDTH, "nvmlDeviceGetMemoryBusWidth")
     if bus_bits is None or memory_clock_hz is None:
         reason = of.unavailable.get("memory_clock_max_hz", "")
@@ -624,7 +623,7 @@ def _nvlinks(of: Fields) -> int | None:
         if up is None:
             if link == 0:
                 return None
-            del of.unavailable["nvlink_count"]  # the links end here
+            del of.unavailable["nvlink_count"]  # no further links
             break
         active += up
     return active

@@ -1,6 +1,6 @@
-"""Devices that OpenCL reaches, of any maker: for some of AMD's and Intel's there is no other way.
+"""OpenCL devices of any vendor; some AMD and Intel devices cannot be reached in any other way.
 
-A child process that runs this file lists them, because a broken driver crashes the process that calls it.
+A child process runs this file to list them, because a broken driver crashes the calling process.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from gpubench.units import plain
 
 NAME = "opencl"
 _PROGRAM: tuple[str, ...] = ("-m", __name__)
-# A driver that has not answered by then is taken for hung.
+# After this time a driver counts as hung.
 _LIMIT_S = 20.0
-# Through which Linux gives a process its GPUs: all kinds, AMD, NVIDIA, Windows' below it, Arm, Qualcomm.
+# Device files of GPUs on Linux: generic, AMD, NVIDIA, Windows (WSL), Arm, Qualcomm.
 _GPU_FILES = ("dri/*", "kfd", "nvidia[0-9]*", "dxg", "mali*", "kgsl-*")
 _CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
 def ask_listing() -> backend.BackendReport:
-    """List every device, CPUs too, in a child process; one that fails or hangs becomes a problem."""
-    # numpy, which pyopencl brings, would start a thread for every core of the machine
+    """List every device, CPUs too, in a child process; a child that fails or hangs becomes a problem."""
+    # numpy, a dependency of pyopencl, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     asked = children.run_child(
         _PROGRAM, (), backend.BackendReport, time_limit_s=_LIMIT_S, environment=environment
@@ -55,14 +55,14 @@ def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> backend.Bac
 
 
 def listing() -> backend.BackendReport:
-    """Ask each platform for its devices; one that has none, or fails, is left out with its reason."""
+    """Query each platform for its devices; a platform without devices, or that fails, is reported instead."""
     import pyopencl
 
     found: list[DeviceProfile] = []
     problems = []
     try:
         platforms = pyopencl.get_platforms()
-    except pyopencl.Error as error:  # the loader's own word for "no driver"
+    except pyopencl.Error as error:  # the loader's code for "no driver"
         return report([], [str(error)])
     for platform in platforms:
         try:
@@ -74,9 +74,9 @@ def listing() -> backend.BackendReport:
 
 
 def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
-    """Return a device of pyopencl in SI units; what no device can have becomes None, with the reason.
+    """Return a pyopencl device in SI units; an impossible value becomes None, with the reason.
 
-    The compute units of a CPU are its cores; only a CPU has a core count.
+    Only a CPU has a core count: its number of compute units.
     """
     unavailable: dict[str, str] = {}
 
@@ -102,19 +102,19 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
 
 
 def may_have_gpus(dev: Path = Path("/dev")) -> bool:
-    """Whether a GPU can be reached from this process; on Linux each has a file, and a driver opens it."""
+    """Whether this process can reach a GPU; on Linux, drivers open a device file for each GPU."""
     return sys.platform != "linux" or any(True for name in _GPU_FILES for _ in dev.glob(name))
 
 
 class OpenClBackend(backend.Backend):
-    """Whatever OpenCL reaches, GPUs and CPUs alike; it runs micro-benchmarks and no training step."""
+    """OpenCL devices, both GPUs and CPUs; they run micro-benchmarks but no training steps."""
 
     name = NAME
 
     def devices(self) -> backend.BackendReport:
-        """List the devices that are no CPU; nothing if pyopencl is not installed.
+        """List the devices that are not CPUs; nothing if pyopencl is not installed.
 
-        If no GPU can be reached, no child starts: it would take as long as the rest of a probe.
+        The child starts only if a GPU can be reached, since it takes as long as the rest of a probe.
         """
         if not (installed() and may_have_gpus()):
             return backend.BackendReport()
@@ -123,7 +123,7 @@ class OpenClBackend(backend.Backend):
         return replace(found, devices=gpus, states=(None,) * len(gpus))
 
     def device(self, place: int) -> DeviceProfile:
-        """Return the device at a place, CPUs included, in the order of the OpenCL loader.
+        """Return the device at an index in the order of the OpenCL loader, CPUs included.
 
         Raises:
             NoDeviceError: If pyopencl is missing, or there is no such device.

@@ -1,7 +1,7 @@
-"""What a reading can be: the one gate at which native units become SI, and nonsense becomes unknown.
+"""Plausibility checks: converts native units of a reading to SI, and impossible values to unknown.
 
-Drivers report "not available" as a value with all bits set, and some do not document it. A failing card may
-answer anything. The limits are far beyond today's cards, and far below such values.
+Drivers report "not available" as a value with all bits set, in some cases undocumented, and a failing card
+may report anything. The limits are far above the values of current cards and far below such readings.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ _ALL_BITS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 
 class ImplausibleError(ValueError):
-    """A driver answered with what no device can have; the message holds the value."""
+    """A driver reported an impossible value, which the message contains."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Lets a number through that is possible, in SI units.
+    """Converts a number to SI units and rejects impossible values.
 
     Attributes:
         what: The quantity, for the message.
-        unit: Native unit of what comes in.
-        least: Least possible value, in SI units.
+        unit: Native unit of the input.
+        least: Smallest possible value, in SI units.
         most: Largest possible value, in SI units.
-        factor: Native to SI, where the native unit is the larger one.
-        divisor: The same where it is the smaller one; both are whole, so that nothing is lost in between.
-        whole: Whether the result is a whole number.
+        factor: Native to SI, if the native unit is the larger one.
+        divisor: Native to SI, if the native unit is the smaller one; both are integers to avoid rounding.
+        whole: Whether the result is an integer.
     """
 
     what: str
@@ -48,7 +48,7 @@ class Gate:
         """The value in SI units.
 
         Raises:
-            ImplausibleError: If it has all bits set, or lies outside the limits.
+            ImplausibleError: If it has all bits set, or is outside the limits.
         """
         scaled = native * self.factor
         value = scaled // self.divisor if self.whole else scaled / self.divisor
@@ -60,16 +60,16 @@ class Gate:
 
 @dataclass(frozen=True)
 class Choice:
-    """Lets an answer through that is one of a few, and says what it means."""
+    """Converts an answer that is one of a few codes to its meaning."""
 
     what: str
     meaning: Mapping[Any, Any]
 
     def __call__(self, native: Any) -> Any:
-        """What the answer means.
+        """The meaning of the answer.
 
         Raises:
-            ImplausibleError: If it is none of them.
+            ImplausibleError: If the code is unknown.
         """
         if native not in self.meaning:
             raise ImplausibleError(f"{native!r} is not a known {self.what}")
@@ -79,14 +79,14 @@ class Choice:
 def taken(
     convert: Callable[[Any], T], native: Any, field: str, refused: dict[str, str], source: str = ""
 ) -> T | None:
-    """Return what an answer means; None, with the reason noted under the field, where it cannot be.
+    """Return the converted answer; None, with the reason noted under the field, if it is impossible.
 
     Args:
-        convert: A gate, or whatever raises ``ImplausibleError``.
+        convert: A check that may raise ``ImplausibleError``.
         native: The answer.
-        field: Whose value it is.
-        refused: If the reason is noted.
-        source: What was asked, for the reason.
+        field: The field that the value is for.
+        refused: Collects the reasons.
+        source: What was queried, for the reason.
     """
     try:
         return convert(native)
@@ -100,10 +100,10 @@ def part(take: Callable[[Any], Any], convert: Callable[[Any], T]) -> Callable[[A
     return lambda answer: convert(take(answer))
 
 
-# Quantities in SI units; a backend reads them `of` its own units.
+# Quantities in SI units; a backend converts its own units with `of`.
 POWER = Gate("power", "W", 0, 10_000)
 POWER_LIMIT = replace(POWER, what="power limit", least=1)
-ENERGY = Gate("energy count", "J", 1e-3, 1e13)  # a counter at 0 does not work
+ENERGY = Gate("energy count", "J", 1e-3, 1e13)  # a counter that stays at 0 does not work
 SM_CLOCK = Gate("clock", "Hz", 0, 10e9)
 MEMORY_CLOCK = Gate("clock", "Hz", 0, 50e9)  # GDDR7 is reported at 14 GHz
 HIGHEST_SM_CLOCK = replace(SM_CLOCK, least=1e6)
@@ -129,17 +129,17 @@ SWITCH = Choice("state of a switch", {0: False, 1: True})
 
 
 def capability(pair: tuple[int, int]) -> tuple[int, int]:
-    """A compute capability.
+    """Convert a compute capability.
 
     Raises:
-        ImplausibleError: If one of its two numbers is impossible.
+        ImplausibleError: If either number is impossible.
     """
     major, minor = pair
     return _CAPABILITY(major), _REVISION(minor)
 
 
 def text(native: str) -> str:
-    """A name or a version that says something.
+    """Convert a nonempty name or version.
 
     Raises:
         ImplausibleError: If it is empty.

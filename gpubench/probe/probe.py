@@ -1,9 +1,9 @@
-"""Every kind of device, every device of this machine, and their telemetry, without torch.
+"""Device backends, the devices of this machine, and their telemetry, without torch.
 
-The kinds are the five that gpubench brings, and those of installed packages: one adds its own with an entry
-point of the group ``gpubench.backends`` that names its ``BACKEND``. ``UNMEASURED`` lists kinds that people
-ask for and that no training step is timed on. The power of several GPUs of one job adds up, and the slowest
-sets the pace.
+Besides the five built-in backends there may be backends of installed packages: a package adds one with an
+entry point of the group ``gpubench.backends`` that names its ``BACKEND``. ``UNMEASURED`` lists processors
+that people ask about but on which no training step is timed. The power of several GPUs of one job adds up,
+and the slowest GPU limits the speed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRY_POINT_GROUP = "gpubench.backends"
 
 
 class Backends(msgspec.Struct, frozen=True, kw_only=True):
-    """Backends by name, GPUs first and the CPU last, and what kept others from being loaded."""
+    """Backends by name, GPUs first and the CPU last, and the problems of those that could not be loaded."""
 
     found: Mapping[str, Backend]
     problems: tuple[Problem, ...] = ()
@@ -40,7 +40,7 @@ def load_backends(points: Iterable[importlib.metadata.EntryPoint] | None = None)
     """Load every backend.
 
     Args:
-        points: Entry points of other packages; None means those that are installed.
+        points: Entry points of other packages; None for the installed ones.
 
     Raises:
         MisuseError: If two backends have one name.
@@ -80,19 +80,19 @@ def _load(point: importlib.metadata.EntryPoint) -> Backend | Problem:
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
-    """Nothing can be asked for: every device is listed."""
+    """A request without options: every device is listed."""
 
 
 @takes_options_of(ProbeRequest)
 def probe(_request: ProbeRequest) -> ProbeReport:
-    """Say what the devices of this machine are, GPUs first, the CPU last.
+    """List the devices of this machine, GPUs first and the CPU last.
 
-    A driver that is missing or broken becomes a Problem in the report, never an exception.
+    A missing or broken driver becomes a Problem in the report, never an exception.
     """
     backends = load_backends()
     by_name = {name: backend.devices() for name, backend in backends.found.items() if name != opencl.NAME}
     if all(device.is_cpu for report in by_name.values() for device in report.devices):
-        by_name = {opencl.NAME: opencl.BACKEND.devices()} | by_name  # GPUs that only OpenCL reaches
+        by_name = {opencl.NAME: opencl.BACKEND.devices()} | by_name  # GPUs that only OpenCL can reach
     gpus, reports = by_name[nvidia.BACKEND.name], by_name.values()
     first = next(d for r in reports for d in r.devices)
     unreachable = None if first.is_cpu else torch_problem(first)
@@ -130,13 +130,13 @@ def _host(gpus: BackendReport) -> Host:
 
 
 class Unmeasured(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of processor.
+    """A kind of processor without training measurements.
 
     Attributes:
-        listed_by: What of it `gpubench probe` shows; None if it is not looked for.
-        known: What can be said of it without a measurement.
-        reason: Why it has no training figure.
-        source: Where ``known`` is from.
+        listed_by: What `gpubench probe` shows of it; None if it is not searched for.
+        known: What is known about it without a measurement.
+        reason: Why its training is not measured.
+        source: Source of ``known``.
     """
 
     name: str
@@ -189,10 +189,10 @@ T = TypeVar("T", int, float, bool, tuple[str, ...])
 
 
 def open_telemetry(device: DeviceProfile) -> Readings:
-    """Open the readings of a device, to be used in a ``with`` block.
+    """Open the readings of a device, for a ``with`` block.
 
     Raises:
-        NoDeviceError: If the driver that showed this device no longer does.
+        NoDeviceError: If the driver no longer lists this device.
     """
     backend = load_backends().found.get(device.backend)
     if backend is None:
@@ -203,18 +203,18 @@ def open_telemetry(device: DeviceProfile) -> Readings:
 
 
 class GpuGroup(Readings):
-    """The readings of all GPUs of one job. A value that one of them does not report is unknown for all."""
+    """The readings of all GPUs of one job. A value that one GPU does not report is unknown for all."""
 
     def __init__(self, devices: Sequence[DeviceProfile], *, whole: bool = True) -> None:
         """Open each device.
 
         Args:
-            devices: Of this machine.
-            whole: Whether they are all GPUs of the job. Otherwise power and energy stay unknown: the
-                throughput covers more machines than they do.
+            devices: GPUs of this machine.
+            whole: Whether they are all GPUs of the job. Otherwise power and energy are unknown, because the
+                throughput includes other machines.
 
         Raises:
-            NoDeviceError: If the driver that showed one of them no longer does.
+            NoDeviceError: If the driver no longer lists one of them.
         """
         self._whole = whole
         with ExitStack() as stack:
@@ -223,19 +223,19 @@ class GpuGroup(Readings):
 
     @property
     def source(self) -> str:
-        """``hung`` or ``none`` where that is true of one of them."""
+        """``hung`` or ``none`` if that is true of one of them."""
         sources = [each.source for each in self._each]
         return next((bad for bad in ("hung", "none") if bad in sources), sources[0])
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` once the driver has said so of one of them."""
+        """``gpu_lost`` or ``reset_required`` if the driver reports it for one of them."""
         return next((each.fault for each in self._each if each.fault), None)
 
     def sample(self) -> Reading:
-        """Read all: lowest clocks, highest temperature, power added up, every clock event reason.
+        """Read all: lowest clocks, highest temperature, total power, every clock event reason.
 
-        Utilization is the mean, memory that of the fullest; they are idle if one of them is.
+        Utilization is the mean, and memory is the maximum; they are idle if one of them is.
         """
         seen = [each.sample() for each in self._each]
         return Reading(
@@ -253,24 +253,24 @@ class GpuGroup(Readings):
         )
 
     def energy_j(self) -> float | None:
-        """Read the energy counters, added up [J]."""
+        """Read the sum of the energy counters [J]."""
         return _over(sum, (each.energy_j() for each in self._each)) if self._whole else None
 
     def held_clocks_s(self) -> dict[str, float]:
-        """Read for how long each policy has held clocks down, added up over the GPUs [s].
+        """Read how long each policy has held clocks down, summed over the GPUs [s].
 
-        Of one GPU held for a second the sum grows by one: with N GPUs it bounds the true time from above.
+        The sum is an upper bound on the time during which any GPU was held.
         """
         all_held = [each.held_clocks_s() for each in self._each]
         told = set.intersection(*(set(held) for held in all_held))
         return {policy: sum(held[policy] for held in all_held) for policy in sorted(told)}
 
     def ecc_uncorrected(self) -> int | None:
-        """Read the counts of uncorrected memory errors, added up."""
+        """Read the sum of uncorrected memory errors."""
         return _over(sum, (each.ecc_uncorrected() for each in self._each))
 
     def close(self) -> None:
-        """Let go of every device."""
+        """Release every device."""
         self._stack.close()
 
 

@@ -1,6 +1,6 @@
-"""Choose the device to measure: what ``--device`` means on this machine, with this torch.
+"""Chooses the device to measure from ``--device``.
 
-And which devices CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES on AMD) leaves, in which order.
+It also applies CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES on AMD), which selects and orders devices.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from gpubench.units import plain
 CUDA_VARIABLE, HIP_VARIABLE = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 _INDEX = re.compile(r"[0-9]{1,9}")
 _NO_GPU_GIVEN = "nodevfiles"
-"""What batch systems set for a job that asked for no GPU."""
+"""Values that batch systems set for a job that requested no GPU."""
 _ALL_USABLE: Mapping[int, str] = {}
 
 
 def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
-    """Return the device that ``--device`` names, and what the user should hear about the choice.
+    """Return the device named by ``--device``, and a message about the choice, if any.
 
     Args:
         name: ``auto`` (the first usable GPU, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` (the N-th
             visible GPU; without CUDA_VISIBLE_DEVICES that is the order of ``gpubench probe``), ``rocm``,
-            ``mps``, ``opencl:N`` (micro-benchmarks alone), a UUID or the start of one, or a key or name of
+            ``mps``, ``opencl:N`` (only micro-benchmarks), a UUID or the start of one, or a key or name of
             the specification table.
 
     Raises:
-        NoDeviceError: If a GPU is asked for and none is usable, or one is here but cannot be used.
+        NoDeviceError: If a GPU is requested and none is usable, or one is present but cannot be used.
         MisuseError: If the name, or CUDA_VISIBLE_DEVICES, names no device of this machine.
     """
     wanted = name.strip()
@@ -49,7 +49,7 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     report = nvidia.BACKEND.devices()
     if (alone := _by_torch(report, wanted.lower())) is not None:
         return alone
-    # On a machine without NVIDIA GPUs the variable, often set for all of a cluster, means nothing.
+    # On a machine without NVIDIA GPUs the variable, often set for an entire cluster, is irrelevant.
     broken = unusable(report.problems)
     nvidias = visible_devices(report.devices, os.environ, unusable=broken) if report.devices else ()
     if wanted.lower() == "auto":
@@ -70,18 +70,18 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
 
 
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
-    """Return the other devices of a job of ``count``, in the order of the driver.
+    """Return the other devices of a job on ``count`` devices, in driver order.
 
-    GPUs of its kind come first. If they are too few, others that can work with it fill the number; the
-    slowest then sets the pace, and each row says so. On a CPU every process gets the same device.
+    GPUs of the same model come first. If there are too few, other compatible GPUs are added; the slowest then
+    limits the speed, and each row says so. On a CPU every process gets the same device.
 
     Args:
-        device: The first, as ``select_device`` returned it.
-        count: GPUs in all; 1 needs no others.
+        device: The first device, from ``select_device``.
+        count: Total number of GPUs; 1 needs no others.
 
     Raises:
         MisuseError: If several devices of this kind cannot work together here.
-        NoDeviceError: If this machine does not show as many.
+        NoDeviceError: If this machine has too few devices.
     """
     if count == 1:
         return ()
@@ -117,8 +117,8 @@ def check_torch(device: DeviceProfile) -> None:
     """Check, without importing it, that the installed torch can reach this GPU.
 
     Raises:
-        NoDeviceError: If torch is missing, not built for this kind of GPU, or for a newer CUDA than the
-            driver knows.
+        NoDeviceError: If torch is missing, not built for this kind of GPU, or built for a newer CUDA than
+            the driver supports.
     """
     problem = torch_problem(device)
     if problem is not None:
@@ -126,7 +126,7 @@ def check_torch(device: DeviceProfile) -> None:
 
 
 def check_form(name: str) -> None:
-    """Refuse what could name no device on any machine; asks no driver.
+    """Reject a name that is invalid on every machine, without querying a driver.
 
     Raises:
         MisuseError: For an empty name, a bare number, or a name of no known form.
@@ -143,15 +143,15 @@ def check_form(name: str) -> None:
 
 
 def _place(name: str) -> re.Match[str] | None:
-    """A backend's name and a place, counted from 0: cuda, cuda:1."""
+    """A backend's name and an index, counted from 0: cuda, cuda:1."""
     kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != CPU.name)
     return re.fullmatch(rf"({kinds})(?::([0-9]{{1,9}}))?", name.lower())
 
 
 def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
-    """Return the first GPU that torch works on where its driver library cannot be asked, and why.
+    """Return the first GPU that torch can use although its driver library cannot be queried, and why.
 
-    Starting torch takes seconds: ``auto`` does it only on a machine with signs of such a GPU.
+    Starting torch takes seconds, so ``auto`` does it only on a machine with signs of such a GPU.
     """
     build = None if report.devices else torch_build()
     if build is None or not (build.cuda or build.hip):
@@ -168,7 +168,7 @@ def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] |
 
 
 def _others() -> tuple[DeviceProfile, ...]:
-    """Return trainable GPUs of other makers that their own variable leaves visible."""
+    """Return trainable GPUs of other vendors that are visible under the vendor's own variable."""
     found = load_backends().found
     apart = {nvidia.BACKEND.name, CPU.name, opencl.NAME}
     listed = {name: b.devices().devices for name, b in found.items() if name not in apart}
@@ -190,7 +190,7 @@ def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple
     for device in (others := _others()):
         if torch_problem(device) is None:
             return device, None
-    if others:  # often a small GPU integrated in the CPU: measure the CPU, and say why
+    if others:  # often a small integrated GPU: measure the CPU, and say why
         problem = torch_problem(others[0])
         return processor, f"{problem.what if problem else 'no usable GPU'}: measuring on the CPU"
     unasked = [*amd.BACKEND.devices().problems, *report.problems]
@@ -203,9 +203,9 @@ def _hurt(report: BackendReport) -> str | None:
 
 
 def _check_place(asked: re.Match[str] | None, broken: Mapping[int, str]) -> None:
-    """Refuse a place that has moved, because a GPU at it or before it cannot be used.
+    """Reject an index that has shifted, because a GPU at or before that index cannot be used.
 
-    CUDA_VISIBLE_DEVICES names every GPU that counts, and its places are its own.
+    With CUDA_VISIBLE_DEVICES there is no shift, because indices count the GPUs that it names.
     """
     if asked is None or asked[1] != nvidia.BACKEND.name or asked[2] is None or CUDA_VARIABLE in os.environ:
         return
@@ -228,7 +228,7 @@ def _no_gpu(report: BackendReport) -> str:
 
 
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
-    """The one device that a place, a UUID or a key means."""
+    """The device that an index, a UUID or a key refers to."""
     if found := _place(wanted):
         by_torch = [d for d in visible if d.torch_type == found[1]]
         fitting = [d for d in visible if d.backend == found[1]] or by_torch
@@ -249,13 +249,13 @@ def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
 
 
 def _places(visible: Sequence[DeviceProfile]) -> dict[str, DeviceProfile]:
-    """Name each device by its place among those of its backend: cuda:0, cuda:1."""
+    """Name each device by its index within its backend: cuda:0, cuda:1."""
     backends = dict.fromkeys(device.backend for device in visible)
     of_backend = [[device for device in visible if device.backend == name] for name in backends]
     return {f"{device.backend}:{n}": device for found in of_backend for n, device in enumerate(found)}
 
 
-# --- what the variables leave ---------------------------------------------------------------------------
+# --- visible devices ------------------------------------------------------------------------------------
 
 
 def visible_devices(
@@ -264,20 +264,20 @@ def visible_devices(
     variable: str = CUDA_VARIABLE,
     unusable: Mapping[int, str] = _ALL_USABLE,
 ) -> tuple[DeviceProfile, ...]:
-    """The devices that the variable leaves, in its order.
+    """The devices that the variable makes visible, in its order.
 
-    CUDA itself stops silently at the first entry it does not know; here that is an error, because a
-    measurement of fewer or other devices than were asked for is no answer.
+    CUDA silently stops at the first unknown entry. Here that is an error, so that fewer or other devices than
+    requested are never measured.
 
     Args:
-        devices: Those that can be used.
-        environment: Variables.
-        variable: Whose entries are read.
-        unusable: By index, why a device of this machine cannot be used.
+        devices: The usable devices.
+        environment: Environment variables.
+        variable: Name of the variable to read.
+        unusable: Why a device of this machine cannot be used, by index.
 
     Raises:
         MisuseError: If an entry is unknown, ambiguous, or names a device twice.
-        NoDeviceError: If it names one that cannot be used.
+        NoDeviceError: If an entry names a device that cannot be used.
     """
     text = environment.get(variable)
     if text is None:
@@ -285,7 +285,7 @@ def visible_devices(
     if not text.strip() or given_none(environment, variable):
         return ()
     chosen: list[DeviceProfile] = []
-    entries = text.rstrip(", ").split(",")  # CUDA takes "0,1," too
+    entries = text.rstrip(", ").split(",")  # CUDA accepts "0,1," too
     for word in map(str.strip, entries):
         if re.fullmatch(r"-\d+", word):  # CUDA ends the list here
             break
@@ -299,19 +299,19 @@ def visible_devices(
 
 
 def given_none(environment: Mapping[str, str], variable: str = CUDA_VARIABLE) -> bool:
-    """Whether a batch system says in the variable that it gave this job no GPU."""
+    """Whether the variable says that a batch system gave this job no GPU."""
     return environment.get(variable, "").strip().lower() == _NO_GPU_GIVEN
 
 
 def why_hidden(environment: Mapping[str, str]) -> str:
-    """Why no NVIDIA GPU is visible, although one is here."""
+    """Why no NVIDIA GPU is visible although one is present."""
     if given_none(environment):
         return f"{CUDA_VARIABLE}={environment[CUDA_VARIABLE].strip()} (the scheduler gave this job no GPU)"
     return f"{CUDA_VARIABLE} hides every GPU"
 
 
 def _by_uuid(wanted: str, devices: Sequence[DeviceProfile]) -> list[DeviceProfile]:
-    """Return the devices with this UUID, else those with a UUID that begins with it."""
+    """Return the devices with this UUID, else those with a UUID that starts with it."""
     word = wanted.lower()
     if not re.fullmatch(r"(gpu|mig)-[0-9a-f-]*[0-9a-f][0-9a-f-]*", word):
         return []
@@ -323,7 +323,7 @@ def _entry(
     word: str, devices: Sequence[DeviceProfile], environment: Mapping[str, str], variable: str
 ) -> DeviceProfile:
     if _INDEX.fullmatch(word):
-        # CUDA counts the fastest GPU first unless told otherwise; the driver counts by PCI bus.
+        # By default CUDA counts the fastest GPU first; the driver counts by PCI bus.
         by_bus = variable != CUDA_VARIABLE or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         kinds = {d.index: d.name for d in devices}  # one slice represents a partitioned card
         if not by_bus and len(set(kinds.values())) > 1:
@@ -331,7 +331,7 @@ def _entry(
                 f"CUDA_VISIBLE_DEVICES={word} counts the fastest GPU first, and the GPUs here differ; set "
                 "CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPU by its UUID"
             )
-        matches = [d for d in devices if d.index == int(word)][:1]  # CUDA takes the first slice of a card
+        matches = [d for d in devices if d.index == int(word)][:1]  # CUDA uses the first slice of a card
     else:
         matches = _by_uuid(word, devices)
     if len(matches) == 1:

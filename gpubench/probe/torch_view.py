@@ -1,9 +1,8 @@
-"""What keeps the installed torch from a GPU, what to do about it, and what torch sees of one.
+"""Why the installed torch cannot use a GPU, how to fix that, and what torch reports about a GPU.
 
-What keeps it is read from the files of torch, because importing it takes seconds and opens the GPU; from the
-kernels that a build has; and from what torch says when it fails, where the words are torch's and CUDA's. What
-it sees is read in a child process, which runs this module. The child reports what it sees before it
-computes: a build without kernels for the GPU fails only there.
+The reason comes from torch's files, because importing torch takes seconds and opens the GPU; from the kernels
+in a build; and from the error messages of torch and CUDA. A child process running this module tries the GPU.
+It reports the device before it computes, because a build without kernels for the GPU fails only then.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from gpubench.units import plain
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """Version of torch, and the CUDA or HIP release it was built for; None if it was not."""
+    """Version of torch, and the CUDA or HIP release that it was built for; None if it has neither."""
 
     version: str | None
     cuda: str | None
@@ -69,7 +68,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
             "install the ROCm build of torch, or measure on the CPU with --device cpu",
         )
     if not device.is_nvidia:
-        return None  # every build for Apple chips reaches them; other makers' packages know their own
+        return None  # every build for Apple chips supports them; other vendors' packages check themselves
     if build.cuda is None:
         kind = "a ROCm build" if build.hip else "a CPU-only build"
         why = "; pip install torch on Windows gives no other" if platform == "win32" and not build.hip else ""
@@ -85,7 +84,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
 
 
 def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
-    """The installed torch is built for a newer CUDA than the driver has, which torch may say itself."""
+    """The problem of a torch built for a newer CUDA than the driver has; torch may report it too."""
     build = torch_build()
     cuda, driver = found or device.cuda_driver_version, device.driver_version
     needs = None if build is None else f"torch {build.version} needs CUDA {build.cuda}"
@@ -98,7 +97,7 @@ def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
 
 
 def _install(build: str) -> str:
-    # How to replace torch by another build: pip keeps the one that is there, so it goes first.
+    # How to replace torch with another build: uninstall it first, because pip keeps an installed version.
     return (
         f"pip uninstall torch, then install its {build} build with the command of the selector at pytorch.org"
     )
@@ -117,12 +116,12 @@ def _major(release: str) -> int:
 
 
 FIRST_OF_BLACKWELL: Capability = (10, 0)
-"""Cards from this on need CUDA 12.8."""
+"""Cards from this compute capability on need CUDA 12.8."""
 
-# --- words of torch ---------------------------------------------------------------------------------------
+# --- error messages ---------------------------------------------------------------------------------------
 
 _LONGEST = 1000
-# torch adds lines of advice to every error of CUDA; it helps only the author of a kernel.
+# torch adds advice to every CUDA error; it helps only kernel authors.
 _ADVICE = re.compile(
     r"\s*(Search for `cuda|CUDA kernel errors might be|For debugging consider|For more detailed error"
     r"|Compile with `TORCH_USE_CUDA_DSA`)"
@@ -130,11 +129,11 @@ _ADVICE = re.compile(
 
 
 def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
-    """What an error of torch means for a user; None for words that are not known here.
+    """Return the problem behind an error of torch; None for an unknown message.
 
     Args:
-        words: Of the error, on one line or several.
-        device: The GPU that it is about, where that is known.
+        words: The error message, on one or more lines.
+        device: The GPU, if known.
     """
     gpu = device or DeviceProfile(backend="cuda")
     if not gpu.is_nvidia:
@@ -146,13 +145,13 @@ def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
 
 
 def first_words(words: str) -> str:
-    """What torch says, without its advice."""
+    """The message of torch, without its advice."""
     advice = _ADVICE.search(words)
     return plain(" ".join(words[: advice.start() if advice else None].split()), limit=_LONGEST)
 
 
 def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Problem:
-    """The installed torch has no kernels for this GPU."""
+    """The problem that the installed torch has no kernels for this GPU."""
     build = torch_build()
     capability = device.compute_capability
     target = None if capability is None else f"{capability[0]}.{capability[1]}"
@@ -261,7 +260,7 @@ _PROGRAM = ("-m", "gpubench.probe.torch_view")
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child has seen so far; its last is the one with ``computed`` or ``error``."""
+    """What the child has seen so far; its last message has ``computed`` or ``error``."""
 
     architectures: tuple[str, ...] = ()
     cuda: str | None = None
@@ -283,7 +282,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
     """Open a GPU with torch in a child process.
 
     Returns:
-        What was seen, and how to fix it; None as the second where torch reaches the same device.
+        What was seen, and how to fix it; None as the second if torch reaches the same device.
     """
     environment = {**(os.environ if variables is None else variables), **child_environment(device)}
     try:
@@ -309,7 +308,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
 
 
 def _look(environment: Mapping[str, str]) -> View:
-    """Return what a child saw that opened the first GPU of its torch; errors as ``ChildProcess.receive``."""
+    """Return what a child saw on torch's first GPU; errors are those of ``ChildProcess.receive``."""
     child = ChildProcess(_PROGRAM, _decoder, environment=environment)
     view, until_s = View(), time.monotonic() + _LIMIT_S
     try:
@@ -321,10 +320,10 @@ def _look(environment: Mapping[str, str]) -> View:
 
 
 def seen_by_torch() -> DeviceProfile | None:
-    """Describe the first GPU that torch computes on, where its driver library cannot be asked.
+    """Describe the first GPU that torch can use although its driver library cannot be queried.
 
-    Containers may be given CUDA without the library, and AMD's is its own package. None if torch
-    computes on none.
+    A container may have CUDA without that library, and AMD's library is a separate package. None if torch can
+    use no GPU.
     """
     try:
         view = _look(os.environ)
@@ -356,7 +355,7 @@ def seen_by_torch() -> DeviceProfile | None:
         seen,
         backend="rocm",
         vendor="AMD",
-        uuid=None,  # torch spells it in another way than AMD's library
+        uuid=None,  # torch and AMD's library use different formats
         architecture=view.amd_architecture,
         compute_capability=None,
         mig_enabled=None,
@@ -379,7 +378,7 @@ def _way(view: View, device: DeviceProfile) -> str | None:
 
 
 def main() -> None:
-    """Run the child: open the first GPU that torch sees, report it, and compute on it."""
+    """Entry point of the child: open the first GPU that torch sees, report it, and compute on it."""
     parent, view = ParentChannel(), View()
     try:
         import torch

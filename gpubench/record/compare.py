@@ -1,4 +1,4 @@
-"""Two runs, case by case: the ratio of each, and what differs around them."""
+"""Compares two runs case by case, and lists how their conditions differ."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpubench.units import plain
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in both runs; throughputs of A and B [samples/s], and what speaks against either.
+    """One case in both runs: the throughputs of A and B [samples/s], and the findings on each.
 
     Attributes:
-        a_batch_choice, b_batch_choice: How each came by its batch; None is unknown.
+        a_batch_choice, b_batch_choice: How each batch was chosen; None if unknown.
     """
 
     case: Case
@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The case in words, and in which of the runs its batch is the largest that fits."""
+        """The case in words, with the runs in which its batch is the largest that fits."""
         choices = (("A", self.a_batch_choice), ("B", self.b_batch_choice))
         searched = [name for name, choice in choices if choice == "largest"]
         if not searched:
@@ -42,27 +42,27 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.case.label}, the largest that fits{where}"
 
     def slower_than(self, tolerance: float) -> bool:
-        """Whether B is slower than A by more than ``tolerance`` at the favorable end of the interval."""
+        """Whether B is slower than A by more than ``tolerance`` even at the favorable end of the interval."""
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
 
     def undecided_at(self, tolerance: float) -> bool:
-        """Whether the interval allows both: slower by more than ``tolerance``, and not."""
+        """Whether the interval contains the limit, so that ``tolerance`` may or may not be exceeded."""
         surely_within = self.ratio.low is not None and self.ratio.low >= 1 - tolerance
         return not surely_within and not self.slower_than(tolerance)
 
     @property
     def verdict(self) -> str:
-        """The one sentence on the ratio, with its interval."""
+        """A sentence on the ratio and its interval."""
         return faster_words(self.ratio, "B", "A")
 
     def document(self) -> dict[str, Any]:
-        """Return the row as JSON shows it."""
+        """Return the row as in the JSON document."""
         stored: dict[str, Any] = msgspec.to_builtins(self)
         return stored | {"verdict": self.verdict}
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
-    """A case with a figure in A that was tried in B and gave none there."""
+    """A case with a result in A that was tried in B and gave no result."""
 
     case: Case
     status: Status
@@ -71,27 +71,27 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The case in words, as the measurement in B has it."""
+        """The case in words, from the measurement in B."""
         return Measurement(case=self.case, status=self.status, batch_choice=self.batch_choice).label
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs compared, and how their conditions differ."""
+    """The comparison of two runs, and how their conditions differ."""
 
     rows: tuple[Row, ...]
     broken: tuple[Broken, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def slower(self, tolerance: float) -> tuple[Row, ...]:
-        """Return what is surely slower in B by more than ``tolerance``."""
+        """Return the cases that are certainly slower in B by more than ``tolerance``."""
         return tuple(row for row in self.rows if row.slower_than(tolerance))
 
     def failed(self, tolerance: float | None) -> tuple[Row | Broken, ...]:
-        """Return what fails a gate: slower by more than ``tolerance``, or broken in B; None fails none."""
+        """Return failed cases: slower by more than ``tolerance``, or broken in B; None sets no limit."""
         return () if tolerance is None else (*self.slower(tolerance), *self.broken)
 
     def undecided(self, tolerance: float | None) -> tuple[Row, ...]:
-        """Return what neither fails nor passes a gate: the interval is too wide, or not known."""
+        """Return the cases that neither pass nor fail, because the interval is too wide or unknown."""
         return () if tolerance is None else tuple(row for row in self.rows if row.undecided_at(tolerance))
 
     def document(self, tolerance: float | None) -> dict[str, Any]:
@@ -109,11 +109,11 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     """Compare two runs case by case: B over A.
 
     Only equal cases are compared: workload and its version, task, precision, execution, memory format,
-    batch and GPU count. A case that gave a figure in A and was tried without one in B is ``broken``; one
-    that B never tried is only remarked on.
+    batch and GPU count. A case with a result in A that failed in B is ``broken``; a case that B never tried
+    only gets a remark.
 
     Raises:
-        MisuseError: If the devices differ and that was not asked for, or no case is in both.
+        MisuseError: If the devices differ and ``by`` does not allow it, or no case is in both.
     """
     names = [plain(run.device.gpu_key or run.device.name or run.device.backend) for run in (a, b)]
     if names[0] != names[1] and not across_devices:
@@ -137,7 +137,7 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
 
 
 def _row(a: Measurement, b: Measurement) -> Row:
-    assert a.samples_per_s is not None  # status ok has a figure: record/rules.py
+    assert a.samples_per_s is not None  # status ok implies a result: record/rules.py
     assert b.samples_per_s is not None
     return Row(
         case=a.case,
@@ -152,7 +152,7 @@ def _row(a: Measurement, b: Measurement) -> Row:
 
 
 def share_words(share: float) -> str:
-    """Print a share as it was given.
+    """Format a share with the digits that were given.
 
     >>> share_words(0.03), share_words(0.025)
     ('3 %', '2.5 %')
@@ -161,7 +161,7 @@ def share_words(share: float) -> str:
 
 
 def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
-    """Say where an interval comes from one process: identical code has given 1.04 (1.01 to 1.07) that way."""
+    """Remark on an interval from a single process: identical code has given 1.04 (1.01 to 1.07) that way."""
     names = zip(("A", "B"), good, strict=True)
     alone = [name for name, rows in names if any(rows[case].within_one_process for case in common)]
     if not alone:
@@ -198,7 +198,7 @@ def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
 
 
 def _first_difference(a: Run, b: Run) -> str:
-    """Say by which field the nearest pair of cases differs."""
+    """Name the field in which the nearest pair of cases differs."""
     differences: list[list[str]] = [
         [
             *(

@@ -1,7 +1,7 @@
-"""The figures of stored runs: how rounds spread and what was paid once, as JSON, and as a pandas frame.
+"""Derived figures of stored runs: the spread of rounds and the one-time costs, as JSON and as a pandas frame.
 
-All of it is derived from the record, never stored. JSON has the derived figures next to the record, as
-``run --json`` prints it; the frame is tidy: a row a measurement, a column a quantity, units in the names.
+All of them are derived from the record and never stored. JSON has them next to the record, as ``run --json``
+prints it. The frame is tidy: one row per measurement, one column per quantity, units in the names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPREAD = (
     "launch_step_time_max_s",
 )
 FENCE = 1.5
-"""A round further outside the quartiles than this many interquartile ranges is an outlier (Tukey 1977)."""
+"""Distance from the quartiles, in interquartile ranges, beyond which a round is an outlier (Tukey 1977)."""
 COLD_COSTS = (
     "import",
     "context",
@@ -40,13 +40,13 @@ COLD_COSTS = (
     "first_step",
     *(execution.facts.preparation for execution in executions.Execution if execution.facts.preparation),
 )
-"""In the order in which they are paid."""
+"""The one-time costs, in the order in which they occur."""
 
 
 def spread(measurement: Measurement) -> dict[str, float | int | None]:
-    """Return seconds per step over the accepted rounds and over the launches; None if there are none.
+    """Return the spread of seconds per step over accepted rounds and over launches; None without rounds.
 
-    Outliers are counted within each launch, since launches may differ as wholes; they are never removed.
+    Outliers are counted within each launch, since the levels of launches may differ. They are never removed.
     """
     launches = [seconds for launch in measurement.launches if (seconds := launch.step_times_s)]
     steps = [value for seconds in launches for value in seconds]
@@ -76,7 +76,7 @@ def outliers(values: list[float]) -> int:
 
 
 def cold_costs(measurements: Iterable[Measurement]) -> dict[str, tuple[float, float]]:
-    """Return the least and the most of each cost that is paid once, in the order of paying [s]."""
+    """Return the minimum and maximum of each one-time cost, in order of occurrence [s]."""
     seen: dict[str, list[float]] = {}
     for measurement in measurements:
         for launch in measurement.launches:
@@ -121,7 +121,7 @@ def run_document(run: Run) -> dict[str, Any]:
 
 
 def measurement_document(measurement: Measurement) -> dict[str, Any]:
-    """Return one measurement with its derived figures; those of tokens where it generates any."""
+    """Return one measurement with its derived figures, including token figures for a generation."""
     document: dict[str, Any] = msgspec.to_builtins(measurement)
     document |= {name: getattr(measurement, name) for name in DERIVED}
     document |= spread(measurement) | {"ledger": msgspec.to_builtins(measurement.ledger)}
@@ -173,14 +173,14 @@ _COLUMNS = [
 
 @options.takes_options_of(options.ResultsRequest)
 def load_runs(request: options.ResultsRequest) -> pd.DataFrame:
-    """Return every stored measurement as one row; unknown is missing, never 0."""
+    """Return a frame with one row per stored measurement; unknown values are missing, never 0."""
     stored = read_runs(folders.results_root(request.results))
     say_problems(stored.problems)
     return frame(stored.runs)
 
 
 def frame(runs: tuple[Run, ...]) -> pd.DataFrame:
-    """Return one row a measurement of the given runs."""
+    """Return one row per measurement of the given runs."""
     import pandas as pd
 
     return pd.DataFrame(

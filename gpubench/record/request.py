@@ -1,4 +1,4 @@
-"""What stored runs are asked: one field an option of ``gpubench compare`` and ``gpubench results add``."""
+"""Requests about stored runs; each field is an option of ``gpubench compare`` or ``gpubench results add``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpubench.units import plain
 
 
 def read_tolerance(value: Any, name: str) -> float:
-    """Read a share: "3%", "0.03", or a number.
+    """Parse a share: "3%", "0.03", or a number.
 
     Raises:
-        MisuseError: If a text is neither, or it is not from 0 to below 1.
-        TypeError: If it is something else.
+        MisuseError: If a text has neither form, or the share is not from 0 to below 1.
+        TypeError: If it is neither text nor a number.
     """
     if is_number(value):
         share = float(value)
@@ -35,11 +35,11 @@ def read_tolerance(value: Any, name: str) -> float:
 
 
 class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs, and what is asked of the second.
+    """Two runs to compare, and the requirement on the second.
 
     Attributes:
-        fail_over: B may be slower than A by this share; None asks for any difference.
-        by: ``device`` where the runs may be of different devices.
+        fail_over: The share by which B may be slower than A; None for no limit.
+        by: ``device`` if the runs may be of different devices.
     """
 
     a: Annotated[
@@ -70,7 +70,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs that other machines made."""
+    """Runs from other machines."""
 
     sources: Annotated[
         tuple[Path, ...],
@@ -80,7 +80,7 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to share, and under whose name."""
+    """A run to share, and the name of its contributor."""
 
     run: Annotated[
         str, Option("A run file, the start of a run id, or latest.", place=True, bare=True, metavar="RUN")

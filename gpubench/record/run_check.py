@@ -1,4 +1,4 @@
-"""Is a stored run trustworthy? Every finding is derived again from the raw record, with its remedy."""
+"""Checks whether a stored run is trustworthy: derives every finding from the raw record, with its remedy."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from gpubench.units import plain
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to know about a run: ``problem`` speaks against it, ``note`` does not.
+    """A finding about a run: a ``problem`` makes it less trustworthy, a ``note`` does not.
 
-    It concerns a case, a micro-benchmark by name and size, or, with neither, the whole run.
+    It is about a case, about a micro-benchmark by name and size, or, with neither, about the entire run.
     """
 
     weight: Literal["problem", "note"]
@@ -41,7 +41,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say about a run."""
+    """The result of checking a run."""
 
     run_id: str
     cases: int
@@ -49,12 +49,12 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trustworthy(self) -> bool:
-        """Whether nothing speaks against the run."""
+        """Whether the run has no problems."""
         return not any(issue.weight == "problem" for issue in self.issues)
 
 
 def check_run(run: Run) -> RunCheck:
-    """Look at every row of a run again."""
+    """Check every row of a run again."""
     measurements = tuple(
         checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements
     )
@@ -91,7 +91,7 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=text)
 
 
-# Findings of a micro-benchmark that are notes if there are measured rows: no row rests on its last percent.
+# Micro-benchmark findings that are only notes if the run has measured rows: no row needs them to the percent.
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
 
 
@@ -123,9 +123,9 @@ def _status(measurement: Measurement, run: Run) -> Issue:
 
 
 def _guards_not_run(measurement: Measurement, launch: Launch, device: DeviceProfile) -> Iterator[str]:
-    """Name the guards that this row was due and of which the launch holds no trace.
+    """Name the guards that should have run for this row but left no trace in the launch.
 
-    At fp32 on a CPU the row is its own reference; memory errors are only counted where ECC is on. What has
+    At fp32 on a CPU the row is its own reference; memory errors are only counted with ECC on. A guard with
     its own finding (an unknown peak, an unproven strict precision) is not named again.
     """
     case = measurement.case

@@ -1,4 +1,4 @@
-"""One run, one JSON file: reading it, and what must hold in every stored record, whoever wrote it."""
+"""Reads the JSON file of one run, and checks the rules that every stored record must satisfy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpubench.models.run import TimeToQuality
 from gpubench.units import MIB, Watts, plain
 
 MAX_FILE_BYTES = 64 * MIB
-"""A run of 5 launches and 27 cases with 100 s of telemetry each takes 27 MiB; twice that is no run."""
+"""Maximum size: 5 launches of 27 cases with 100 s of telemetry each take 27 MiB; this is about twice that."""
 
 _SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
 _RESERVED = frozenset({"con", "prn", "aux", "nul"})
@@ -31,7 +31,7 @@ class _Version(msgspec.Struct):
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a name may become a file name on every system: an allow-list, not a list of dangers."""
+    """Whether a name is a safe file name on every system, by an allow-list."""
     return (
         bool(_SAFE_NAME.fullmatch(name))
         and ".." not in name
@@ -40,17 +40,17 @@ def is_safe_name(name: str) -> bool:
 
 
 def read_run(path: Path) -> Run:
-    """Read one run, bring it to the current schema, and check every rule that a stored record must hold.
+    """Read one run, upgrade it to the current schema, and check every rule for stored records.
 
-    A case of version 1 is one of version 2 at its defaults.
+    A version 1 case is a version 2 case with default values.
 
     Raises:
-        BadContentError: If its content is no JSON, no run, or contradicts itself.
-        MisuseError: If it cannot be read now, is too large, a link, or of a later gpubench.
+        BadContentError: If its content is not JSON, is not a run, or contradicts itself.
+        MisuseError: If it cannot be read now, is too large, is a link, or is from a later gpubench.
     """
     data, what = read_bytes(path, MAX_FILE_BYTES), "a gpubench run"
     version = decode_json(data, _Version, path, what=what).schema_version
-    if version > RUN_VERSION:  # what it holds besides would be lost unseen
+    if version > RUN_VERSION:  # fields unknown to this version would be lost silently
         raise MisuseError(
             f"{plain(path.name, 300)} has schema {version}, this gpubench reads up to {RUN_VERSION}: "
             "upgrade gpubench"
@@ -68,12 +68,12 @@ def read_run(path: Path) -> Run:
 
 
 IDENTITY_TOLERANCE = 1e-3
-"""Figures that are stored twice agree within this."""
+"""Relative tolerance between two stored copies of a figure."""
 
 
 def broken_rule(run: Run) -> str | None:
-    """Return the first rule that a run breaks, as a phrase with the value seen; None if all hold."""
-    try:  # a run in memory has been held to no limit yet
+    """Return the first rule that a run breaks, as a phrase with the value seen; None if it breaks none."""
+    try:  # a run in memory has not been checked against any limit yet
         msgspec.convert(msgspec.to_builtins(run), Run)
     except msgspec.ValidationError as error:
         return str(error)
@@ -103,9 +103,9 @@ def _of_case(case: Case) -> Iterator[str]:
 
 
 def beyond_belief(run: Run) -> str | None:
-    """Return what no machine can do, in a row that is given as sound; None if there is nothing.
+    """Return the physically impossible value of a row that claims to be valid; None if there is none.
 
-    Own runs keep such a row, as invalid; of others' runs it is not taken in.
+    The user's own runs keep the row as invalid; a run from another machine is refused.
     """
     for index, measurement in enumerate(run.measurements):
         found = checks.scaling_of(measurement, run.measurements)
@@ -127,7 +127,7 @@ def _of_quality(row: TimeToQuality) -> Iterator[str]:
 
 
 def _of_micro(result: MicroResult) -> Iterator[str]:
-    """Compare a stored figure with its interval, and against its own repetitions where all are kept."""
+    """Compare a stored figure with its interval, and with its repetitions if all of them are stored."""
     low, high = result.low, result.high
     if (low is not None and low > result.value) or (high is not None and high < result.value):
         yield f"its interval, {low} to {high}, leaves out its value {result.value}"
@@ -149,7 +149,7 @@ def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> I
 
 
 def _of_region(launch: Launch) -> Iterator[str]:
-    """Compare stored counts, lengths and energy with the rounds themselves."""
+    """Compare the stored counts, durations and energy with the rounds."""
     steps, wall_s = sum(r.steps for r in launch.rounds), sum(r.wall_s for r in launch.rounds)
     if launch.timed_steps is not None and launch.timed_steps != steps:
         yield f"{launch.timed_steps} timed steps, while its rounds hold {steps}"

@@ -1,7 +1,7 @@
-"""Runs that people share: where they are, what a file may hold, its checks, and who else read a figure.
+"""Shared runs: their location, allowed content and checks, and how many people measured a case.
 
-A shared run lies in ``results/shared/NAME/RUN-ID.json`` of the repository, and in the wheel. No figure rests
-on one: they are counted beside the figures.
+A shared run is in ``results/shared/NAME/RUN-ID.json`` of the repository, and in the wheel. Figures do not use
+shared runs; the number of readings is shown next to a figure.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SHARED = Path("results/shared")
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared run, and what its contributor wants to be called."""
+    """A shared run, and the name chosen by its contributor."""
 
     by: str
     run: Run
 
 
 def shared_files() -> Sequence[Path]:
-    """Return the files of the shared runs: the wheel's, or the checkout's."""
+    """Return the files of the shared runs, from the wheel or the checkout."""
     packed, root = folders.data_path("shared"), discovery.checkout()
     folder = packed if root is None or os.environ.get(folders.FOLDER_VARIABLE) else root / SHARED
     return sorted(folder.glob("*/*.json"))
@@ -46,9 +46,9 @@ def shared_runs() -> tuple[Shared, ...]:
 
 
 def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None) -> str | None:
-    """Say how many readings by how many people there are of a case on a GPU; None if there is none.
+    """Return how many people measured a case on a GPU and how often, in words; None if nobody did.
 
-    Batch and execution do not matter: a reading also counts for a case that differs in them.
+    Batch and execution may differ.
     """
     wanted = _alike(case)
     found = [
@@ -67,13 +67,13 @@ def _alike(case: Case) -> tuple[Any, ...]:
 
 
 FACTOR = 1.5
-"""A reading is doubted if it differs by more than this factor from what others read on the same GPU."""
-# Fields that tell one card, or one machine, from others of its kind.
+"""A reading is in doubt if it differs by more than this factor from other readings on the same GPU."""
+# Fields that identify an individual card or machine.
 _OF_THE_DEVICE = ("uuid", "device_id", "pci_bus_id", "index")
 
 
 def place_of(run: Run, by: str) -> Path:
-    """Return where a run is shared, below the repository.
+    """Return the path of a shared run relative to the repository.
 
     Raises:
         MisuseError: If the name is not a plain file name.
@@ -84,9 +84,9 @@ def place_of(run: Run, by: str) -> Path:
 
 
 def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
-    """Return a run as it can be shared, and a line for each row that is left out of it.
+    """Return the shareable form of a run, and a line for each omitted row.
 
-    It tells of no card in particular. Left out are models of the user's own, and rows that are doubted.
+    It identifies no individual card. The user's own models and rows in doubt are omitted.
     """
     known = profile.load_profiles()
     doubted = {
@@ -110,7 +110,7 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
 
 
 def pull_request(run: Run, place: Path) -> tuple[str, str]:
-    """Return title and text of a pull request that adds a shared run: all that the file tells."""
+    """Return title and text of a pull request that adds a shared run; the text shows all its contents."""
     device, software = plain(run.device.name or UNKNOWN, 80), run.environment
     versions = f"torch {plain(software.torch or UNKNOWN, 40)}, driver {plain(software.driver or UNKNOWN, 30)}"
     limit = run.device.power_limit_w
@@ -138,11 +138,11 @@ def pull_request(run: Run, place: Path) -> tuple[str, str]:
 
 
 def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
-    """Yield a line for each reason not to take a shared run in: what CI says of it, and ``share`` before.
+    """Yield a line for each reason to refuse a shared run; ``share`` checks them first, and CI again.
 
     Args:
-        run: The run to be shared.
-        others: Runs that are there already; those of the same GPU are what its figures are compared with.
+        run: The run to share.
+        others: Existing shared runs; the figures are compared with those of the same GPU.
     """
     yield from (
         f"it holds {field} of the device"
@@ -164,7 +164,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
 
 
 def _private(value: Any, where: str) -> Iterator[str]:
-    """Yield each text that names a path, an address or a serial number, wherever it stands."""
+    """Yield each text in the record that contains a path, an address or a serial number."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _private(inner, f"{where}.{key}".lstrip("."))

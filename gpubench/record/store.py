@@ -1,8 +1,8 @@
-"""The results folder: one JSON file per run, replaced atomically; its contents are hostile until checked.
+"""The results folder: one JSON file per run, replaced atomically; its contents are untrusted until checked.
 
-A run has one writer: it holds the kernel's lock on a file next to the device folders, which ends with its
-process. If a file system or a platform has no such lock, whoever made the file holds the run; one that a
-killed process left behind is deleted by hand, as the message says.
+A run has one writer, which holds a kernel lock on a file next to the device folders; the lock ends with the
+process. On a file system or platform without such locks, the process that created the file holds the run. If
+a killed process leaves the file behind, the user must delete it, as the message says.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ if sys.platform != "win32":
     import fcntl
 
 PATIENCE_S: Seconds = 2.0
-"""Importing a run, or setting a broken one aside, holds its lock for milliseconds; measuring, for minutes."""
+"""Patience for short operations: an import holds the lock for milliseconds, a measurement for minutes."""
 LOOK_EVERY_S: Seconds = 0.05
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK})
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-# --- one writer for each run ---------------------------------------------------------------------------
+# --- locking -------------------------------------------------------------------------------------------
 
 
 def lock_path(folder: Path, run_id: str) -> Path:
-    """Return the lock file of a run, the same one whatever device folder the run lies in."""
+    """Return the lock file of a run, which is the same for all device folders."""
     return folder / f".{run_id}.lock"
 
 
 class RunLockedError(StorageError):
-    """Another process writes this run."""
+    """Another process is writing this run."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
 
     Raises:
         RunLockedError: If another process, or another thread of this one, holds it.
-        StorageError: If the lock file cannot be written, or something else has its name.
+        StorageError: If the lock file cannot be written, or its name is taken by something else.
     """
     path = lock_path(folder, run_id)
     deadline_s = time.monotonic() + patience_s
@@ -92,10 +92,10 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
     finally:
         with contextlib.suppress(OSError):
             if _is_at(path, descriptor):
-                path.unlink()  # before the lock is let go, so that no one can lock it in between
+                path.unlink()  # before the lock is released, so that nobody can lock the file in between
         with contextlib.suppress(OSError):
             os.close(descriptor)
-        if sys.platform == "win32":  # which removes no open file
+        if sys.platform == "win32":  # which cannot remove an open file
             remove_file(path)
 
 
@@ -113,7 +113,7 @@ def _take(path: Path) -> int | None:
             if not stat.S_ISREG((facts := path.lstat()).st_mode):
                 raise StorageError(f"cannot lock run {path.stem[1:]}: {path} is {kind_of(facts)}: remove it")
             descriptor, is_new = os.open(path, os.O_RDWR | _FLAGS), False
-        except FileNotFoundError:  # its holder has just removed it
+        except FileNotFoundError:  # the previous holder has just removed it
             return None
     with contextlib.ExitStack() as unless_locked:
         unless_locked.callback(os.close, descriptor)
@@ -124,7 +124,7 @@ def _take(path: Path) -> int | None:
 
 
 def _is_locked(descriptor: int, *, is_new: bool) -> bool:
-    """Whether the kernel granted its lock; without kernel locks, whether this process created the file."""
+    """Whether the kernel granted the lock; without kernel locks, whether this process created the file."""
     if sys.platform == "win32":
         return is_new
     try:
@@ -145,9 +145,9 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 SETTLED_S: Seconds = 10.0
-"""A file that was written more recently may be the first half of one that is being copied here."""
+"""A file written more recently than this may still be in the middle of being copied."""
 NEWEST = 500
-"""The newest runs to read per device, by the time in their names: half a second of reading."""
+"""Number of newest runs to read per device, by the time in their names; reading them takes half a second."""
 
 _RUN_NAME = re.compile(r"\d{8}t\d{6}z-[^/]*\.json", re.IGNORECASE)
 _UNKNOWN_KEY = "unknown"
@@ -156,7 +156,7 @@ _UNKNOWN_KEY = "unknown"
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Every readable run of a results folder, oldest first, and a line for each unreadable file.
 
-    ``passed_over`` says so where older runs of a device were not read; None if all were.
+    ``passed_over`` is a note that older runs of a device were not read; None if all were.
     """
 
     runs: tuple[Run, ...]
@@ -164,26 +164,26 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
     passed_over: str | None = None
 
 
-# --- where ---------------------------------------------------------------------------------------------
+# --- paths ---------------------------------------------------------------------------------------------
 
 
 def run_path(root: Path, run: Run) -> Path:
-    """Return the path of a run's file, in the folder of its device.
+    """Return the path of a run's file in the folder of its device.
 
-    That is its GPU key, ``cpu`` for a CPU, or ``unknown`` where it has no safe key.
+    The folder is named after the GPU key, ``cpu`` for a CPU, or ``unknown`` without a safe key.
 
     Raises:
-        MisuseError: If the run id holds anything but small letters, digits, dots and dashes.
+        MisuseError: If the run id contains anything but lowercase letters, digits, dots and dashes.
     """
     key = "cpu" if run.device.is_cpu else (run.device.gpu_key or _UNKNOWN_KEY)
     return root / "runs" / (key if is_safe_name(key) else _UNKNOWN_KEY) / f"{id_of(run)}.json"
 
 
 def id_of(run: Run) -> str:
-    """Return a run's id as in its file; ids differ by more than the case of their letters.
+    """Return the normalized id of a run; ids are not case-sensitive.
 
     Raises:
-        MisuseError: If it holds anything but letters, digits, dots and dashes.
+        MisuseError: If it contains anything but letters, digits, dots and dashes.
     """
     run_id = run.run_id.casefold()
     if not is_safe_name(run_id):
@@ -192,13 +192,13 @@ def id_of(run: Run) -> str:
 
 
 def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
-    """Return the files of the runs that are stored under a run's id, in whichever device's folder.
+    """Return the files stored under a run's id, in all device folders.
 
-    A run has one id in any case of its letters. Its folder may differ: a file may have been moved, or its
-    device have been given another key.
+    Ids are not case-sensitive. The folder may differ, because a file may have been moved or the key of its
+    device may have changed.
 
     Raises:
-        StorageError: If a folder cannot be looked into, so that the answer is not known.
+        StorageError: If a folder cannot be searched, so that the answer is unknown.
     """
     name, top = f"{id_of(run)}.json", root / "runs"
     try:
@@ -214,7 +214,7 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
 
 
 def _has_runs(root: Path) -> bool:
-    """Whether there is a folder ``runs``; where that cannot be seen, listing ``root`` says why."""
+    """Whether a folder ``runs`` exists; if that cannot be determined, listing ``root`` reports why."""
     try:
         return (root / "runs").is_dir()
     except OSError:
@@ -225,14 +225,14 @@ def _has_runs(root: Path) -> bool:
 
 
 def check_writable(root: Path) -> Path:
-    """Check, before any time is spent, that a result can be stored under ``root``.
+    """Check, before measuring, that a result can be stored under ``root``.
 
     Returns:
-        The folder of runs, or the nearest one above it that is there.
+        The folder of runs, or its nearest existing parent.
 
     Raises:
-        StorageError: If the folder cannot be made or written, or holds a link where a device's folder stands:
-            what is stored through it would never be read again.
+        StorageError: If the folder cannot be created or written, or a device folder in it is a link: runs
+            stored through a link would never be read.
     """
     folder = root / "runs"
     there = require_writable(folder, hint="make it writable or pass --results DIR")
@@ -265,20 +265,20 @@ def writing(root: Path, run: Run) -> Iterator[None]:
 
 
 def file_of(root: Path, run: Run) -> Path:
-    """Return where a run is stored, or will be: it stays in the folder that it lies in.
+    """Return the path of a stored or new run; a stored run stays in its current folder.
 
     Raises:
-        StorageError: If a folder cannot be looked into, so that the answer is not known.
+        StorageError: If a folder cannot be searched, so that the answer is unknown.
     """
     path, stored = run_path(root, run), stored_paths(root, run)
     return path if path in stored or not stored else stored[0]
 
 
 def write_run(root: Path, run: Run) -> Path:
-    """Store a run. The caller holds its lock; a reader sees either the old file or the new one.
+    """Store a run. The caller must hold its lock; a reader sees either the old file or the new one.
 
     Raises:
-        StorageError: If it cannot be written; what was stored is then untouched.
+        StorageError: If it cannot be written; the old file is then unchanged.
     """
     path, data = file_of(root, run), msgspec.json.encode(run) + b"\n"
     if len(data) > MAX_FILE_BYTES:
@@ -294,23 +294,23 @@ def write_run(root: Path, run: Run) -> Path:
 
 
 def read_runs(root: Path) -> StoredRuns:
-    """Read every run of a folder; a file of proven bad content is set aside as ``.corrupt``.
+    """Read every run of a folder; a file with invalid content is set aside as ``.corrupt``.
 
-    A file that cannot be read now stays where it is and is named. A folder may be of another project, so only
-    a file below ``runs`` with the name of a run is ever renamed, and without a folder ``runs`` no other
-    file is read.
+    A file that cannot be read now stays in place and is reported. The folder may belong to another project,
+    so only a file below ``runs`` with the name of a run is ever renamed, and without a folder ``runs`` no
+    other files are read.
 
     Raises:
-        MisuseError: If ``root`` is there and is no folder.
+        MisuseError: If ``root`` exists and is not a folder.
     """
     problems: list[str] = []
     return _read_all(root, _own_files(root, problems.append), problems)
 
 
 def newest_runs(root: Path) -> StoredRuns:
-    """Read the runs that figures rest on: all of them, or the newest of a device with very many.
+    """Read the runs that figures are based on: all of them, or the newest of a device with very many.
 
-    Where runs are passed over, ``passed_over`` says so. Errors as ``read_runs``.
+    If runs are skipped, ``passed_over`` says so. Errors are those of ``read_runs``.
     """
     problems: list[str] = []
     of_device: dict[Path, list[Path]] = {}
@@ -328,13 +328,13 @@ def newest_runs(root: Path) -> StoredRuns:
 
 
 def own_runs(results: Path | None) -> tuple[Run, ...]:
-    """Return the runs that figures rest on; stderr names those left out.
+    """Return the runs that figures are based on, and report the omitted ones on stderr.
 
     Args:
-        results: None is the default folder.
+        results: The results folder; None for the default.
 
     Raises:
-        MisuseError: If it is there and is no folder.
+        MisuseError: If it exists and is not a folder.
     """
     stored = newest_runs(results_root(results))
     say_problems([*stored.problems, *([stored.passed_over] if stored.passed_over else [])])
@@ -342,7 +342,7 @@ def own_runs(results: Path | None) -> tuple[Run, ...]:
 
 
 def say_problems(problems: Iterable[str]) -> None:
-    """Say on stderr what was not read, a line each: for answers that have no place for it."""
+    """Print a line on stderr for everything that was not read, for output that has no place for it."""
     for problem in problems:
         print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
 
@@ -360,7 +360,7 @@ def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredR
 
 
 def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
-    """Read a file; None with the reason if it cannot be read. A file with bad content is set aside."""
+    """Read a file; return None and the reason if it cannot be read. A file with bad content is set aside."""
     try:
         return read_run(path)
     except BadContentError as error:
@@ -374,10 +374,10 @@ def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
 def _set_aside(folder: Path, path: Path) -> str:
     """Rename a run with bad content to ``NAME.corrupt``, ``NAME.2.corrupt`` and so on, and report it.
 
-    Under the run's lock, and after another look: what is renamed is what was found bad.
+    This holds the run's lock and checks again, so that only a bad file is renamed.
 
     Args:
-        folder: Where the locks are.
+        folder: The folder of the locks.
         path: A file with the name of a run.
 
     Returns:
@@ -390,7 +390,7 @@ def _set_aside(folder: Path, path: Path) -> str:
             with contextlib.suppress(BadContentError):
                 read_run(path)
                 return "; left in place, because it has just been replaced"
-            aside = _free_name(path)  # an empty file to rename over, so that no earlier one is lost
+            aside = _free_name(path)  # reserves the name: no earlier file is overwritten
             try:
                 path.replace(aside)
             except OSError:
@@ -404,7 +404,7 @@ def _set_aside(folder: Path, path: Path) -> str:
 
 
 def _free_name(path: Path) -> Path:
-    """Make an empty file under the first free one of the names that a bad file is set aside under."""
+    """Create an empty file under the first free ``.corrupt`` name of a bad file."""
     for number in itertools.count(1):
         aside = path.with_name(f"{path.name}{'' if number == 1 else f'.{number}'}.corrupt")
         with contextlib.suppress(FileExistsError):
@@ -415,12 +415,12 @@ def _free_name(path: Path) -> Path:
 
 @cache
 def reference_runs() -> tuple[Run, ...]:
-    """Return the runs that the package ships, for cards that a user does not own."""
+    """Return the runs shipped with the package, for cards that a user does not own."""
     return _oldest_first(read_run(path) for path in sorted(data_path("reference").glob("*.json")))
 
 
 def reference_for(run: Run) -> Run:
-    """Return the shipped run that has the most cases of a run."""
+    """Return the shipped run that has the most cases in common with a run."""
     cases = {each.case for each in run.measurements}
     return max(reference_runs(), key=lambda each: len(cases & {one.case for one in each.measurements}))
 
@@ -429,7 +429,7 @@ def find_run(root: Path, name: str) -> Path:
     """Find a run by path, by id, or ``latest``.
 
     Raises:
-        MisuseError: If there is none, or an abbreviated id fits several.
+        MisuseError: If there is none, or an abbreviated id matches several.
     """
     if os.path.isfile(name):  # noqa: PTH113 - a name that is too long for one is no file, and no error
         return Path(name)
@@ -453,16 +453,16 @@ def read_named(results: Path | None, name: str) -> Run:
 
 
 def _is_run_name(name: str) -> bool:
-    # Whether a file is named as ``write_run`` names them: <UTC>-<id>.json.
+    # Whether a file has a name from ``write_run``: <UTC>-<id>.json.
     return _RUN_NAME.fullmatch(name) is not None and is_safe_name(name.casefold().removesuffix(".json"))
 
 
 def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
-    """Every run file of a results folder or of any folder of runs; links are not followed.
+    """Yield every run file of a results folder or of any folder of runs, without following links.
 
-    A folder inside that has ``runs`` of its own is another results folder, such as the example in this
-    project's: its runs are nobody's here until it is named. A folder that cannot be listed is named to
-    ``on_problem``: its runs must not be missing in silence.
+    A subfolder with its own ``runs`` is a separate results folder, like the example in this project, and is
+    read only if it is named. A folder that cannot be listed is reported to ``on_problem``, so that its runs
+    are not missed silently.
     """
 
     def report(error: OSError) -> None:
@@ -471,7 +471,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
     top = root / "runs" if _has_runs(root) else root
     for folder, names, paths in os.walk(top, onerror=report, followlinks=False):
-        below = [] if Path(folder) != top else names  # a run lies in its device's folder, or beside those
+        below = [] if Path(folder) != top else names  # runs may be next to the device folders
         names[:] = sorted(name for name in below if not _has_runs(Path(folder, name)))
         for name in sorted(paths):
             if name.endswith(".json") and not name.startswith("."):
@@ -482,22 +482,22 @@ def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=attrgetter("started_at", "run_id")))
 
 
-# --- taking in runs of other machines -------------------------------------------------------------------
+# --- importing runs of other machines -------------------------------------------------------------------
 
 
 class ConflictError(StorageError):
-    """The content stored under a run's id may be another run."""
+    """The content stored under a run's id differs, or may differ."""
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an import, file by file.
 
     Attributes:
-        written: The runs that are new here.
-        present: The runs that were here already with the same content.
-        refused: A line for each file that holds no run to take in.
-        conflicts: A line for each run that was not stored, because under its id another content is stored,
-            or one that cannot be read, or a process is writing it.
+        written: The newly stored runs.
+        present: The runs that were already stored with the same content.
+        refused: A line for each file without a run that can be imported.
+        conflicts: A line for each run that was not stored, because a file under its id has other content,
+            cannot be read, or is being written.
     """
 
     written: tuple[Path, ...] = ()
@@ -507,7 +507,7 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_runs(root: Path, sources: Iterable[Path]) -> Added:
-    """Import runs from other machines: files, or folders to search. What is stored stays as it is.
+    """Import runs from other machines: files, or folders to search. Stored runs never change.
 
     Raises:
         MisuseError: If a source does not exist.
@@ -543,11 +543,11 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
 
 
 def stored_alike(root: Path, run: Run) -> Path | None:
-    """Return where the same run is already stored; None if its id is free.
+    """Return the path of the same run if it is already stored; None if its id is free.
 
     Raises:
-        ConflictError: If what is stored under its id differs, or cannot be read to tell.
-        StorageError: If the folders cannot be looked into.
+        ConflictError: If the file under its id differs, or cannot be read to compare.
+        StorageError: If the folders cannot be searched.
     """
     found = stored_paths(root, run)
     for path in found:
@@ -567,5 +567,5 @@ def stored_alike(root: Path, run: Run) -> Path | None:
 
 
 def _content(run: Run) -> bytes:
-    # Two files are one run if their contents agree, whatever the layout or the case of the id.
+    # Two files are the same run if their contents agree, whatever their layout and the case of the id.
     return msgspec.json.encode(msgspec.structs.replace(run, run_id=run.run_id.casefold()))

@@ -50,7 +50,7 @@ from gpubench.units import (
 )
 
 MOST_WORDS = 120
-"""Most words of a first screen: as many as are read at a glance."""
+"""Maximum words of the first screen: as many as one can read at a glance."""
 
 
 def title(ranking: Ranking) -> str:
@@ -98,7 +98,7 @@ def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    """Return the sentences that the table does not say, those about the question first."""
+    """Return the sentences that add to the table, those about the question first."""
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
     return [each for each in said if each not in shown]
@@ -161,7 +161,7 @@ SECTIONS = {"answer": _render}
 
 MOST_REGIONS = 4
 MOST_MEMORY_CHARACTERS = 300
-"""Limit of the text on memory: why a step was not traced is foreign text."""
+"""Limit of the text on memory, because the reason for a missing trace is third-party text."""
 
 
 def in_full(ranking: Ranking) -> Facts:

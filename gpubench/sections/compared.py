@@ -54,7 +54,7 @@ JOB_SAMPLES = 1_000_000
 """A job to compare both on: about 17 passes over the 60,000 images of the classic digit set."""
 
 FAR_OFF = 10.0
-"""If the likely time of a CPU exceeds the limit by this factor, it is too slow, whatever its interval."""
+"""If the expected time of a CPU exceeds the limit by this factor, it is too slow, whatever its interval."""
 
 SMALL_JOB_S = 900.0
 """If a CPU does the job within this time, no GPU is needed [s]."""
@@ -62,9 +62,9 @@ SMALL_JOB_S = 900.0
 
 @dataclass(frozen=True, kw_only=True)
 class CpuGpuPair:
-    """The fastest of the CPU and the fastest of the GPU on one workload and task; ``equal`` is the batch.
+    """The fastest CPU row and the fastest GPU row for one workload and task; ``equal`` is the common batch.
 
-    ``cpus`` are all well-founded rows of the CPU: the fastest decides whether a GPU is needed.
+    ``cpus`` has all valid rows of the CPU; the fastest decides whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]
@@ -77,7 +77,7 @@ class CpuGpuPair:
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     """Pair CPU and GPU, workload by workload, at equal batch if both measured one."""
     of_kind = [[r for r in data.everything if r.run.device.is_cpu is is_cpu] for is_cpu in (True, False)]
-    # the page's device of each kind, else the one with the newest run
+    # of each kind the page's device, else the one with the newest run
     cpus, gpus = ([r for r in kind if same(r.run.device, kind[0].run.device)] for kind in of_kind)
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
@@ -120,10 +120,10 @@ def processor(data: ReportData) -> list[Part]:
 
 
 def _need(cpus: Sequence[Result]) -> str:
-    """Whether a GPU is needed, by the interval of the fastest way of this CPU.
+    """Whether a GPU is needed, judged by the interval of this CPU's fastest row.
 
-    "Not needed" and "too slow" require both ends of the interval. If the likely time is
-    over ``FAR_OFF`` times the limit a GPU is needed, whatever the interval, known or not.
+    "Not needed" and "too slow" require both ends of the interval. If the expected time is over ``FAR_OFF``
+    times the limit, a GPU is needed whatever the interval.
     """
     lows = [result.measurement.samples_per_s_low for result in cpus]
     highs = [result.measurement.samples_per_s_high for result in cpus]

@@ -1,4 +1,4 @@
-"""Everything a report is made of, gathered once: the user's runs, the ranking, the specification table."""
+"""The input of a report, collected once: the user's runs, the ranking, the specification table."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class ReportData:
     """The input of the sections: frozen, and complete without a GPU, a network or torch.
 
     Attributes:
-        today: The day of the report; ages of prices count from it.
+        today: The day of the report, from which ages of prices are computed.
         runs: This user's stored runs, newest first.
         ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
-        about: Id of the run that gives the page its device; None is the newest with a usable row.
+        about: Id of the run that determines the page's device; None for the newest with a usable row.
         buy_or_rent: Owning compared with renting, for the user's cards or those to buy.
         specs: The specification table by GPU key.
-        most_offers: Most rows of the ranking on a terminal; None is all.
-        every_offer: Whether they are offers; else each is the best one of a GPU.
-        more_by: The option that shows the notes left out on a terminal; None if it shows all.
-        calculator: The data of the page's script; None if there is nothing to ask.
+        most_offers: Maximum rows of the ranking on a terminal; None for all.
+        every_offer: Whether each row is an offer, or the best offer of a GPU.
+        more_by: The option that shows the notes omitted on a terminal; None if all are shown.
+        calculator: The data of the page's script; None without a calculator.
     """
 
     today: date
@@ -62,7 +62,7 @@ class ReportData:
 
     @cached_property
     def run(self) -> Run | None:
-        """The run that the page calls "here": the one asked for, else the newest usable one."""
+        """The run that the page calls "here": the requested one, else the newest usable one."""
         if self.about is not None:
             return next((run for run in self.runs if run.run_id == self.about), None)
         usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
@@ -70,7 +70,7 @@ class ReportData:
 
     @cached_property
     def device(self) -> DeviceProfile | None:
-        """The device of ``run``, which represents its kind."""
+        """The device of ``run``, which represents its model."""
         return None if self.run is None else self.run.device
 
     @cached_property
@@ -95,7 +95,7 @@ class ReportData:
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
-        """Every device that was measured: the page's own first, then the others by their newest run."""
+        """Every measured device: the page's device first, then the others by their newest run."""
         found: list[DeviceProfile] = [] if self.device is None else [self.device]
         for run in self.runs:
             if not any(same(run.device, device) for device in found):
@@ -104,7 +104,7 @@ class ReportData:
 
     @cached_property
     def everything(self) -> tuple[Result, ...]:
-        """The newest usable measurement of each case on each device, the page's own device first."""
+        """The newest usable measurement of each case on each device, the page's device first."""
         return tuple(
             result
             for device in self.devices
@@ -115,7 +115,7 @@ class ReportData:
 
     @cached_property
     def failures(self) -> tuple[Result, ...]:
-        """Cases of this device that were tried and never measured, with their newest reason."""
+        """Cases that were tried on this device without success, with the latest reason."""
         measured = {result.case for result in self.results}
         return tuple(x for x in newest(self.device_runs, usable=False) if x.case not in measured)
 
@@ -144,7 +144,7 @@ def of_ranking(
     every_offer: bool = False,
     more_by: str | None = None,
 ) -> ReportData:
-    """Data of only a ranking, with this many rows on a terminal, one per GPU or per offer."""
+    """Data with only a ranking: this many rows on a terminal, one per GPU or per offer."""
     return ReportData(
         today=date.min,
         ranking=ranking,
@@ -156,12 +156,12 @@ def of_ranking(
 
 
 def of_run(run: Run) -> ReportData:
-    """Data of only a run."""
+    """Data with only a run."""
     return ReportData(today=date.min, runs=(run,))
 
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
-    """Whether two records are about the same kind of device."""
+    """Whether two records are about the same model of device."""
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
@@ -178,20 +178,20 @@ def gather(
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
-    If a default ranking cannot be made, the reason replaces it and the rest of the page stays.
+    If a default ranking fails, the reason replaces it and the rest of the page stays.
 
     Args:
-        results: Results folder; None takes the user's (see ``folders.results_root``).
-        as_of: The day that ages count to, and the last day of prices; None is today.
-        run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
+        results: Results folder; None for the user's (see ``folders.results_root``).
+        as_of: The day from which ages are computed, and the last day of prices; None for today.
+        run: The run that determines the page's device: a path, an id, or ``latest``; None for the newest
             usable one.
-        every_run: Whether to read runs that later ones shadow in every case; no section needs them.
-        most_rows: Offers of the ranking to keep, besides those always kept; None is all.
-        first: The default workload of the ranking; None is that of ``rank``.
+        every_run: Whether to read runs that later runs supersede in every case; no section needs them.
+        most_rows: Maximum offers of the ranking, besides those always kept; None for all.
+        first: The default workload of the ranking; None for that of ``rank``.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
-        MisuseError: If the question is wrong; a requested ranking is never silently left out.
+        MisuseError: If the question is invalid; a requested ranking is never silently omitted.
     """
     from gpubench.folders import results_root
     from gpubench.recommend.rank import ranked
@@ -232,18 +232,18 @@ def gather(
 
 
 def at_named_batches(results: Iterable[Result]) -> list[Result]:
-    """Leave out the rows at the largest batch that fits, if there are others: their batch differs."""
+    """Drop the rows at the largest batch that fits, if there are others, because their batch differs."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
 
 def place(result: Result) -> tuple[bool, float]:
-    """The sort key of results: the fastest comes last, unfounded ones before all others."""
+    """The sort key of results: invalid ones first, then in ascending order of speed."""
     return result.leads, result.measurement.samples_per_s or 0.0
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
-    """The newest usable (or unusable) measurement of each case; ``runs`` come newest first."""
+    """The newest usable (or unusable) measurement of each case; ``runs`` are sorted newest first."""
     found: dict[Case, Result] = {}
     for run in runs:
         for measurement in run.measurements:

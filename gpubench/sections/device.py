@@ -1,4 +1,4 @@
-"""A device: the driver's answers next to the data sheet, and the rest of this machine."""
+"""A device: the driver's values next to the data sheet, and the rest of this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gpubench.units import (
 )
 
 DIFFERS = 0.05
-"""Share by which a reading may differ from the data sheet before the page mentions it."""
+"""Relative difference between driver and data sheet above which the page mentions it."""
 
 _Row = tuple[str, str, str]
 
@@ -211,10 +211,10 @@ _Seen = tuple[DeviceProfile, DeviceState | None]
 
 
 def machine(report: ProbeReport) -> Block:
-    """Return every device, the host, the problems and the next step; in brief one line a device."""
+    """Return every device, the host, the problems and the next step; in brief, one line per device."""
     seen = list(zip(report.devices, report.states, strict=True))
     cpus = [device for device in report.devices if device.is_cpu]
-    alike: dict[bytes, list[_Seen]] = {}  # GPUs of one model together: they differ in place and state only
+    alike: dict[bytes, list[_Seen]] = {}  # GPUs of one model differ only in index and state
     for device, state in seen:
         if not device.is_cpu:
             model = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The results of judging verbs: a run, a card, this machine, two runs, a host's workers."""
+"""Results of the checking verbs: for a run, a card, this machine, two runs, or a host's workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LONGEST_REASON = 600
 
 
 def card_judged(verdicts: Sequence[Verdict]) -> list[Part]:
-    """Return the judgments, row by row, with the reason of each that failed."""
+    """Return the judgments, one row each, with the reason for each failure."""
     return [
         table(
             "",

@@ -43,7 +43,7 @@ def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
 
 
 def has_counted_work(profile: WorkloadProfile) -> bool:
-    """Whether its FLOPs measure its work: those of an input pipeline are not counted."""
+    """Whether its FLOPs measure its work; for an input pipeline they do not."""
     return profile.parameters > 0
 
 
@@ -93,7 +93,7 @@ def unmeasured(processors: Sequence[Unmeasured]) -> Table:
 
 
 def listed(rows: Sequence[ListedOffer]) -> list[Part]:
-    """Return one line per offer, and below them why some never rank."""
+    """Return one line per offer, and below the table why some offers never rank."""
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
 
     def provider(row: ListedOffer) -> str:

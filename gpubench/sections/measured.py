@@ -1,4 +1,4 @@
-"""Measurements: throughput by case, gains of each choice, latency, CPU against GPU."""
+"""Measurements: throughput by case, speedup from each choice, latency, CPU compared with GPU."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -
     for r in group:
         case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
         version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title says which is the best
+        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title names the best
         marks.append(
             Mark(
                 row=two_lines(f"{case.precision.value}{layout_words(case)}", f"{below}{version}"),
@@ -163,7 +163,7 @@ def _of_peak(result: Result) -> str:
 # --- what mixed precision gains ----------------------------------------------------------------------------
 
 SURE_FACTOR = 1.5
-"""A gain is stated in words if the ends of its interval are within this factor."""
+"""A speedup is stated in words if the ends of its interval are within this factor."""
 
 _BASELINES = {p: f"against {p.words}" for p in Precision if p.is_usual and not p.is_amp}
 _AMP_LOOKS = {
@@ -181,7 +181,7 @@ _AMP_LOOKS = {
 
 
 def amp(data: ReportData) -> list[Part]:
-    """The gains of AMP over a named baseline: strict fp32, or tf32 if a device has it."""
+    """The speedup from AMP over a named baseline: strict fp32, or tf32 if the device has it."""
     pairs = amp_effects(data.results)
     if not pairs:
         return []
@@ -285,7 +285,7 @@ def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
 
 
 def closing_sentence(run: Run) -> str | None:
-    """The gain of mixed precision on the heaviest workload; nothing if no gain is certain."""
+    """The speedup from mixed precision on the heaviest workload; nothing if none is certain."""
     heaviest = _heaviest(amp_effects(on_all_threads(results_of(run))))
     if heaviest is None:
         return None
@@ -295,7 +295,7 @@ def closing_sentence(run: Run) -> str | None:
     return f"{amp} against {baseline} on {where}: {faster_words(heaviest.interval, amp, baseline)}."
 
 
-# --- one choice against another: a table each --------------------------------------------------------------
+# --- comparisons of choices, each with a table --------------------------------------------------------------
 
 _OF: Cell[Effect] = text("Case", lambda pair: f"{title_of(pair.of)}\n{_how(pair.of)}")
 _TIMES: Cell[Effect] = number("Ratio, 95 % interval", lambda pair: stacked(pair.words))
@@ -349,7 +349,7 @@ def _pace(pair: Effect) -> str:
 
 
 def frameworks(data: ReportData) -> list[Part]:
-    """The cost of a framework on this device: the same work in Keras on its backends, against torch."""
+    """The cost of a framework on this device: the same work in Keras with each backend, against torch."""
     what = (
         "The work is the same: layers, batch, optimizer, precision; weights are drawn by each framework's "
         "own rules. Batches lie on the device: what feeding or a first step costs is not in it."
@@ -367,7 +367,7 @@ def frameworks(data: ReportData) -> list[Part]:
 
 
 def together(data: ReportData) -> list[Part]:
-    """Several GPUs as one data-parallel job, compared with one of them."""
+    """Several GPUs in one data-parallel job, compared with a single one."""
     pairs = scaling_effects(data.results)
     modes = {pair.of.case.parallel_mode for pair in pairs}
     words = {
@@ -421,7 +421,7 @@ def threads(data: ReportData) -> list[Part]:
 
 
 def outputs(data: ReportData) -> list[Part]:
-    """The gain of a lower precision in inference, and its error relative to float32."""
+    """The speedup from a lower precision in inference, and its error relative to float32."""
     pairs = {pair.of.case: pair for pair in inference_effects(data.results)}
     inferred = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
@@ -444,7 +444,7 @@ def outputs(data: ReportData) -> list[Part]:
 
 
 def latency(data: ReportData) -> list[Part]:
-    """The latency of one answer."""
+    """The latency of a single forward pass."""
     timed = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
         "Single forward passes at batch 1, each from an idle device to an idle device: what a user of a "
@@ -471,9 +471,9 @@ def _quantile(value_s: float | None, timed: int, needed: str) -> str:
 
 
 def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
-    """The throughput of the same work at its main batch, else at the next one measured; never at the best.
+    """The throughput of the same work at its main batch, else at the next measured one; never at the best.
 
-    Only the batch may differ, and the memory format, which follows what is the faster at each batch.
+    Only the batch and the memory format may differ; the format is the faster one at each batch.
     """
     profile = load_profiles().get(single.case.workload)
     main = None if profile is None else profile.main_batch
@@ -494,7 +494,7 @@ def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
 
 
 def generation(data: ReportData) -> list[Part]:
-    """Generation of tokens: the time to the first, the time of each after it, and how fast both go."""
+    """Token generation: time to first token, time per later token, and the throughput of both phases."""
     timed = [r for r in data.results if r.case.new_tokens and r.measurement.first_token_s is not None]
     return explained(
         "One static batch, greedy, with a key-value cache: the prompts are computed at once, then one "
@@ -525,7 +525,7 @@ def _gap(measurement: Measurement, share: float) -> str:
 
 
 def quality(data: ReportData) -> list[Part]:
-    """The steps of each precision to a stated quality, with the spread over seeds."""
+    """The steps to a target quality at each precision, with the spread over seeds."""
     rows = next((run.quality for run in data.device_runs if run.quality), ())
     signs = {"accuracy": "at least", "loss": "at most"}
     return explained(
@@ -568,7 +568,7 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """A run on a terminal: its cases, and the certain gains of each choice."""
+    """A run on a terminal: its cases, and the certain speedups from each choice."""
     is_known = bool(_sure(amp_effects(data.results)))
     parts = unexplained(part for told in (*FIGURES, *GAINS[1:]) for part in told(data))
     return [*parts, *amp(data)[: None if is_known else 1]]

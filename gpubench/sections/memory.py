@@ -1,4 +1,4 @@
-"""Does it fit: memory of a step, its parts, and the largest batch by card."""
+"""Memory of a step: its parts, whether it fits, and the largest batch per card."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool, whole: bo
     """The terminal's answer: the need of each step, its parts, and whether it fits on each card.
 
     Args:
-        answers: One a workload.
-        in_short: Whether to show only the need, a line per workload.
-        by_name: Whether cards were asked for: then all are named, with fixes, or why there is no answer.
-        whole: Whether every size of card is listed.
+        answers: One per workload.
+        in_short: Whether to show only the need, one line per workload.
+        by_name: Whether cards were named: then each is listed, with fixes or the reason for no answer.
+        whole: Whether to list every size of card.
     """
     if in_short:
         yield table(
@@ -94,7 +94,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
 
 
 def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
-    """Answer in a line for each size of card that was asked for, else for all of them in one."""
+    """Answer in one line per requested size of card, else in one line for all sizes."""
     holding = [card for card in answer.cards if card.fit.fits]
     if not by_name:
         least = holding[0].fit if holding else None
@@ -109,7 +109,7 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
-    """The room on a card: the longest sequence of each model, by way of use."""
+    """The capacity of a card: the longest sequence of each model, by kind of use."""
     from gpubench.predict.capacity import MOST_CONTEXT, WORDS
 
     ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
@@ -155,7 +155,7 @@ _AS_PUBLISHED = (
 
 
 def _rests_on(need: MemoryNeed) -> str:
-    """The basis and contents of the figures, in a sentence without its end."""
+    """The basis and contents of the figures, in a sentence without its period."""
     words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
         MemoryBasis.TRACED: "a trace of the whole step, with what readings say the rest takes",

@@ -54,7 +54,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _unread(data: ReportData) -> list[Part]:
-    """The result files that could not be read, each with its reason; nothing if all were."""
+    """The unreadable result files, each with the reason; nothing if there are none."""
     if not data.problems:
         return []
     return [
@@ -64,7 +64,7 @@ def _unread(data: ReportData) -> list[Part]:
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:
-    """One column of facts per run, side by side to show differences."""
+    """The facts of each run in a column, side by side to show differences."""
     facts = [_run_facts(run) for run in runs]
     terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
     return Table(
@@ -133,7 +133,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def _brief(data: ReportData) -> tuple[Part, ...]:
-    """Failures, each kind of finding with its worst value, and one-time costs."""
+    """Failures, the worst value of each kind of finding, and one-time costs."""
     said = []
     for found in _seen(data).values():
         (worst,) = unique(finding for finding, _ in found)
@@ -248,7 +248,7 @@ def _events(m: Measurement) -> str:
 
 
 def _switches(launches: tuple[Launch, ...]) -> str:
-    """Whether TF32 was in force, as the five switches say."""
+    """Whether TF32 was enabled, according to the five switches."""
     states = set()
     for s in (launch.switches for launch in launches if launch.switches is not None):
         read = (s.conv_fp32_precision, s.rnn_fp32_precision, s.matmul_fp32_precision)

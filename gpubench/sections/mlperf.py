@@ -22,7 +22,7 @@ class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         offer: One machine; None if no cloud lists it on demand.
         machines: The number of machines.
-        usd: Hours of the run times the price of all machines, without start-up; None without an offer.
+        usd: Hours of the run times the price of all machines, without startup; None without an offer.
     """
 
     run: PublishedRun
@@ -36,8 +36,8 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
 
     Args:
         runs: Published runs.
-        offers: Prices; marketplace hosts, spot and reserved ones are skipped: a published system is a whole
-            machine.
+        offers: Prices; marketplace, spot and reserved offers are skipped, because a published system is a
+            complete machine.
     """
     clouds = [
         offer
@@ -48,7 +48,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
 
     def one(run: PublishedRun) -> PricedRun:
-        # GPUs that worked as one machine are priced as one; more than a machine holds, as several full ones
+        # a system with more GPUs than a machine has is priced as several full machines
         machines, rest = divmod(run.gpus, min(run.gpus, MOST_GPUS_OF_A_MACHINE))
         offer = cheapest.get((run.gpu_key, run.gpus // machines))
         if offer is None or rest:

@@ -1,4 +1,4 @@
-"""How far to trust the figures: what was measured, what predictions rest on, how wide they are."""
+"""The reliability of the figures: measurements, the basis of predictions, and their intervals."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpubench.sections.words import MOST_OF_A_NOTE, kinds_words, measured_facts
 from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
-"""Rows on one screen: of one line, and of several lines."""
+"""Maximum rows on one screen: with one line each, and with several lines each."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""From the table of docs/decision.md, for a job of $100; a test compares the two."""
+"""Regret for a job of $100, from the table in docs/decision.md; a test compares the two."""
 CAPPED = (
     "time and energy are those under a limit of {limit} W, over those without; the power without one is as "
     "read where the case was measured, else the usual share of board power"
@@ -66,11 +66,11 @@ def _predicted(data: ReportData) -> Block | None:
 
 
 def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
-    """Each GPU with its figure and basis, the fastest first, then those without one.
+    """Each GPU with its figure and basis, fastest first, then GPUs without a figure.
 
     Args:
         answers: By GPU.
-        whole: Whether to show all columns even for more GPUs than fit on a screen.
+        whole: Whether to show all columns even if the GPUs do not fit on one screen.
     """
     if not whole and len(answers) > MOST_ROWS:
         return _fastest(answers)
@@ -103,7 +103,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
 
 
 def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
-    """The columns on energy: when sorted by it, and under a power limit."""
+    """The columns on energy, shown if the table is sorted by energy or has a power limit."""
     joules: Cell[Estimate] = number("Joules a sample", lambda e: stacked(e.joules_per_sample.text(" J")))
     capped: tuple[Cell[Estimate], ...] = (
         number("Time", lambda e: stacked(e.capped_time.text("×"))),
@@ -141,7 +141,7 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
 
 
 def _published(answers: Predictions) -> Iterator[str]:
-    """Published readings of the cards; for many cards, the number that have one."""
+    """Published readings of the cards; for many cards, the number of cards with a reading."""
     read = [each for each in answers.estimates if each.published]
     for each in read if len(answers) <= MOST_ROWS else ():
         yield f"{gpu_name(each.gpu_key)}: {each.published}"
@@ -150,7 +150,7 @@ def _published(answers: Predictions) -> Iterator[str]:
 
 
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
-    """How far predictions were off: the whole first, then slice by slice."""
+    """The errors of predictions: overall, then by slice."""
     owned, heaviest = document["no_gpu_owned"], document["heaviest_source"]
     scores, mends = {"all pairs": document, **document["by_slice"]}, document.get("mends", {})
     if document.get("inference") is not None:
@@ -197,7 +197,7 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
-    """How far sealed forecasts were off, case by case."""
+    """The errors of sealed forecasts, case by case."""
     told = f"{count(document['readings'], 'reading')}, MAPE {format_percent(document['mape'])}"
     covered = format_percent(document["coverage_90"])
     return (
@@ -222,7 +222,7 @@ def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
-    """A column of one score of a slice, or of a part of its scores."""
+    """A column with one score of a slice, or of a subset of its scores."""
 
     def cell(item: tuple[str, Mapping[str, Any]]) -> str:
         found = item[1] if within is None else item[1].get(within) or {}
@@ -254,7 +254,7 @@ def _kinds(e: Estimate) -> list[FindingKind]:
 
 
 def _width(estimate: Estimate) -> str:
-    """The interval as factors of the estimate: easier to compare between GPUs than its ends."""
+    """The interval as factors of the estimate, which are easier to compare between GPUs than its ends."""
     if estimate.low is None or estimate.high is None:
         return UNKNOWN
     down, up = estimate.low / estimate.samples_per_s, estimate.high / estimate.samples_per_s

@@ -1,4 +1,4 @@
-"""Prices with their dates, owning against renting, and what is doubtful in the specification rows used."""
+"""Prices with their dates, owning compared with renting, and doubts about the used specification rows."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _hours_to_pay(each: BuyOrRent) -> str:
 
 
 _MOST_LETTERS_OF_SOURCE = 300
-"""A source is shown in full, with its license, since some require it; but it must not fill a page."""
+"""Length limit of a source, which is shown with its license because some licenses require that."""
 
 
 def _prices(data: ReportData) -> Block | None:
@@ -157,7 +157,7 @@ def _ages(rows: list[Row]) -> list[int]:
 
 def _footnotes(data: ReportData) -> Block | None:
     keys = [] if data.spec is None else [data.spec.key]
-    if data.ranking is not None:  # and those behind the chart of offers
+    if data.ranking is not None:  # and the cases behind the chart of offers
         keys += [row.offer.gpu_key for row in best_of_each_gpu(data.ranking.rows)]
     doubtful = [data.specs[key] for key in dict.fromkeys(keys) if key in data.specs and data.specs[key].doubt]
     if not doubtful:

@@ -1,4 +1,4 @@
-"""The roofline of the card: the rate of each step compared with the limits of arithmetic and memory."""
+"""The roofline of the card: the rate of each step compared with the arithmetic and memory limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOOKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One case under the roof.
+    """One case on the roofline plot.
 
     Attributes:
         intensity: FLOP of the step for each byte that it must move [FLOP/B].
@@ -64,7 +64,7 @@ class Point:
 
 
 def points_of(data: ReportData) -> tuple[Point, ...]:
-    """Place every case of a standard workload by the operators that its profile lists, under its peak."""
+    """Return the point of every standard workload's case, from the operators in its profile and the peak."""
     device, bandwidth = data.device, _bandwidth(data)
     found: list[Point] = []
     if device is None or bandwidth is None:
@@ -89,7 +89,7 @@ def _bandwidth(data: ReportData) -> float | None:
 
 @cache
 def _moved_bytes(name: str, version: int, task: TaskKind, half: bool, batch_size: int) -> float | None:
-    """Bytes that the operators of the step read and write, each once; None for a model that is not listed."""
+    """Bytes that the operators of the step read and write once; None for a model that is not listed."""
     profile = load_profiles().get(name)
     if profile is None or profile.version != version:
         return None

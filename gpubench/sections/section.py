@@ -1,4 +1,4 @@
-"""What a section is, and which there are, each in the ``SECTIONS`` of its module."""
+"""The type of a section, and the list of sections, each in the ``SECTIONS`` of its module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLACES: Mapping[str, tuple[str, str | None]] = {
     "prices": ("prices", "prices"),
     "footnotes": ("prices", "prices"),
 }
-"""The sections in their order: the module that each is in, and its heading."""
+"""The sections in order: the module of each, and its heading."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Section:
 
     Attributes:
         key: Letters, digits and hyphens; the section's address on the page.
-        render: Gives the block, or None where there is nothing to say.
-        heading: One of ``HEADINGS``; None for a section that the answer of the page includes.
+        render: Returns the block, or None if there is nothing to show.
+        heading: One of ``HEADINGS``; None for a section that is part of the page's answer.
     """
 
     key: str
@@ -53,23 +53,23 @@ class Section:
 
 @cache
 def section_of(key: str) -> Section:
-    """Return a section; no module but its own is imported."""
+    """Return a section, importing only its module."""
     module, heading = PLACES[key]
     render = import_module(f"gpubench.sections.{module}").SECTIONS[key]
     return Section(key=key, heading=heading, render=render)
 
 
 def brief(data: ReportData, *keys: str) -> list[Part]:
-    """Return what a terminal shows of some of the page's sections."""
+    """Return the terminal's version of some of the page's sections."""
     found = (section_of(key).render(data) for key in keys)
     return [part for block in found if block is not None for part in block.brief]
 
 
 def unexplained(parts: Iterable[Part]) -> list[Part]:
-    """Leave out the notes that explain the tables: a terminal shows only the tables."""
+    """Drop the notes that explain the tables, for a terminal that shows only the tables."""
     return [part for part in parts if not (isinstance(part, Paragraph) and part.tone == "note")]
 
 
 def own_sections() -> tuple[Section, ...]:
-    """Return every section, in their order."""
+    """Return every section in order."""
     return tuple(map(section_of, PLACES))

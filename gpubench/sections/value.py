@@ -1,4 +1,4 @@
-"""The ranking: the best offer of each GPU, every offer as a table, and what is left out."""
+"""The ranking: the best offer of each GPU, every offer as a table, and the excluded offers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from gpubench.units import (
 )
 
 TABLE_ROWS = 400
-"""Rows that the page's table holds; it can be sorted and narrowed, and print shows its head."""
+"""Maximum rows of the page's table, which can be sorted and filtered; a printout shows the first rows."""
 EXCLUDED_REASONS = 80
 
 _TITLES: dict[SortedBy, str] = {
@@ -122,9 +122,9 @@ def _render(data: ReportData) -> Block | None:
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
-    """The rows that a terminal shows: the best of each GPU to rent, and all that is owned or could be.
+    """The rows for a terminal: the best rental of each GPU, and all hardware that is owned or for sale.
 
-    Of a single GPU, and where it was asked for, every offer.
+    With a single GPU, or on request, every offer.
     """
     rows = ranking.rows
     if not _each_is_an_offer(data, ranking):
@@ -142,7 +142,7 @@ def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
-    """The head of the ranking, the answers in full, the notes on it, and what its words mean."""
+    """The top of the ranking, the answers in full, the notes, and an explanation of the terms."""
     rows = shown_rows(data, ranking)
     one_a_gpu = not _each_is_an_offer(data, ranking)
     shown = offers(data, ranking, rows, "", wide=True, one_a_gpu=one_a_gpu)
@@ -173,7 +173,7 @@ def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[s
 
 
 def excluded_table(ranking: Ranking) -> Table:
-    """Every offer left out, by its reason: the list is long, the reasons are few."""
+    """The excluded offers, grouped by reason."""
     by_reason: defaultdict[str, list[ExcludedOffer]] = defaultdict(list)
     for offer in ranking.excluded:
         by_reason[offer.reason].append(offer)
@@ -197,7 +197,7 @@ def _which(offers: Sequence[ExcludedOffer]) -> list[str]:
 
 
 def beaten_table(rows: Sequence[Row]) -> Table:
-    """The offers that another beats in every respect, and which does."""
+    """The offers that another offer beats in every respect, with that other offer."""
     return table(
         "Beaten in every respect",
         [row for row in rows if row.dominated_by is not None],
@@ -207,7 +207,7 @@ def beaten_table(rows: Sequence[Row]) -> Table:
 
 
 def factor_table(rows: Sequence[Row]) -> Table:
-    """What the GPUs of offers are, one a line."""
+    """The properties of the GPUs in the offers, one per line."""
     factors = {row.offer.gpu_key: factors_of(load_specs().get(row.offer.gpu_key)) for row in rows}
 
     def known(name: str, words: Callable[[Any], str] = str) -> Callable[[str], str]:
@@ -243,10 +243,10 @@ def factor_table(rows: Sequence[Row]) -> Table:
 # --- offers as a table ----------------------------------------------------------------------------------
 
 NOTE_CHARACTERS = 80
-"""Of the note on a price in its row; the winners below have it in full."""
+"""Length limit of the note on a price in its row; the answers below have it in full."""
 
 RANK, P_BEST = "Rank", "P(best)"
-"""Titles of columns with marks that are explained below the table."""
+"""Titles of columns with symbols that are explained below the table."""
 
 
 def offers(
@@ -258,15 +258,16 @@ def offers(
     wide: bool = False,
     one_a_gpu: bool = False,
 ) -> Table:
-    """Offers, one a row, in the order of the ranking.
+    """A table of offers, one per row, in the order of the ranking.
 
     Args:
-        data: Gives the user's own device, which is marked.
-        ranking: What the rows are of: its units, and whether they have a job and batches that differ.
-        rows: Which of its rows.
-        caption: What the table is called.
-        wide: Also the batch, where batches differ, and the latency as columns.
-        one_a_gpu: Each row represents its GPU: P(best) is that of the GPU, and a column lists other offers.
+        data: Has the user's device, whose GPUs are marked.
+        ranking: The ranking of the rows, with its units, job and batches.
+        rows: The rows to show.
+        caption: Title of the table.
+        wide: Whether to add columns for latency and for batches that differ.
+        one_a_gpu: Whether each row represents its GPU: then P(best) is that of the GPU, and a column lists
+            other offers.
     """
     late = any(row.latency_s is not None for row in rows)
     generated = any(row.estimate.case.new_tokens for row in rows)
@@ -301,13 +302,13 @@ def offers(
 
 
 def rank_words(ranking: Ranking) -> Callable[[Row], str]:
-    """Return a function that words a rank, marked if shared; a dash if a row has none."""
+    """Return a function that formats a rank, marked if shared; a dash if a row has none."""
     shared = ranking.shared_ranks
     return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
 
 
 def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
-    """Yield throughput and value, and time and cost of a job; these replace ratios to a reference GPU."""
+    """Yield columns for throughput and value, and for time and cost of a job if there is one."""
     timed = any(row.hours.value is not None for row in ranking.rows)
     if not (timed and ranking.by_reference):
         yield number(
@@ -334,7 +335,7 @@ def _gpus_needed(row: Row) -> str:
 
 
 def _paid_first(data: ReportData) -> Callable[[Row], str]:
-    """Return a function that words the purchase price of owned hardware: "$1,450 first; "."""
+    """Return a function that formats the purchase price of owned hardware: "$1,450 first; "."""
     paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
     def words(row: Row) -> str:
@@ -346,9 +347,9 @@ def _paid_first(data: ReportData) -> Callable[[Row], str]:
 
 
 def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
-    """Return a function that words the chance of a row to be the best.
+    """Return a function that formats a row's chance of being the best.
 
-    If each row represents its GPU, a row to rent gets the chance of all offers of that GPU.
+    If each row represents its GPU, a rental row has the chance of all offers of that GPU.
     """
     best_of_each = ranking.by_gpu if one_a_gpu else ()
     of_gpu = {each.offer.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
@@ -380,7 +381,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    """Return the time of a batch; for a generation first that of a token, which limits apply to."""
+    """Return the time of a batch; for a generation first the time of a token, to which limits apply."""
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 
@@ -391,7 +392,7 @@ def _token_time(row: Row) -> str:
 
 
 def also_at(ranking: Ranking) -> Callable[[Row], str]:
-    """Return a function that lists further providers of a GPU: "lium $10.06, aws $12.00"."""
+    """Return a function that lists other providers of a GPU: "lium $10.06, aws $12.00"."""
     elsewhere = {(each.offer.gpu_key, each.source == "own"): each for each in ranking.by_gpu}
 
     def of(row: Row) -> str:
@@ -403,7 +404,7 @@ def also_at(ranking: Ranking) -> Callable[[Row], str]:
 
 
 def remarks_of(row: Row) -> str:
-    """Return what to know of a row, in a few words each."""
+    """Return short remarks on a row."""
     # The age of a price is in its own column; as a remark on most rows it would be noise.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
@@ -428,13 +429,13 @@ def remarks_of(row: Row) -> str:
 
 
 def here(data: ReportData, row: Row) -> str:
-    """A mark on offers of the user's own kind of GPU."""
+    """A mark on offers of the user's model of GPU."""
     own = data.device is not None and data.device.gpu_key == row.offer.gpu_key
     return " (yours)" if own else ""
 
 
 def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
-    """Which rows stand out: the user's own kind of GPU, the tie at the head, what was throttled."""
+    """The marks of rows: the user's model of GPU, ties at the top, throttled measurements."""
     leading = sum(row.rank == 1 for row in rows)
 
     def mark(row: Row) -> RowMark | None:
@@ -448,7 +449,7 @@ def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
 
 
 def head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    """Return so many rows in their order: the best of each GPU to rent and to own, then the first others."""
+    """Return this many rows in order: the best of each GPU to rent and to own, then the first others."""
     if len(rows) <= most:
         return tuple(rows)
     kept = {id(row) for row in best_to_rent_and_to_own(rows)}

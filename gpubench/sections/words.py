@@ -1,4 +1,4 @@
-"""How the report words a case, an offer and its evidence; every text here is safe to print as it is."""
+"""Texts of the report on cases, offers and evidence; every text is safe to print without escaping."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpubench.units import (
 )
 
 MOST_OF_A_NOTE = 400
-"""Characters of a note of a ranking that are shown."""
+"""Maximum characters of a note of a ranking."""
 
 
 def per_s_unit(ranking: Ranking) -> str:
@@ -40,7 +40,7 @@ def per_s_unit(ranking: Ranking) -> str:
 
 
 def cases_words(cases: Iterable[Case]) -> str:
-    """What a ranking compares, in one line, however many cases it takes.
+    """The cases that a ranking compares, in one line.
 
     >>> cases_words(())
     'no case'
@@ -61,12 +61,12 @@ def cases_words(cases: Iterable[Case]) -> str:
 
 
 def workload_name(case: Case) -> str:
-    """The name of a workload in a sentence or a table: a model of the user's own may have any."""
+    """The name of a workload in a sentence or a table; a user's own model may have any name."""
     return plain(case.workload, 40)
 
 
 def kinds_words(kinds: Iterable[FindingKind]) -> str:
-    """Kinds of finding in a cell of a table, each once."""
+    """Distinct kinds of finding for a cell of a table."""
     return ", ".join(sorted(set(kinds))) or "none"
 
 
@@ -74,13 +74,13 @@ ALLOCATED, RESERVED, IN_USE = "Allocated by tensors", "Reserved by torch", "In u
 """The three ways to count memory."""
 
 FINDINGS: Cell[Result | Effect] = text("Findings", lambda shown: kinds_words(shown.doubts))
-"""The column of what casts doubt on a figure, or on either of two."""
+"""The column of doubts about a figure, or about either of two."""
 
 
 def rate_of(measurement: Measurement) -> str:
     """A measured throughput with its unit, the ends of its interval on a second line of its cell.
 
-    In no more digits than the interval supports.
+    It has no more digits than the interval supports.
     """
     return stacked(measurement.interval.rate(measurement.case.sample_unit, measurement.digits))
 
@@ -96,7 +96,7 @@ def case_words(case: Case) -> str:
 
 
 def title_of(result: Result) -> str:
-    """Workload, framework, task, and whether the batch was searched: what a chart or a row is of."""
+    """Workload, framework, task, and whether the batch was searched, as the subject of a chart or a row."""
     case = result.case
     best = ", best batch" if result.measurement.at_largest_batch else ""
     task = "" if case.task is TaskKind.TRAIN else ", inference"
@@ -105,14 +105,14 @@ def title_of(result: Result) -> str:
 
 
 def layout_words(case: Case) -> str:
-    """The layout of images where it is not the usual one."""
+    """The layout of images if it is not the usual one."""
     return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
 
 
 def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
     """Return a function that names what distinguishes a case besides precision, execution and batch.
 
-    What all cases of a workload share is left out: a table of one recipe need not repeat it.
+    Settings that all cases of a workload have in common are omitted.
     """
     of_workload: dict[str, list[tuple[str, ...]]] = {}
     for case in cases:
@@ -131,9 +131,9 @@ def _job_and_recipe(case: Case) -> tuple[str, ...]:
 
 
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
-    """The heaviest workload measured here, at its fastest: one figure, not a table.
+    """The heaviest workload measured here, at its fastest, as a single figure.
 
-    A figure that a finding casts doubt on is taken only where there is no other, and an unfounded one never.
+    A figure with a doubtful finding is used only if there is no other, and an invalid one never.
     """
 
     def weight(result: Result) -> tuple[bool, float, float]:
@@ -157,7 +157,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
 
 
 def price_date_words(row: Row) -> str:
-    """The date of a price and its age, and what was listed where something else is expected now.
+    """The date of a price and its age, and the listed price if the expected price differs.
 
     A partial date counts as its oldest day.
     """
@@ -169,12 +169,12 @@ def price_date_words(row: Row) -> str:
 
 
 def in_stock_words(offer: Offer) -> str:
-    """Whether hardware was seen in stock, and when."""
+    """Whether hardware was in stock, and when."""
     return f"{'in stock' if offer.in_stock else 'not seen in stock'} on {offer.stock_date}"
 
 
 def moment_words(stamp: str) -> str:
-    """A stored moment for people, to the minute.
+    """Format a stored time to the minute.
 
     >>> moment_words("2026-11-20T09:30:00Z"), moment_words("yesterday")
     ('2026-11-20 09:30 UTC', 'yesterday')
@@ -188,5 +188,5 @@ def moment_words(stamp: str) -> str:
 
 
 def explained(what: str, caption: str, rows: Sequence[Listed], *columns: Cell[Listed]) -> list[Part]:
-    """A table and what it means; nothing if it has no row."""
+    """A table and its explanation; nothing if it has no rows."""
     return [Paragraph(text=what, tone="note"), table(caption, rows, *columns)] if rows else []

@@ -1,1 +1,1 @@
-"""One run from request to file; the only room that both measures and stores."""
+"""One run from request to file; the only package that both measures and stores."""

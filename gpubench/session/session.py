@@ -72,7 +72,7 @@ from gpubench.workload import check_weights, need_torch
 
 
 FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
-"""A case that ended so would end so again."""
+"""Statuses that a repetition would not change."""
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
@@ -80,11 +80,11 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
 
     Args:
         run: The run that was cut off.
-        request: It may name models of the user's own, and allow what the run did not.
-        installed: Names of the workloads at hand.
+        request: The new request; it may name the user's own models and allow more than the run did.
+        installed: Names of the available workloads.
 
     Raises:
-        MisuseError: If the run is one of trainings to a quality.
+        MisuseError: If the run trains to a quality.
     """
     if run.quality:
         raise MisuseError(
@@ -113,17 +113,17 @@ def plan_again(
     request: RunRequest,
     peers: tuple[DeviceProfile, ...] = (),
 ) -> Plan:
-    """Make the plan that the run set out with.
+    """Recreate the original plan of a run.
 
     Args:
         run: The run that was cut off.
-        device: The device now; it must be the one then.
-        profiles: Profiles by the reference under which each workload is found now.
+        device: The current device; it must be the same.
+        profiles: Profiles by the current reference of each workload.
         request: The request from ``request_again``.
         peers: The other GPUs, if the run had several.
 
     Raises:
-        MisuseError: If device, software or a variable is another, a workload of the user's own is not given
+        MisuseError: If device, software or a variable differs, one of the user's own workloads is not given
             again, or a variable forces a lower precision on fp32.
     """
     check_conditions(run, device)
@@ -152,7 +152,7 @@ def plan_again(
         has_micro=bool(run.micro),
         done=finished_units(run, budget.launches),
     )
-    if not made.units():  # what an interruption then cut short is the micro-benchmarks
+    if not made.units():  # then the interruption cut short the micro-benchmarks
         made = msgspec.structs.replace(made, has_micro=not run.interrupted)
     refuse_forced_precision(made)
     return made
@@ -214,10 +214,10 @@ def _planned(
 
 
 def check_conditions(run: Run, device: DeviceProfile) -> None:
-    """Refuse to go on with a run on another device, with other software or under other variables.
+    """Refuse to resume a run on another device, with other software or with other variables.
 
     Raises:
-        MisuseError: Naming the first that differs.
+        MisuseError: Naming the first difference.
     """
     if run.device.device_id is not None and run.device.device_id != device_id(device):
         raise MisuseError(
@@ -236,7 +236,7 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
             raise MisuseError(
                 f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
             )
-    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows of both would share a name
+    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows of both would have the same name
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:
             fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
@@ -246,7 +246,7 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
             )
 
 
-# --- under a user's torchrun: the first process measures, the others work for it --------------------------
+# --- under a user's torchrun: the first process measures, and the others serve it --------------------------
 
 
 _runs = itertools.count()
@@ -266,10 +266,10 @@ def spread(request: RunRequest, place: Place) -> RunRequest:
 
 
 def check_spread(request: RunRequest, place: Place | None) -> None:
-    """Refuse a number of processes that differs from the request's or the resumed run's.
+    """Refuse a number of processes that differs from that of the request or the resumed run.
 
     Raises:
-        MisuseError: If they are others; it names the torchrun that starts them.
+        MisuseError: If it differs; the message has the right torchrun command.
     """
     here = (request.gpus, 1) if place is None else (place.local_size, place.machines)
     if (request.gpus, request.nnodes) != here:
@@ -280,22 +280,22 @@ def check_spread(request: RunRequest, place: Place | None) -> None:
 
 
 def one_launch(made: Plan) -> Plan:
-    """Return a plan with one launch more than every case of it has."""
+    """Return the plan with one launch more than any of its cases has."""
     cases = [case for case, _ in made.done]
     launches = 1 + min((cases.count(planned.case) for planned in made.cases), default=0)
     return msgspec.structs.replace(made, budget=msgspec.structs.replace(made.budget, launches=launches))
 
 
 def follow(request: RunRequest, place: Place) -> Run:
-    """Work for the first process until its run is over; the run that is returned has no rows.
+    """Serve the first process until its run is over; the returned run has no rows.
 
     Raises:
         MisuseError: If the first process has another gpubench or torch.
         NoDeviceError: If this machine has too few devices.
     """
     die_with_parent(os.getppid())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends its round, and lets the others go
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's own would wait for an exchange that hangs
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends its round and releases us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's handler would wait for a hanging exchange
     device, _ = select_device(request.device)
     peers = select_peers(device, place.local_size)
     variables = environment_of(device, os.environ, peers=peers)
@@ -319,7 +319,7 @@ _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended."""
+    """The outcome of a run."""
 
     run: Run
     path: Path
@@ -327,7 +327,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def every_case_failed(self) -> bool:
-        """Whether every case ended without a figure; micro-benchmarks save only a run that has no case."""
+        """Whether every case ended without a figure; micro-benchmarks count only in a run without cases."""
         if self.run.quality:
             return not any(row.is_reached for row in self.run.quality)
         if not self.run.measurements:
@@ -341,7 +341,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         profiles: Profiles of its workloads, by reference.
         run_id: Id of a new run, if torchrun may start it more than once.
-        place: Place of this process under a user's torchrun; None without one.
+        place: Rank of this process under a user's torchrun; None without torchrun.
     """
 
     device: DeviceProfile
@@ -362,15 +362,15 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 def run(request: RunRequest) -> Run:
     """Measure workloads on a device, store the run, and return it.
 
-    Under torchrun, every process but the first works for the first until its run is over; the run that it
+    Under torchrun, every process except the first serves the first until its run is over; the run that it
     returns has no rows and is not stored.
 
     Raises:
-        MisuseError: For a request that cannot be met.
+        MisuseError: For a request that cannot be satisfied.
         NoDeviceError: If the device cannot be used.
         StorageError: If the run cannot be stored, or another process is writing it.
-        EveryCaseFailedError: If not one case gave a figure; the rows are stored.
-        InterruptedRunError: If Ctrl-C or SIGTERM came; finished cases are stored.
+        EveryCaseFailedError: If no case gave a figure; the rows are stored.
+        InterruptedRunError: After Ctrl-C or SIGTERM; finished cases are stored.
     """
     place = place_under_torchrun()
     if place is not None and place.rank > 0:
@@ -387,7 +387,7 @@ def run(request: RunRequest) -> Run:
 
 @contextmanager
 def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
-    """Say why a device could not be opened in the driver's words, or in plain ones for torch's."""
+    """Explain why a device could not be opened, in the driver's words or with torch's message explained."""
     try:
         yield
     except NoDeviceError as error:
@@ -398,14 +398,14 @@ def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
 def prepare(
     request: RunRequest, on_trial: OnTrial = lambda *_: None, *, store_results: bool = True
 ) -> Prepared:
-    """Check everything that can be checked before time is spent: words, device, folder, sharing, cases.
+    """Check everything that can be checked before measuring: options, device, folder, sharing, cases.
 
-    If the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried. A run to
-    go on with that another process is writing is refused here already.
+    If the largest batch is requested, the search is here; ``on_trial`` is called for each tried batch. A run
+    to resume that another process is writing is refused here too.
 
     Raises:
-        MisuseError: If what is asked for cannot be measured.
-        NoDeviceError: If the device cannot be used; torch's own words for it are explained.
+        MisuseError: If the requested cases cannot be measured.
+        NoDeviceError: If the device cannot be used; torch's messages are explained.
         StorageError: If the results folder cannot be written, or another process is writing the run.
     """
     place = place_under_torchrun()
@@ -473,11 +473,11 @@ def prepare(
 
 
 def _to_go_on_with(request: RunRequest, root: Path, run_id: str | None) -> Path | None:
-    """Return the file of a run that is gone on with: as asked, or what torchrun has started before."""
+    """Return the file of the run to resume: as requested, or the run that torchrun has started before."""
     if request.resume is not None:
         return store.find_run(root, request.resume)
     if run_id is not None:
-        with suppress(MisuseError):  # as a rule: it is the first start
+        with suppress(MisuseError):  # usually this is the first start
             return store.find_run(root, run_id)
     return None
 
@@ -495,15 +495,15 @@ def _settings(request: RunRequest, made: Plan) -> Settings:
 
 
 def execute(prepared: Prepared, on_event: Callable[[messages.Event], None] = lambda _: None) -> Session:
-    """Measure what was prepared; the file of the run is replaced after each finished launch.
+    """Measure the prepared cases; the file of the run is replaced after each finished launch.
 
-    The run is locked from before its first measurement to after its last, and a run to go on with is read
-    again once it is. Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at
-    once. The file of a run to go on with stays as it is until something is measured.
+    The run is locked from before its first measurement until after its last, and a run to resume is read
+    again after locking. One Ctrl-C, or SIGTERM, ends the run after the current round; a second Ctrl-C ends it
+    immediately. The file of a run to resume does not change until something is measured.
 
     Raises:
         RunLockedError: If another process is writing the run.
-        NoDeviceError: If the device cannot be opened or is gone; torch's own words for it are explained.
+        NoDeviceError: If the device cannot be opened or is gone; torch's messages are explained.
     """
     begun = new_run(prepared) if prepared.resumed is None else prepared.resumed
     with ExitStack() as held_open:
@@ -555,7 +555,7 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
         if not stopped:
             others = (
                 made.peers if prepared.place is None else ()
-            )  # torchrun's other processes are still there
+            )  # torchrun's other processes are still running
             state = msgspec.structs.replace(
                 state,
                 findings=together(state.findings, *map(capability.newcomers, (device, *others))),
@@ -568,12 +568,12 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
 def _read_again(prepared: Prepared) -> Prepared:
     """Return the preparation with the run as currently stored.
 
-    Another process may have gone on with it since it was read: what that one finished is not measured again,
-    and above all not replaced by what was known before.
+    Another process may have resumed it since it was read. Cases that it finished must not be measured again
+    or overwritten.
 
     Raises:
-        ConflictError: If the run was read from a file that differs from what is stored under its id.
-        MisuseError: If it cannot be read any more, or no longer fits the device and the software.
+        ConflictError: If the run came from a file that differs from the one stored under its id.
+        MisuseError: If it cannot be read any more, or no longer matches the device and the software.
     """
     if prepared.resumed_from is None:
         return prepared
@@ -605,7 +605,7 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
     """Add the child's reports on its libraries and on the device to the measurements.
 
-    Cases that the launcher has added count as planned.
+    Cases that the launcher added count as planned.
     """
     ready = launcher.ready
     forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
@@ -641,16 +641,16 @@ def new_run(prepared: Prepared) -> Run:
 
 
 def with_measurement(state: Run, measurement: Measurement) -> Run:
-    """Return the run with this measurement instead of an earlier one of the same case."""
+    """Return the run with this measurement in place of an earlier one of the same case."""
     kept = {each.case: each for each in (*state.measurements, measurement)}
     return msgspec.structs.replace(state, measurements=tuple(kept.values()))
 
 
 def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = False) -> Run:
-    """Return the run in the order of the request, each row judged along with the others.
+    """Return the run in the order of the request, with each row judged together with the others.
 
-    One that was ``stopped`` is interrupted, unless nothing was left of it: no case and, where
-    ``micro_stopped``, no micro-benchmark.
+    A ``stopped`` run is interrupted, unless nothing was left to do: no case and, with ``micro_stopped``, no
+    micro-benchmark.
     """
     launches = made.budget.launches
     left = {(unit.planned.case, unit.launch) for unit in made.units()}
@@ -671,9 +671,9 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 
 def _sound(state: Run, row: Measurement) -> Measurement:
-    """Return a row that may be stored, without its figures if they contradict each other.
+    """Return a row for storage, without its figures if they contradict each other.
 
-    A file with such a row would not be read again, and its sound rows would be lost, too.
+    A file with a contradictory row could not be read again, and its valid rows would be lost, too.
     """
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
@@ -690,7 +690,7 @@ def _save(root: Path, state: Run) -> Path:
 
 
 class UnstoredRunError(StorageError):
-    """A run that could not be written; it is carried along, so that it can be printed instead."""
+    """A run could not be written; the error carries the run, so that it can be printed instead."""
 
     def __init__(self, message: str, state: Run) -> None:
         super().__init__(message)
@@ -698,16 +698,16 @@ class UnstoredRunError(StorageError):
 
 
 def together(*groups: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return the findings of a run, one of a kind: the latest one."""
+    """Return the findings of a run: the latest of each kind."""
     return tuple({finding.kind: finding for group in groups for finding in group}.values())
 
 
 def _listening(control: Control) -> AbstractContextManager[None]:
-    """Answer Ctrl-C and SIGTERM with the control."""
+    """Handle Ctrl-C and SIGTERM with the control."""
 
     def interrupt(number: int) -> None:
         if number == signal.SIGINT and not control.stopping.is_set():
-            os.write(sys.stderr.fileno(), _STOPPING)  # print is not safe here: a write may be under way
+            os.write(sys.stderr.fileno(), _STOPPING)  # print is not safe here: a write may be in progress
         control.stop(within_s=STOPPING_S if number == signal.SIGTERM else float("inf"))
 
     return answering(interrupt, signal.SIGINT, signal.SIGTERM)

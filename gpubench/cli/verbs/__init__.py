@@ -1,1 +1,1 @@
-"""The verbs, one file each, with ``_`` for ``-`` in its name; the table says what each does."""
+"""The verbs, one file each, with ``_`` for ``-`` in its name; the table describes each verb."""

@@ -16,7 +16,7 @@ from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8
 SHOWN_OFFERS = 2_000
-"""Laying out 100,000 rows takes a minute and 1 GB, and nobody reads them."""
+"""Most rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them."""
 LIST_VERSION = 2
 """Version of ``gpubench offers list --json``."""
 
@@ -42,7 +42,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    """What an offer is, without what other hosts ask, and what follows from it on the day."""
+    """The fields of an offer without the asks of other hosts, and the values derived from it today."""
     fields = msgspec.structs.asdict(row.offer).items()
     said = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
@@ -79,7 +79,7 @@ def _summary(
 
 
 def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Iterator[str]:
-    """Say how many rows were not used and why: one line a reason, else one a row."""
+    """Print how many rows were skipped and why: one line per reason if reasons repeat, else one per row."""
     if set_aside or explain:
         yield f"set aside: {len(set_aside)}"
     rows: dict[tuple[str, str], list[str]] = {}

@@ -8,7 +8,7 @@ from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
 
-# What is imported inside loads numpy, before which `tools` says how many threads it may start.
+# The inner imports load numpy; `tools` must set its number of threads first.
 
 
 def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) -> None:
@@ -61,10 +61,10 @@ def calibrate_(request: CalibrateRequest, *, as_json: bool) -> None:
 
 
 def _tool(name: str) -> Any:
-    """Return a module of `tools/`, which is part of a checkout and is never installed.
+    """Return a module of `tools/`, which exists only in a checkout.
 
     Raises:
-        MisuseError: If the package was installed without it.
+        MisuseError: If there is no checkout around the package.
     """
     checkout = folders.package_path("").parent
     wanted = checkout / "tools" / "data" / "published.csv"

@@ -19,11 +19,11 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
 
 
 POPULAR = "resnet50"
-"""The example job of a machine without a GPU: most published GPUs were timed on it."""
+"""The example job for a machine without a GPU: it has published timings on the most GPUs."""
 
 
 def overview() -> None:
-    """Print what is in this machine and the next step; without a GPU, what one would rent for a job."""
+    """Print what is in this machine and the next step; without a GPU, what to rent for an example job."""
     report = probe.probe()
     if any(not device.is_cpu for device in report.devices) or any(p.exit_code for p in report.problems):
         terminal.show(*machine(report).brief)

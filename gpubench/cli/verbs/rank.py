@@ -15,7 +15,7 @@ HUMAN_LIMIT = 20
 
 
 SNAPSHOT_LIMIT_S = 1.0
-"""Time limit for a published snapshot and its hash; after it the local prices are used."""
+"""Time limit for fetching a published snapshot and its hash; after it, the local prices are used."""
 
 
 def verb(
@@ -37,7 +37,7 @@ def verb(
     if as_json:
         return
     if sys.stdout.isatty():
-        output.say(lines.headline(ranking))  # its first line has left the screen by now
+        output.say(lines.headline(ranking))  # the first line has scrolled off the screen by now
     is_sent = request.dataset_gb is not None or request.relative or request.task == "infer"
     data = "" if is_sent else "`--dataset-gb` counts the sending of your data; "
     output.say(
@@ -48,8 +48,8 @@ def verb(
 
 
 def _read_published(url: str, request: RankRequest) -> None:
-    """Take over the newer prices of a published snapshot; if it fails, keep the local ones."""
-    from gpubench.offers import refresh, transport  # the network, which no other ranking needs
+    """Load newer prices from a published snapshot; if that fails, keep the local prices."""
+    from gpubench.offers import refresh, transport  # only this ranking needs the network
 
     try:
         with transport.HttpTransport(within_s=SNAPSHOT_LIMIT_S) as way:
@@ -65,13 +65,13 @@ def ranking_parts(
     *,
     more_by: str = "--explain",
 ) -> list[Part]:
-    """Return the answer, this many rows, buying against renting, and the extra tables asked for.
+    """Return the answer, the first rows, the comparison of buying and renting, and the requested tables.
 
     Args:
-        ranking: With the rows to show among its own.
-        limit: Most rows.
-        shown: Whether a row is an offer or the best of a GPU, and which extra tables are shown.
-        more_by: What shows the notes that are left out here.
+        ranking: The ranking that holds the rows.
+        limit: Maximum number of rows.
+        shown: Whether a row is one offer or the best offer of a GPU, and which extra tables to show.
+        more_by: The option that shows the notes omitted here.
     """
     hint = None if shown.table or shown.explain else more_by
     said = data.of_ranking(ranking, limit, every_offer=shown.table and shown.explain, more_by=hint)

@@ -71,7 +71,7 @@ def tell(
     *,
     as_json: bool,
 ) -> ExitCode:
-    """Print a run and, at the end, the head of a ranking for its workloads."""
+    """Print a run, then the top of a ranking for its workloads."""
     run = session.run
     output.answer(as_json, lambda: figures.run_document(run) | effects.document(run), lambda: run_parts(run))
     output.say(f"stored in {session.path}")
@@ -93,14 +93,14 @@ def tell(
 
 
 def run_parts(run: Run) -> list[Part]:
-    """Return what a run says: the device, the cases, what they compare to, what to doubt."""
+    """Return the summary of a run: the device, the cases, comparisons, and doubts."""
     said = data.of_run(run)
     shown = [*measured.screen(said), *section.unexplained(device.micro(said))]
     return [*section.brief(said, "device"), *shown, *section.brief(said, "method")]
 
 
 def _close(run: Run, plan: Plan, results: Path | None) -> None:
-    """End with what mixed precision gained, and what to rent for what was run."""
+    """Print the speedup from mixed precision, and what to rent for these workloads."""
     gained = measured.closing_sentence(run)
     parts: list[Part] = [Paragraph(text=gained, tone="headline")] if gained else []
     try:
@@ -116,10 +116,10 @@ def _close(run: Run, plan: Plan, results: Path | None) -> None:
 
 
 def _question(plan: Plan, results: Path | None) -> RankRequest:
-    """Return what to rank by: the workloads of the run and the task; a pipeline is never trained.
+    """Return the workloads and the task to rank by; a pipeline is never trained.
 
     Raises:
-        MisuseError: If a case asks how this machine is best used, and not which one to rent.
+        MisuseError: If a case is about tuning this machine (threads, framework, int8), not about renting one.
     """
     cases = [planned.case for planned in plan.cases]
     if any(c.threads or c.framework is not Framework.TORCH or c.precision is Precision.INT8 for c in cases):

@@ -1,8 +1,8 @@
 """The type of a price source, its errors, and the list of sources.
 
-One is a file here with a ``SOURCE``, whose ``fetch(transport)`` asks. It knows only one provider's formats,
-and yields quotes as found; one place for all sources decides which GPU they mean, whether they are plausible
-and what they replace. A new source needs nothing else.
+A source is a file here with an object ``SOURCE``, and ``SOURCE.fetch(transport)`` queries the provider. It
+knows only the provider's formats and yields unchecked quotes. Shared code identifies the GPUs, checks
+plausibility and merges the prices, so a new source needs nothing else.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MARKETPLACES = frozenset({"lium", "runpod", "spheron", "tensordock", "vast"})
-"""Providers where hosts set the price, without instance types."""
+"""Providers where hosts set the prices and there are no instance types."""
 
 
 def kind_of(provider: str) -> str:
-    """Return the kind of a provider's offers if its price list does not say: vm or marketplace."""
+    """Return the default kind of a provider's offers: vm or marketplace."""
     return "marketplace" if provider in _MARKETPLACES else "vm"
 
 
@@ -42,11 +42,11 @@ class SourceError(GpuBenchError):
 
 
 class SourceSkippedError(SourceError):
-    """A price source was not asked, because something it needs (a key, a library) is missing."""
+    """A price source was not queried, because it needs something (a key, a library) that is missing."""
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about one host, by the names of an offer's fields; None is not stated."""
+    """Facts about one host, named like the fields of an offer; None is not stated."""
 
     host_id: str | None = None
     machine_id: str | None = None
@@ -61,25 +61,24 @@ NO_HOST = HostFacts()
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One price as a source or a table gives it, not yet checked.
+    """One unchecked price from a source or a table.
 
     Attributes:
-        instance: The machine: the same for every way to pay for it, since a spot price is compared with that
-            on demand of the same instance and region. A name to order by that differs goes into ``note``.
-        gpu: The GPU in the source's words; "" if only the instance tells it.
-        gpu_memory_gib: Memory of one GPU, where the source says [GiB].
-        ram_gib: Memory of the host [GiB]; a source that says GB is taken at its word, 1e9 bytes.
-        price: Price of the whole instance [USD/h] as text or number.
-        usd_per_unit: The worth of a unit of the price's currency; None is US dollars.
-        price_date: The day that the source itself states, since a list may be old; None is the day of
-            retrieval.
+        instance: The machine, with the same name for every pricing, since a spot price is compared with the
+            on-demand price of the same instance and region. A different order name goes into ``note``.
+        gpu: The GPU in the source's words; "" if only the instance identifies it.
+        gpu_memory_gib: Memory of one GPU, if the source states it [GiB].
+        ram_gib: Memory of the host [GiB]; a GB of the source is 1e9 bytes.
+        price: Price of the entire instance [USD/h] as text or number.
+        usd_per_unit: Exchange rate of the price's currency; None for US dollars.
+        price_date: The day stated by the source, since a list may be old; None for the day of retrieval.
         note: Remarks on this price or how to order it.
-        in_stock: Whether one is available at this moment; None if the source does not say.
-        ask_count: Hosts of a marketplace whose cheapest this is.
+        in_stock: Whether one is available at the moment; None if the source does not say.
+        ask_count: Number of marketplace hosts of which this is the cheapest.
         ask_median: The median of their asks [USD/h].
-        seller: None is the usual one of the kind: a company, or any host of a marketplace.
-        host: The source's facts about the asking host.
-        row: Its row in a user's table, whose cells are all text; None if there is no such table.
+        seller: None for the default of the kind: a company, or any host of a marketplace.
+        host: The source's facts about the host.
+        row: The row number in a user's table of text cells; None for other sources.
     """
 
     provider: str
@@ -108,15 +107,15 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
-    """A source's statement, among its quotes, that it gave everything: an offer it does not name is gone.
+    """A source's statement, among its quotes, that its answer is complete: other offers are gone.
 
-    It comes only after the last page or row. A truncated answer has none, and the earlier prices stay.
+    It is yielded only after the last page or row. Without it (a truncated answer), earlier prices stay.
 
     Attributes:
-        pricings: Those that were listed.
-        gpu: The one GPU whose offers were listed, in the source's own words; None is every GPU.
-        whole_provider: Other tables' prices of this provider (shipped, collected) are gone too; else only
-            what this source gave before.
+        pricings: The listed pricings.
+        gpu: The single GPU of the listed offers, in the source's words; None for every GPU.
+        whole_provider: Whether prices of this provider in other tables (shipped, collected) are gone too, or
+            only earlier prices of this source.
     """
 
     pricings: tuple[Pricing, ...]
@@ -125,7 +124,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """A source's report, among its quotes, of a row that it could not read: which one and why."""
+    """A source's report, among its quotes, of an unreadable row, with the reason."""
 
     row: str
     reason: str
@@ -135,7 +134,7 @@ Said: TypeAlias = Quote | Complete | Unread
 
 
 class Transport(Protocol):
-    """One request, answered with the bytes of the body, or SourceError."""
+    """A function that makes one request and returns the body, or raises SourceError."""
 
     def __call__(
         self,
@@ -154,8 +153,8 @@ class Source(NamedTuple):
     Attributes:
         name: Its name for ``--provider`` and in snapshots.
         provider: The cloud or marketplace whose prices it gives.
-        fetch: Yields every quote, ``Unread`` for a row that is of another shape, and ``Complete`` if nothing
-            can be missing; raises SourceError if the provider fails, or its whole answer is of another shape.
+        fetch: Yields every quote, ``Unread`` for a row with an unexpected shape, and ``Complete`` if nothing
+            can be missing; raises SourceError if the provider fails or its answer has an unexpected shape.
     """
 
     name: str
@@ -163,17 +162,17 @@ class Source(NamedTuple):
     fetch: Callable[[Transport], Iterable[Said]]
 
 
-# --- which there are -------------------------------------------------------------------------------------
+# --- the list of sources----------------------------------------------------------------------------------
 
 
 def all_sources(on_problem: Callable[[str], None] | None = None) -> tuple[Source, ...]:
     """Return the sources of this package and of others, collected catalogs first.
 
     Args:
-        on_problem: Called for each plug-in that does not load and is left out; None raises instead.
+        on_problem: Called for each plug-in that fails to load and is omitted; None to raise instead.
 
     Raises:
-        MisuseError: If an installed plug-in takes the name of another source, or does not load.
+        MisuseError: If an installed plug-in has the name of another source, or fails to load.
     """
     from importlib.metadata import entry_points
 
@@ -208,7 +207,7 @@ def own_sources() -> tuple[Source, ...]:
 
 
 def refreshed_providers() -> frozenset[str]:
-    """Return the clouds and marketplaces whose prices a source of this package reads."""
+    """Return the clouds and marketplaces that have a source in this package."""
     from gpubench.offers.sources.gpurentalprices import CLOUDS
 
     return frozenset((*(source.provider for source in own_sources()), *CLOUDS))
@@ -229,11 +228,11 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
 
 
 def in_order(sources: dict[str, T]) -> dict[str, T]:
-    """Put collected catalogs first, so that a cloud's own answer overrides them when the file is read."""
+    """Sort collected catalogs first, so that a cloud's own answer overrides them."""
     return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))
 
 
-# --- reading one -----------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------
 
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -254,7 +253,7 @@ def is_safe(url: str) -> bool:
 
 
 def same_host(one: str, other: str) -> bool:
-    """Return whether two URLs lead to one host and port; the scheme's default port may be left out.
+    """Return whether two URLs have the same host and port; the default port may be omitted.
 
     >>> same_host("https://a.example/x", "https://a.example:443/y")
     True
@@ -273,10 +272,10 @@ def _place(url: str) -> tuple[str, str, int | None] | None:
 
 
 def decode(raw: bytes, shape: type[T], who: str) -> T:
-    """Decode an answer into the shape its documentation gives, or raise SourceError.
+    """Decode an answer into its documented shape, or raise SourceError.
 
     Raises:
-        SourceError: If it is no JSON, or JSON of another shape.
+        SourceError: If it is not JSON, or JSON with another shape.
     """
     try:
         return msgspec.json.decode(raw, type=shape)
@@ -289,13 +288,13 @@ def decode(raw: bytes, shape: type[T], who: str) -> T:
 def decode_rows(
     rows: Iterable[bytes | msgspec.Raw], shape: type[T], who: str
 ) -> tuple[list[T], list[Unread]]:
-    """Decode the rows of an answer one by one: a row with another shape costs no other.
+    """Decode the rows of an answer one by one, so that a bad row affects no other.
 
-    A price is typed as a number (``float``, ``Decimal``) in ``shape``, so that other text fails here. A row
-    that is read and cannot rank, such as one without a GPU, is skipped by the source silently.
+    ``shape`` declares prices as numbers (``float``, ``Decimal``), so that other text fails here. The source
+    silently skips a readable row that cannot rank, such as one without a GPU.
 
     Returns:
-        The rows with the shape, and reports of the others.
+        The rows with this shape, and reports of the others.
     """
     read: list[T] = []
     unread: list[Unread] = []

@@ -1,7 +1,7 @@
 """AWS: Linux prices of GPU instances on demand and reserved, from the price list.
 
-Needs AWS credentials, in any of the places where boto3 looks, with ``pricing:GetProducts``. Reserved means
-standard, no upfront. Spot prices are in the catalog that gpuhunt collects.
+It needs AWS credentials that boto3 can find, with ``pricing:GetProducts``. Reserved means standard without
+upfront payment. Spot prices are in the catalog that gpuhunt collects.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Listing(msgspec.Struct):
 
 
 def fetch(transport: Transport) -> Iterator[Said]:
-    """Yield the quotes of every region; ``transport`` is unused, boto3 signs and sends by itself."""
+    """Yield the quotes of every region; ``transport`` is unused, because boto3 sends requests itself."""
     del transport
     try:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -127,7 +127,7 @@ def _list_quotes(listing: _Listing) -> Iterator[Quote]:
         for dimension in term.price_dimensions.values():
             price = dimension.price_per_unit.get("USD")
             if dimension.unit != "Hrs" or not price or not price.strip("0."):
-                continue  # zeros stand for other capacity states of the same machine
+                continue  # zeros mark other capacity states of the same machine
             yield Quote(
                 provider="aws",
                 instance=machine.instance_type,

@@ -1,7 +1,7 @@
 """Azure Retail Prices: every N-series machine on demand, spot and reserved; no key needed.
 
 Interface: https://learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices
-The answer names neither GPU nor vCPUs: the table of instances does.
+The answer has neither GPU nor vCPUs; they come from the table of instances.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ URL = "https://prices.azure.com/api/retail/prices"
 FILTER = "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') and priceType eq '{}'"
 PRICE_TYPES = ("Consumption", "Reservation")
 CLOSED_REGIONS = ("usgov", "usdod")
-"""Sovereign clouds: their prices are listed, but only agencies can rent there."""
+"""Sovereign clouds, which have listed prices but rent only to government agencies."""
 MAX_PAGES = 300
 _TERMS = {"1 Year": 1, "3 Years": 3}
 
@@ -51,7 +51,7 @@ class _Page(msgspec.Struct):
 
 
 def fetch(transport: Transport) -> Iterator[Said]:
-    """Yield one quote for each Linux price of a whole machine, page by page."""
+    """Yield one quote per Linux price of a complete machine, page by page."""
     is_complete = True
     for price_type in PRICE_TYPES:
         raw = transport(URL, params={"$filter": FILTER.format(price_type)})

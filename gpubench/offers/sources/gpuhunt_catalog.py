@@ -1,8 +1,8 @@
-"""The catalogs that the gpuhunt project collects, one source for each cloud that it publishes.
+"""The catalogs collected by the gpuhunt project, one source per published cloud.
 
-gpuhunt parses; this package fetches, so that the limits of every other source hold here too. gpuhunt's own
-variables are honored: GPUHUNT_CATALOG_DIR names a folder of ``<provider>.csv`` to read instead of the
-network, GPUHUNT_CATALOG_URL another place to fetch from.
+gpuhunt parses, and this package fetches, so the usual limits apply. gpuhunt's environment variables work:
+GPUHUNT_CATALOG_DIR is a folder of ``<provider>.csv`` to read instead of the network, and GPUHUNT_CATALOG_URL
+another URL to fetch from.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
         )
     yield from (Unread(row=f"gpuhunt catalog {catalog}", reason=warning) for warning in skipped)
     if not skipped:
-        # It collects the families that it supports: what it lacks may be on sale anyway.
+        # gpuhunt collects only supported families; other offers may still be on sale.
         yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
 
 
 def _download(catalog: str, transport: Transport, folder: Path) -> str:
-    """Fetch the newest catalog into a folder; return its version, which begins with its day."""
+    """Fetch the newest catalog into a folder; return its version, which starts with its date."""
     base = f"{os.environ.get(URL_VARIABLE, URL).rstrip('/')}/{catalog}"
     version = transport(f"{base}/version").decode("ascii", "replace").strip()
     if not re.fullmatch(r"[\w.-]{1,64}", version):
@@ -107,7 +107,7 @@ def _download(catalog: str, transport: Transport, folder: Path) -> str:
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Keep what gpuhunt warns of: each row that it cannot read, which it skips."""
+    """Collect gpuhunt's warnings, one for each unreadable row that it skips."""
     warned: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]

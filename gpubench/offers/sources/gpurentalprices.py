@@ -1,8 +1,8 @@
-"""The ledger of gpurentalprices.com: prices of the clouds that no other source here reads; no key.
+"""The ledger of gpurentalprices.com: prices of clouds without another source here; no key needed.
 
-It is refreshed every day under CC BY 4.0: https://github.com/adriannutiu/gpu-rental-prices describes each
-field. A price there is of one GPU, and of the smallest machine that its cloud sells. Clouds that another
-source reads are left to it: that knows their instances.
+It is updated daily under CC BY 4.0; https://github.com/adriannutiu/gpu-rental-prices describes each field.
+Its prices are per GPU, for the smallest machine of each cloud. Clouds with another source are skipped here,
+because that source knows their instances.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CLOUDS = frozenset(
         *("voltagepark", "vultr"),
     }
 )
-"""The clouds to read there, unless they have a source of their own; they rent machines, not API calls."""
+"""The clouds to read, unless they have their own source; they rent out machines, not API calls."""
 _ITS_NAMES = {"ovh": "ovhcloud"}
 _KINDS = {"on-demand": Pricing.ON_DEMAND, "community": Pricing.ON_DEMAND, "spot": Pricing.SPOT}
 """The pricing of each kind; reserved prices come without a term and are skipped."""
 _SIZE = re.compile(r"-(40|80)$")
-"""Ends the name of an A100, in gigabytes."""
+"""Memory size at the end of an A100's name, in gigabytes."""
 
 
 class _Row(msgspec.Struct):

@@ -1,7 +1,7 @@
 """Lambda: every instance type; needs an API key in LAMBDA_API_KEY.
 
-Interface: https://docs.lambda.ai/public-cloud/cloud-api (list available instance types). One price holds
-in all regions, so the offers carry none.
+Interface: https://docs.lambda.ai/public-cloud/cloud-api (list available instance types). Prices are the same
+in all regions, so the offers have no region.
 """
 
 from __future__ import annotations

@@ -34,11 +34,11 @@ QUERY = (
     f"secure: lowestPrice(input: {{gpuCount: 1, secureCloud: true}}) {{ {_MACHINE} }} }} }}"
 )
 PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
-"""Asked where the first is refused: it says nothing of machines."""
+"""Fallback if the first query is refused; it has no machine data."""
 
 
 class _Cloud(NamedTuple):
-    """One of the two: its own data centers have a list price, the community's hosts ask theirs."""
+    """One of the two clouds: its own data centers with list prices, or community hosts with asks."""
 
     seller: Literal["secure", "community"]
     kind: str
@@ -52,7 +52,7 @@ _Figure: TypeAlias = Annotated[float, msgspec.Meta(ge=0)] | None
 
 
 class _Lowest(msgspec.Struct):
-    """The least of a machine that has one GPU free."""
+    """The minimum of a machine with one free GPU."""
 
     stockStatus: str | None = None  # noqa: N815 - the provider's spelling
     minVcpu: _Figure = None  # noqa: N815
@@ -64,7 +64,7 @@ class _Lowest(msgspec.Struct):
 
     @property
     def country(self) -> str | None:
-        """Two letters; None if it does not say."""
+        """Country code of two letters; None if not stated."""
         code = self.countryCode or ""
         return code if len(code) == 2 and code.isalpha() else None
 
@@ -110,7 +110,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
             there: _Lowest | None = getattr(gpu, cloud.seller)
             lowest = there or gpu.lowestPrice
             is_free = None if lowest is None else lowest.stockStatus is not None
-            # Of which of two clouds one is free, the plain answer does not say.
+            # The fallback answer does not say in which of the two clouds a GPU is free.
             in_stock = None if is_free and there is None and len(offered) > 1 else is_free
             machine = there or _Lowest()
             yield Quote(

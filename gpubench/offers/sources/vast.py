@@ -76,13 +76,13 @@ MODELS = (
 
 
 _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
-"""A host with a price of zero would hide all others."""
+"""Minimum price; a host with a price of zero would hide all others."""
 
 
 LEAST_RELIABILITY = 0.98
-"""Least availability of a host: below it, a job of a day is likely to be interrupted."""
+"""Minimum availability of a host: below this, a one-day job is likely to be interrupted."""
 _DATA_CENTER = (1, "datacenter")
-"""Vast's mark for a host that it has vetted as a data center."""
+"""Vast's label for a host vetted as a data center."""
 _NOT_NEGATIVE = msgspec.Meta(ge=0)
 
 
@@ -107,13 +107,13 @@ class _Host(msgspec.Struct):
 
     @property
     def country(self) -> str | None:
-        """Two letters; None if it does not say."""
+        """Country code of two letters; None if not stated."""
         code = (self.geolocation or "").rpartition(",")[2].strip()
         return code if len(code) == 2 and code.isalpha() else None
 
     @property
     def ram_gib(self) -> float | None:
-        """These GPUs' share of the machine's memory, which goes with its cores."""
+        """These GPUs' share of the machine's memory, in proportion to the cores."""
         if not (self.cpu_ram and self.cpu_cores and self.cpu_cores_effective):
             return None
         return self.cpu_ram * 1e6 / GIB * min(1.0, self.cpu_cores_effective / self.cpu_cores)
@@ -144,7 +144,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
 def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     """Yield one quote per GPU memory, count and country of a model: the cheapest verified host there.
 
-    The first of them represents the hosts that are not quoted: with their number, and the median of all.
+    The first quote of a group also represents the other hosts, with their number and the median ask.
     """
     query = {
         "gpu_name": {"eq": model},
@@ -183,7 +183,7 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
                 note=f"one of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
                 ask_count=len(group) - len(there) + 1 if host is first else None,
                 ask_median=middle if host is first else None,
-                in_stock=True,  # asked for: rentable and not rented
+                in_stock=True,  # the query asks for rentable hosts that are not rented
                 seller="secure" if host.hosting_type in _DATA_CENTER else "community",
                 host=host.facts,
             )
