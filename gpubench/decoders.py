@@ -18,7 +18,14 @@ _TUNED = re.compile(r"(?:instruct|chat|it)$")
 """Suffix of the name of a model tuned to answer, without separators."""
 
 
-_ALIKE = {"llama": "llama-2-7b", "mistral": "mistral-7b", "qwen2": "qwen2-7b", "qwen3": "qwen3-8b"}
+_ALIKE = {
+    "granite": "granite-3.0-8b",
+    "llama": "llama-2-7b",
+    "mistral": "mistral-7b",
+    "olmo2": "olmo-2-7b",
+    "qwen2": "qwen2-7b",
+    "qwen3": "qwen3-8b",
+}
 """For the type of a Hugging Face config, a decoder of the table that differs from it in sizes alone."""
 _SIZES = {
     "layers": "num_hidden_layers",
@@ -31,9 +38,10 @@ _SIZES = {
     "context": "max_position_embeddings",
 }
 _FIELDS = frozenset({
-    "architectures", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "hidden_act",
-    "initializer_range", "max_window_layers", "model_type", "pad_token_id", "pretraining_tp", "rms_norm_eps",
-    "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings", "torch_dtype",
+    "architectures", "attention_dropout", "attention_multiplier", "bos_token_id", "dtype",
+    "embedding_multiplier", "eos_token_id", "hidden_act", "initializer_range", "logits_scaling",
+    "max_window_layers", "model_type", "pad_token_id", "pretraining_tp", "residual_multiplier",
+    "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings", "torch_dtype",
     "transformers_version", "use_cache", *_SIZES.values(),
 })  # fmt: skip
 """Of a config, what is read here, or changes neither the work nor the memory of a training step."""
@@ -70,7 +78,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         layer_norms: Norms of the residual stream in each layer.
         query_key_norm: Whether queries and keys are normed, each head by itself or all at once.
         attention_bias: Which layers of attention have a bias.
-        fused_attention: Whether transformers has it; else the square of scores is held.
+        score_bytes: What transformers keeps of each score of attention for the backward pass [B]; 0 where it
+            has a fused kernel, which keeps none.
         position_rows: Of a learned embedding of positions.
         embedding_width: Of the word embedding where it is narrower than the model.
         experts: Of each sparse layer, ``active_experts`` of which a token passes, ``expert_width`` wide.
@@ -100,7 +109,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     forward_bias: bool
     head_bias: bool
     rotary: bool
-    fused_attention: bool
+    score_bytes: int
     position_rows: int
     embedding_width: int
     experts: int

@@ -80,8 +80,7 @@ def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> fl
         return None
     if is_warming_up(moments):
         return per_c * max(USUAL_RISE_C + celsius[-1] - fmean(celsius), 0.0)
-    constant_s = SLOW_CONSTANT_S if per_c > USUAL_PER_C else USUAL_CONSTANT_S
-    return per_c * max(_slope(moments), 0.0) * constant_s
+    return per_c * max(_slope(moments), 0.0) * (SLOW_CONSTANT_S if per_c > USUAL_PER_C else USUAL_CONSTANT_S)
 
 
 def is_warming_up(moments: Sequence[Moment]) -> bool:

@@ -124,9 +124,6 @@ def require_spec(name: str) -> GpuSpec:
     return spec
 
 
-_IN_LAPTOPS = {"laptop", "mobile", "notebook"}
-
-
 def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
     """Return the error for an unknown GPU name, with similar known names.
 
@@ -134,7 +131,7 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
         name: As typed by the user.
         others: Similar names of GPUs that are not in the table.
     """
-    if _IN_LAPTOPS.isdisjoint(names.normalize(name).replace("-", " ").split()):
+    if {"laptop", "mobile", "notebook"}.isdisjoint(names.normalize(name).replace("-", " ").split()):
         return unknown_name("GPU", name, nearest_keys(name) or others or NO_GPU_NEAR)
     known = sorted(spec.short_name for key, spec in load_specs().items() if "laptop" in key)
     return MisuseError(

@@ -231,8 +231,10 @@ def _renamed(table: Table) -> Table:
             column = min(meant, key=lambda each: wanted.index(headings[each]))
             ours[column] = name
             del headings[column]
-    rows = ((number, {ours.get(column, column): row[column] for column in row}) for number, row in table.rows)
-    return table._replace(columns=[ours.get(column, column) for column in table.columns], rows=rows)
+    return table._replace(
+        columns=[ours.get(column, column) for column in table.columns],
+        rows=((at, {ours.get(name, name): cell for name, cell in row.items()}) for at, row in table.rows),
+    )
 
 
 def _heading(column: str) -> frozenset[str]:

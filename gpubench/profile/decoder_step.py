@@ -222,12 +222,12 @@ class _Tally:
         flops = 2.0 * passes * self.tokens**2 * wide
         elements = passes * (wide + decoder.key_width + decoder.value_width)
         scores = round(decoder.heads * self.tokens)
-        if decoder.fused_attention:
-            products = 1
-        else:
+        if decoder.score_bytes:
             products = 2 * passes
             elements += products * scores
             self.each(_SCORES if passes == 1 else _SCORES_BACKWARD, scores, times)
+        else:
+            products = 1
         moved = _COUNTED * elements * self.tokens
         self.found[OperatorKind.MATMUL, flops / products, moved / products, 0.0, 0.0] += round(
             times * products
@@ -256,7 +256,8 @@ class _Step:
 
     def __init__(self, decoder: Decoder, recipe: Recipe) -> None:
         without_flash = recipe.stack is Stack.NO_FLASH
-        self.decoder = msgspec.structs.replace(decoder, fused_attention=False) if without_flash else decoder
+        kept = _FLOAT + _HALF if without_flash else decoder.score_bytes
+        self.decoder = msgspec.structs.replace(decoder, score_bytes=kept)
         self.recipe = recipe
         self.is_full = recipe.trainable is Trainable.FULL
         self.is_packed = recipe.weight_type is WeightType.NF4
@@ -535,13 +536,13 @@ class _Step:
         normed = 0.0
         if decoder.query_key_norm != "none":
             normed = self._normed(decoder.query_width + decoder.key_width, "rms")
-        held = self._scores if not decoder.fused_attention else _FLOAT * self.tokens * decoder.heads
+        held = self._scores or _FLOAT * self.tokens * decoder.heads
         return self._bytes(kept + decoder.heads * decoder.head_width + middles) + normed + held
 
     @property
     def _scores(self) -> float:
-        # Bytes of the scores of one layer where they are held: in float32 and in 16 bits
-        return (_FLOAT + _HALF) * self.tokens**2 * self.decoder.heads
+        # Bytes of the scores of one layer where they are held
+        return self.decoder.score_bytes * self.tokens**2 * self.decoder.heads
 
     def _held(self, how: Checkpointing) -> float:
         """Bytes that one layer keeps for the backward pass."""
@@ -570,7 +571,10 @@ class _Step:
 
     @property
     def _inner_kept(self) -> int:
-        # Elements that the feed-forward network keeps, in multiples of its width
+        # Elements that the feed-forward network keeps, in multiples of its width. The result of relu is kept
+        # once: for its own gradient and for that of the trained layer after it.
+        if self.decoder.activation == "relu":
+            return 1
         return (3 if self.decoder.gated else 4 if self.is_slow else 1) + self.is_full
 
     @property
@@ -579,8 +583,10 @@ class _Step:
         decoder = self.decoder
         wide = 6 if decoder.gated else 8 if self.is_slow else 3
         inside = self._bytes((wide - self._inner_kept) * self._inner)
-        if not decoder.fused_attention:
-            inside = max(inside, 10 / 6 * self._scores)  # gradients in 16 bits, and twice in float32
+        if decoder.score_bytes:
+            # Gradients of the scores: in float32; in torch without flash kernels twice, and in 16 bits
+            more_bytes = _HALF + 2 * _FLOAT if self.recipe.stack is Stack.NO_FLASH else _FLOAT
+            inside = max(inside, more_bytes * self.tokens**2 * decoder.heads)
         whole = self._held(Checkpointing.NONE)
         turning = self._bytes(2 * decoder.width + 11 * decoder.query_width + 2 * decoder.value_width)
         return max(whole + inside, turning if decoder.rotary else 0.0)

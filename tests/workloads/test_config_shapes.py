@@ -20,7 +20,10 @@ SIZES = {
     "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 2000, "max_position_embeddings": 256,
 }  # fmt: skip
-FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+FAMILIES = {
+    "granite": "Granite", "llama": "Llama", "mistral": "Mistral", "olmo2": "Olmo2", "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+}  # fmt: skip
 LARGE = SIZES | {
     "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
     "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000, "max_position_embeddings": 4096,
