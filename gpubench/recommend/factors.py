@@ -64,9 +64,9 @@ def link_of(spec: GpuSpec) -> str | None:
 
 
 def cooling_of(spec: GpuSpec) -> str | None:
-    """Return active (a fan), passive (the server's air), liquid or module.
+    """Return active (a fan), passive (server airflow), liquid or module.
 
-    Else the usual cooling of the line.
+    The default is the usual cooling of the line.
     """
     if spec.cooling is not None:
         return spec.cooling
@@ -94,12 +94,12 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
 
 
 def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return a GPU's factors for its row; unknown is None."""
+    """Return the factors of a GPU for its row; unknown is None."""
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
 class _Limit(NamedTuple):
-    """A condition on a GPU: its field of the data sheet, the values that pass, and the words for others."""
+    """A condition on a GPU: the field of the data sheet, the accepted values, and the text for others."""
 
     option: str
     is_asked: bool
