@@ -2,9 +2,9 @@
 
 Plotly itself is not imported: a test checks every figure against its schema.
 
-Figures are drawn in the light colors; ``PALETTE`` gives the page's script the dark twin of each. The
-eight hues follow the Okabe-Ito set, which color-blind readers can tell apart, and no statement rests on
-hue alone: bases differ in symbol, precisions in their row.
+Figures use the light colors; ``PALETTE`` has the dark equivalents for the page's script. The eight hues
+follow the Okabe-Ito set, which color-blind readers can distinguish, and no meaning depends only on hue: bases
+differ in symbol, precisions in their row.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ PALETTE: Mapping[str, str] = {
     BAND: "#1b2a3a",
     SLATE: "#93a0b0",
 }
-"""Each light color and its twin on a dark page; every pair keeps a contrast of 3 to 1 or more."""
+"""Each light color and its dark equivalent; every color has a contrast of at least 3 to 1."""
 
 BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predicted": "○"}
-"""In words what ``BASIS_LOOKS`` are in a chart."""
+"""Descriptions of the marks ``BASIS_LOOKS`` in a chart."""
 
 _FEWEST_TICKS, _MOST_TICKS = 3, 12
 AXIS_LENGTH = 46
-"""Characters of an axis title: what a phone has room for."""
+"""Maximum characters of an axis title, to fit on a phone."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 
@@ -60,10 +60,10 @@ class Mark:
     """A value with its interval in a row of a chart; an unknown value is drawn at zero.
 
     Attributes:
-        row: Label of its row, as ``label`` or ``two_lines`` made it.
-        hover: Text shown at the pointer.
-        told: Name and value in words, for readers who do not see the chart.
-        kind: Which of the looks it has.
+        row: Label of its row, from ``label`` or ``two_lines``.
+        hover: Tooltip text.
+        told: Name and value in words, for readers who cannot see the chart.
+        kind: The key of its look.
     """
 
     row: str
@@ -122,14 +122,14 @@ def dots(
     """Draw dots with their intervals, those of one label in one row, from zero or on a logarithmic axis.
 
     Args:
-        marks: What to draw, in reading order.
-        looks: By kind of mark.
+        marks: The marks to draw, in reading order.
+        looks: The looks by kind of mark.
         axis: Title of the value axis, with its unit.
-        alt: What the chart shows; the words of each mark follow.
-        title: Of the figure, where there are several.
+        alt: Description of the chart; the words of each mark follow.
+        title: Title of the figure, if there are several.
         row_px: Height of a row [CSS px].
-        line_at: A value to mark by a line, such as 1 for "no gain".
-        logarithmic: For values of different magnitudes; none is zero.
+        line_at: A value to mark with a line, such as 1 for "no speedup".
+        logarithmic: Whether the axis is logarithmic, for nonzero values of different magnitudes.
     """
     rows = list(dict.fromkeys(mark.row for mark in marks))
     groups = [(look, [mark for mark in marks if mark.kind == kind]) for kind, look in looks.items()]

@@ -1,8 +1,8 @@
-"""What is shown, as data: a block of sentences, facts, tables and charts; each renderer makes its markup.
+"""Output as data: a block of sentences, facts, tables and charts, from which renderers make markup.
 
-A block never holds markup, so a name that came from outside cannot become markup either, a plug-in cannot
-break the page, and the same block prints on a terminal, in a notebook, as HTML and as Markdown with equal
-figures and names. Every ``Charts`` part carries its table twin, which is what a terminal shows of it.
+A block never contains markup, so an untrusted name cannot become markup and a plug-in cannot break the page.
+The same block prints on a terminal, in a notebook, as HTML and as Markdown with equal figures and names.
+Every ``Charts`` part has an equivalent table, which a terminal shows instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True)
 class Paragraph:
-    """Sentences. A ``headline`` is the one sentence that matters; a ``note`` is set off and quiet."""
+    """Sentences. A ``headline`` is the most important one; a ``note`` is set apart and less prominent."""
 
     text: str
     tone: Literal["plain", "headline", "note", "warning"] = "plain"
@@ -34,7 +34,7 @@ class Paragraph:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One named value; ``detail`` says what qualifies it (interval, date, basis)."""
+    """One named value; ``detail`` is its interval, date or basis."""
 
     term: str
     value: str
@@ -42,13 +42,13 @@ class Fact:
 
     @property
     def words(self) -> str:
-        """The value, and in brackets what qualifies it."""
+        """The value, with the detail in parentheses."""
         return f"{self.value} ({self.detail})" if self.detail else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """A few named values; ``prominent`` sets them large, as the figures to remember."""
+    """A few named values; ``prominent`` shows them in large type."""
 
     rows: tuple[Fact, ...]
     prominent: bool = False
@@ -63,14 +63,14 @@ class Bullets:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a table; numbers are set flush right in tabular figures.
+    """A column of a table; numbers are right-aligned in tabular figures.
 
     Attributes:
-        optional: What a narrow terminal leaves out: the column with the highest number first; 0 stays.
-        below: On a page its words go below those of the first column, which saves width.
-        link: On a page its words are a link, where they are an address of the web.
-        glyph: Its words begin with a sign, which a narrow terminal sets before the first column when it
-            leaves the rest out.
+        optional: A narrow terminal omits columns from the highest number down; 0 always stays.
+        below: On a page its text goes below that of the first column, to save width.
+        link: On a page its text is a link, if it is a URL.
+        glyph: Its text starts with a symbol, which a narrow terminal puts before the first column when it
+            omits the column.
     """
 
     title: str
@@ -83,14 +83,14 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of text cells, one tuple a row, the first cell naming the row.
+    """A table of text cells, with one tuple per row; the first cell names the row.
 
-    A line break inside a cell sets what follows on a second, quieter line: an interval, a date, a detail.
+    A line break inside a cell starts a second, less prominent line: an interval, a date, a detail.
 
     Attributes:
-        marks: For each row None, ``tie`` (shares the head of the ranking), ``here`` (this user's own
-            device) or ``bad``; shown by a rule beside the row, never by color alone.
-        folded: Whether the table waits behind its caption; for what few readers need.
+        marks: For each row None, ``tie`` (tied for the top of the ranking), ``here`` (this user's device) or
+            ``bad``; shown by a rule next to the row, never only by color.
+        folded: Whether the table is collapsed under its caption, for details that few readers need.
     """
 
     caption: str
@@ -100,7 +100,7 @@ class Table:
     folded: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a ragged table: a cell under the wrong heading is a wrong statement."""
+        """Reject a ragged table, in which cells would be under the wrong heading."""
         wrong = next((row for row in self.rows if len(row) != len(self.columns)), None)
         if wrong is not None or (self.marks and len(self.marks) != len(self.rows)):
             raise ValueError(
@@ -114,7 +114,7 @@ class Figure:
 
     Attributes:
         figure: ``{"data": [...], "layout": {...}}``; every text in it has passed ``charts.label``.
-        alt: What the chart shows, in a sentence, for those who do not see it.
+        alt: A sentence that describes the chart for readers who cannot see it.
         height_px: Height on the page [CSS px].
     """
 
@@ -126,7 +126,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Charts:
-    """One or more figures that say one thing, and the table that says the same."""
+    """One or more figures on one subject, and the equivalent table."""
 
     figures: tuple[Figure, ...]
     twin: Table
@@ -138,11 +138,11 @@ Part: TypeAlias = Paragraph | Facts | Bullets | Table | Charts
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One section, whole and in its brief form.
+    """One section, in full and brief form.
 
     Attributes:
-        parts: What the page shows, and Markdown.
-        brief: What a terminal shows: the sentence and the table, made by the same functions.
+        parts: The parts for page and Markdown.
+        brief: The parts for a terminal: the sentence and the table, made by the same functions.
         finding: The main result, shown in the heading.
     """
 
@@ -156,23 +156,23 @@ class Block:
 
 
 Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
-"""A column, and what it says of a row."""
+"""A column, and the function that returns its cell for a row."""
 
 
 def text(
     title: str, cell: Callable[[Row], str], optional: int = 0, *, below: bool = False, glyph: bool = False
 ) -> Cell[Row]:
-    """A column of words."""
+    """A column of text."""
     return Column(title=title, optional=optional, below=below, glyph=glyph), cell
 
 
 def link(title: str, cell: Callable[[Row], str | None], optional: int = 0) -> Cell[Row]:
-    """A column of addresses; a dash where there is none."""
+    """A column of URLs, with a dash for a missing one."""
     return Column(title=title, optional=optional, below=True, link=True), lambda row: cell(row) or UNKNOWN
 
 
 def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:
-    """A column of figures."""
+    """A column of numbers."""
     return Column(title=title, numeric=True, optional=optional), cell
 
 
@@ -183,7 +183,7 @@ def table(
     marks: tuple[RowMark | None, ...] = (),
     folded: bool = False,
 ) -> Table:
-    """Set rows under columns: one cell a column, in words; a column that is None is left out."""
+    """Make a table from rows and columns; a column that is None is omitted."""
     cells = [cell for cell in columns if cell is not None]
     return Table(
         caption=caption,
@@ -199,13 +199,13 @@ NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
 def held_together(cell: str) -> str:
-    """Keep each figure in the details of a cell on the line of its unit."""
+    """Prevent line breaks between numbers and their units in the details of a cell."""
     value, *details = cell.split("\n")
     return "\n".join([value, *(re.sub(r"(?<=\d) (?=[\w%])", NO_BREAK_SPACE, detail) for detail in details)])
 
 
 def drop_empty_columns(shown: Table) -> Table:
-    """Leave out the columns that say nothing of any row; the first names the rows, and stays."""
+    """Omit columns that are empty in every row, except the first, which names the rows."""
     kept = [
         i
         for i in range(len(shown.columns))
@@ -221,8 +221,8 @@ def drop_empty_columns(shown: Table) -> Table:
 def printable(value: Any) -> Any:
     """Strip control characters from every text of a block, whatever its source.
 
-    Every renderer begins with this, so that no escape, and no mark that turns the direction of writing, gets
-    past the one place that prints.
+    Every renderer starts with this, so that no escape sequence and no bidirectional control character is
+    printed.
 
     >>> printable(Paragraph(text="a" + chr(27) + "[31mb")).text
     'a[31mb'
@@ -248,7 +248,7 @@ def as_html(block: Block) -> str:
 
 @cache
 def environment() -> Environment:
-    """Jinja with autoescape on: its default is off, and every name here may be hostile."""
+    """Jinja with autoescape, which is off by default, because every name may be untrusted."""
     import jinja2
 
     made = jinja2.Environment(

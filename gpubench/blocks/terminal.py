@@ -1,7 +1,7 @@
-"""Blocks on a terminal: plain text in a pipe, ASCII without Unicode, and as wide as the terminal.
+"""Renders blocks on a terminal: plain text in a pipe, ASCII without Unicode, within the terminal's width.
 
-A table takes one line a row where that fits. If it does not, the detail of a cell goes below it, then
-optional columns go, those with the highest number first.
+A table has one line per row if that fits. Otherwise the detail of a cell goes below it, and then optional
+columns are omitted, highest number first.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PIPED_WIDTH = 10_000
-"""Columns of a file or a pipe where COLUMNS says nothing else: no line is broken, no column left out."""
+"""Default width of a file or a pipe without COLUMNS: no line is broken and no column omitted."""
 
 LEAST_TEXT, LONGEST_WORD = 10, 26
-"""A column of words is not made narrower than this, nor than its longest word where that is no longer."""
+"""Minimum width of a text column, unless its longest word is shorter."""
 
 WHERE_THERE_IS_ROOM = 6
 """Optional columns from this number on are shown only if no line of the table wraps."""
 
 TALLEST = 3
-"""Lines that a text takes: an optional column goes before one takes more."""
+"""Maximum lines of a text; optional columns are omitted before a text takes more."""
 
 LAID_OUT_BY = 100
-"""Rows of a table that decide the widths of its columns."""
+"""Number of rows that determine the column widths of a table."""
 
 LEAST_WIDTH = 20
-"""Least width assumed for a terminal: a narrower one holds no figure with its unit."""
+"""Minimum assumed width of a terminal; a narrower one has no room for a number with its unit."""
 
 GAP = "  "
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
 _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
-"""Colors are used if the terminal has them and NO_COLOR is not set; no meaning depends on them."""
+"""Colors are used if the terminal supports them and NO_COLOR is not set; no meaning depends on them."""
 
 
 def heed_columns() -> None:
-    """Take a COLUMNS that is no number above 0 for not set, as shutil does; rich would print nothing."""
+    """Ignore COLUMNS unless it is a positive number, as shutil does; rich would print nothing."""
     try:
         columns = int(os.environ.pop("COLUMNS", ""))
     except ValueError:
@@ -65,7 +65,7 @@ def heed_columns() -> None:
 
 
 def show(*parts: Part) -> None:
-    """Print parts on stdout, tables set apart by empty lines."""
+    """Print parts on stdout, with empty lines around tables."""
     from rich.console import Console
 
     heed_columns()
@@ -172,11 +172,11 @@ def _broken(text: str, width: int) -> list[str]:
 
 
 def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
-    """Make a table fit so many columns of a terminal.
+    """Fit a table into the width of a terminal.
 
     Returns:
-        The table, its details on the line of their value where the whole then fits, else without as many
-        optional columns as must go; the width of each column; and the titles of those that went.
+        The table, with details on the line of their value if that fits, else without the necessary number of
+        optional columns; the width of each column; and the titles of the omitted columns.
     """
     joined = replace(table, rows=tuple(tuple(map(_joined, row)) for row in table.rows))
     natural = [_natural(joined, i) for i in range(len(joined.columns))]
@@ -198,7 +198,7 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
 
 
 def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int) -> list[int]:
-    """Give the room that is left, place by place, to the column that makes the most rows tall."""
+    """Give the remaining width, one character at a time, to the column that makes the most rows tall."""
     rows = [tuple(column.title for column in table.columns), *table.rows[:LAID_OUT_BY]]
     heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
     for _ in range(width - _sum(widths)):
@@ -220,10 +220,10 @@ def _height(cell: str, width: int) -> int:
 
 
 def _without(table: Table, goes: int) -> tuple[str, Table]:
-    """Leave a column out; the sign that its words begin with stays, before the first column.
+    """Omit a column, but move the symbol at the start of its text before the first column.
 
     Returns:
-        What is said to be left out, with the meaning of each sign that stays; and the table.
+        The title of the omitted column, with the meaning of each remaining symbol; and the table.
     """
     column, rows = table.columns[goes], table.rows
     title = column.title.replace("\n", " ")

@@ -1,8 +1,8 @@
-"""The file of a check, and what its readings mean: pure functions, so that new rules can judge an old file.
+"""The file of a check, and the rules that judge it: pure functions, so that new rules can judge an old file.
 
-Whatever goes into a file is scrubbed, and whatever comes is hostile. Nothing is compared with a reference
-card: each rule holds two readings of one card against each other. A ratio fails only where its whole interval
-lies outside the limits; where it lies neither inside nor outside it is undecided, which is no failure and no
+Everything written to a file is scrubbed, and everything read is untrusted. Nothing is compared with a
+reference card: each rule compares two readings of the same card. A ratio fails only if its entire interval is
+outside the limits. If the interval is partly inside, the ratio is undecided, which is neither a failure nor a
 confirmation.
 """
 
@@ -48,12 +48,12 @@ from gpubench.specs import find_spec
 from gpubench.units import MIB, format_bytes, format_duration, format_number, format_percent, plain
 
 MOST_BYTES = 16 * MIB
-"""A whole check is some hundreds of kilobytes."""
+"""Size limit; a complete check has a few hundred kilobytes."""
 LONGEST_TEXT = 2000
 _OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
-"""Calls of the driver library that tell one card, or one machine, from another of its kind."""
+"""Calls of the driver library that identify an individual card or machine."""
 SAID = frozenset({"reason", "traceback", "unavailable", "left_out", "value", "os"})
-"""Fields of a check that hold words of others; all else is gpubench's own."""
+"""Fields of a check that contain third-party text; all others are gpubench's."""
 
 
 def file_name(device: DeviceProfile, torch: str | None) -> str:
@@ -66,14 +66,14 @@ def file_name(device: DeviceProfile, torch: str | None) -> str:
 
 
 def nameless(device: DeviceProfile) -> DeviceProfile:
-    """Return a profile without what tells this card from another of its kind."""
+    """Return a profile without identifiers of the individual card."""
     return msgspec.structs.replace(device, uuid=None, device_id=None, pci_bus_id=None, index=None)
 
 
 def nameless_calls(calls: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Return the calls of the driver library without the identifiers of cards, and without processes."""
     return tuple(
-        {**call, "value": len(call["value"])}  # their names and numbers are somebody's own
+        {**call, "value": len(call["value"])}  # names and ids of processes are private
         if "RunningProcesses" in call["function"] and isinstance(call["value"], list)
         else dict(call)
         for call in calls
@@ -82,10 +82,10 @@ def nameless_calls(calls: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...
 
 
 def write_check(path: Path, check: CudaCheck) -> None:
-    """Replace the file whole; every text in it is scrubbed once more, whatever it came from.
+    """Replace the entire file; every text in it is scrubbed again, whatever its source.
 
     Raises:
-        StorageError: If it cannot be written; the old file is then untouched.
+        StorageError: If it cannot be written; the old file is then unchanged.
     """
     write_file(path, encode(check), hint="choose another file with -o")
 
@@ -96,7 +96,7 @@ def encode(check: CudaCheck) -> bytes:
 
 
 def scrubbed(document: Any, *, said: bool = False) -> Any:
-    """Return a document with every text of others scrubbed, but for the names of the catalog."""
+    """Return a document with all third-party text scrubbed, except names in the catalog."""
     if isinstance(document, str):
         return scrub(document, LONGEST_TEXT) if said and find_spec(document) is None else document
     if isinstance(document, dict):
@@ -107,10 +107,10 @@ def scrubbed(document: Any, *, said: bool = False) -> Any:
 
 
 def read_check(path: Path) -> CudaCheck:
-    """Read the file of a check, whoever wrote it.
+    """Read the file of a check from any author.
 
     Raises:
-        MisuseError: If it is missing, too large, of a later gpubench, or no check.
+        MisuseError: If it is missing, too large, from a later gpubench, or not a check.
     """
     check = read_json(path, CudaCheck, MOST_BYTES, what="a check of gpubench", follow_links=True)
     if check.kind != "cuda-check" or not 1 <= check.schema_version <= CHECK_VERSION:
@@ -127,24 +127,25 @@ def _safe(text: str) -> str:
 
 
 State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
-"""``cut off`` gave no answer in its time, for ``left out`` there was none; ``shown`` is not judged."""
+"""``cut off`` gave no result in time, ``left out`` had no time at all, and ``shown`` is not judged."""
 CORE = frozenset({"precision", "clock", "graph", "faults"})
-"""Parts without which nothing is confirmed."""
+"""Parts that are required for a confirmation."""
 BY_HAND = (0.99, 1.01)
 EVENTS = (0.98, 1.02)
 GRAPH = (0.98, 1.02)
 SAMPLING = (0.0, 1.005)
 GPU_BOUND = 0.8
-"""Where issuing a step takes less than this share of the device's time for it, the GPU sets the pace."""
+"""A step is GPU-bound if issuing it takes less than this share of its device time."""
 UNSYNCHRONIZED = 0.8
 """A time without waiting must be this much shorter than the time with it."""
 ENERGY = 0.10
-"""Power is an average over a second or less, the counter steps every 0.1 s: over ten seconds they agree."""
+"""Limits for energy against power. Power is an average over at most a second, and the counter updates every
+0.1 s, so over ten seconds the two agree."""
 UNPROVEN: Identity = "name and SM count only"
 ROOMY = 0.5
-"""A case that takes less than this of the memory, by the memory model, must not run out of it."""
+"""A case that needs less than this share of the memory, by the memory model, must not run out of memory."""
 UNCOMPILED = frozenset({"lstm", "lstm_large"})
-"""Workloads of little but a fused recurrent layer: torch.compile may find nothing to compile in them."""
+"""Workloads that are mostly a fused recurrent layer, in which torch.compile may find nothing to compile."""
 MOST_NAMED = 4
 LONGEST = 160
 
@@ -153,11 +154,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One judgment.
 
     Attributes:
-        part: The part of the check that read it.
-        what: What was compared with what.
-        found: The figure, for people.
-        limit: What is allowed; empty if nothing is.
-        reason: What went wrong, or why nothing was found.
+        part: The part of the check with the reading.
+        what: The comparison in words.
+        found: The figure as text.
+        limit: The limit as text; empty if there is none.
+        reason: What went wrong, or why there is no figure.
     """
 
     part: str
@@ -169,7 +170,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
-    """Judge every part of a check; one that did not end says why, along with what it read before."""
+    """Judge every part of a check; an unfinished part has its reason and its readings so far."""
     verdicts: list[Verdict] = []
     for log in check.parts:
         if log.state is not PartState.DONE:
@@ -198,15 +199,15 @@ def failed(verdicts: Iterable[Verdict]) -> bool:
 
 
 def cut_off(verdicts: Iterable[Verdict]) -> bool:
-    """Whether anything gave no answer in all the time that was expected of it."""
+    """Whether anything gave no result within the expected time."""
     return any(verdict.state == "cut off" for verdict in verdicts)
 
 
 def confirms(check: CudaCheck) -> bool:
     """Whether a check confirms its card.
 
-    It ended, its core parts were done, strict fp32 among the precisions, nothing failed or was cut off, and
-    nothing was left undecided. The cases that there was no time for do not matter: all that was read agreed.
+    It must have finished with all required parts, including strict fp32, without failures, cut-off parts or
+    undecided ratios. Cases without time do not matter, since all readings agreed.
     """
     states = {verdict.state for verdict in judge(check)}
     done = {part.name for part in check.parts if part.state is PartState.DONE}
@@ -216,7 +217,7 @@ def confirms(check: CudaCheck) -> bool:
 
 
 def _judged(part: str, what: str, *, found: str, limit: str = "", wrong: str | None) -> Verdict:
-    """Judge what is either right or wrong: it failed where something is wrong."""
+    """Judge a yes-or-no result: it failed if something is wrong."""
     state: State = "ok" if wrong is None else "FAILED"
     return Verdict(part=part, what=what, state=state, found=found, limit=limit, reason=wrong)
 
@@ -237,7 +238,7 @@ def _of_ratio(part: str, what: str, blocks: Blocks, limits: tuple[float, float])
 
 
 def _state_of(seen: Interval, limits: tuple[float, float]) -> State:
-    """Say where an interval lies: inside the limits, outside, or neither; an unknown end is endless."""
+    """Return whether an interval is inside the limits, outside, or neither; an unknown end is infinite."""
     low = -math.inf if seen.low is None else seen.low
     high = math.inf if seen.high is None else seen.high
     if limits[0] <= low and high <= limits[1]:
@@ -250,7 +251,7 @@ def _error_text(error: float | None) -> str:
 
 
 def _named(texts: Sequence[str]) -> str | None:
-    """Name the first few, and how many more there are; None if there are none."""
+    """Name the first few and count the others; None if there are none."""
     more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
     return "; ".join(texts[:MOST_NAMED]) + more if texts else None
 
@@ -259,7 +260,7 @@ def _named(texts: Sequence[str]) -> str | None:
 
 
 def _of_device(check: CudaCheck) -> Iterator[Verdict]:
-    """Show what is unusual about the device."""
+    """Show the unusual conditions of the device."""
     for finding in check.findings:
         yield Verdict(part="device", what=finding.kind, state="shown", found=f"{finding.value}")
 
@@ -267,7 +268,7 @@ def _of_device(check: CudaCheck) -> Iterator[Verdict]:
 def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
     """Judge which device CUDA opened, and each precision.
 
-    Name and SM count prove no identity: they suffice for a single such GPU, and not among several.
+    Name and SM count suffice to identify a single GPU of the model, but not one of several.
     """
     if check.identity is not None:
         names = [call.get("value") for call in check.nvml if call.get("function") == "nvmlDeviceGetName"]
@@ -307,7 +308,7 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def _why_wrong(proof: PrecisionProof) -> str | None:
-    """Say what is wrong with a precision: a switch, an error beyond its limit, or that it has no effect."""
+    """Return the problem with a precision: a switch, an error beyond its limit, or no effect."""
     if wrong := proof.switches.unexpected(proof.precision):
         return f"{wrong} read back"
     limit = proof.precision.facts.error_limit
@@ -321,7 +322,7 @@ def _why_wrong(proof: PrecisionProof) -> str | None:
 
 
 def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the clock; where the host sets the pace, times with and without waiting need not differ."""
+    """Judge the clock; in a host-bound case, times with and without waiting need not differ."""
     proof = check.clock
     if proof is None:
         return
@@ -348,7 +349,7 @@ def _of_graph(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def _of_load(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge what the device reported under a long load, and the cost of asking."""
+    """Judge the device's telemetry under a long load, and its overhead."""
     proof = check.load
     if proof is None:
         return
@@ -380,10 +381,9 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
-    """Say what is wrong with a case; None if nothing is, or where it says nothing against the path.
+    """Return the problem with a case; None if there is none, or it does not concern the CUDA path.
 
-    A card that is too small for a case runs out of memory, and a model of one recurrent layer may leave
-    nothing to compile.
+    A small card may run out of memory, and a model with one recurrent layer may have nothing to compile.
     """
     if _is_excused(row, memory_bytes):
         return None
@@ -412,7 +412,7 @@ def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
 
 
 def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the cases; each one that this machine cannot do is named."""
+    """Judge the cases, and name those that this machine cannot run."""
     seen = [(row, fault_of(row, check.device.memory_bytes)) for row in check.cases]
     excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
     if seen:
@@ -440,9 +440,9 @@ def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge what became of each injected fault, and of the case after it.
+    """Judge the outcome of each injected fault, and of the case after it.
 
-    A model that waits inside a capture is unsupported, by CUDA's own refusal, not by what followed.
+    A model that waits inside a capture must be unsupported because of CUDA's refusal, not a later error.
     """
     faults, memory = check.faults, check.device.memory_bytes
     if (row := faults.waiting) is not None:
@@ -489,4 +489,4 @@ _RULES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
     "faults": _of_faults,
     "cases": _of_cases,
 }
-"""What judges each part, by its name."""
+"""The judging function of each part, by name."""

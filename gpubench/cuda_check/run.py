@@ -1,4 +1,4 @@
-"""One check: proofs and cases in order, each part within its time, the file replaced after every reading."""
+"""Runs a check: proofs and cases in order, each part with a time limit; every reading updates the file."""
 
 from __future__ import annotations
 
@@ -46,41 +46,41 @@ from gpubench.profile.memory_figures import WORKSPACE_BYTES
 from gpubench.units import GIB, Bytes, Seconds, utc_stamp
 
 LIMIT_S: Seconds = 300.0
-"""Limit of the whole check, unless ``--full`` lifts it."""
+"""Time limit of the entire check; ``--full`` has none."""
 PART_SHARE = 0.6
-"""Share of the time left that a part may take, so that one that hangs leaves some to those after it."""
+"""Share of the remaining time that a part may take, so that a hanging part leaves time for later ones."""
 LEAST_PART_S: Seconds = 10.0
-"""A part with less time than this is not begun: a process alone takes five seconds to start."""
+"""Minimum time to start a part; starting a process alone takes five seconds."""
 OPENING = frozenset({"device", "precision"})
-"""Parts in which a device that cannot be used ends the check: nothing else could be done on it."""
+"""Parts in which an unusable device ends the check."""
 WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
 """Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
 SOUND_BATCH = 64
-"""Batch of the cnn that is tried after an injected fault."""
+"""Batch of the cnn case after an injected fault."""
 
 COMPILED = ("cnn", "vgg16", "lstm")
 """What is compiled, in that order: the last is refused up to torch 2.11, which ends its process."""
 UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
-"""Assumed if the driver does not report the memory of a card."""
+"""Assumed memory of a card if the driver does not report it."""
 PROOF_MEMORY_SHARE = 0.3
-"""What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
+"""Maximum share of memory for the case of a proof, since a graph captured by hand needs as much again."""
 
 OnPart = Callable[[PartLog, int, int], None]
-"""Called as each part begins and ends: its log, its number from 1, how many there are."""
+"""Called at the start and end of each part, with its log, its number from 1, and the number of parts."""
 _Answer = TypeVar("_Answer", bound=messages.CaseDone | messages.Proven)
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of everything: a test does less.
+    """The amounts of work in a check; tests use smaller ones.
 
     Attributes:
-        fours: Runs of four blocks in each comparison.
-        block_s: Least length of a block [s].
-        load_s, settle_s: Length of the load, and how much of its start is not judged [s].
-        cap_bytes: What a process may take while memory is made to run out [B].
+        fours: Number of groups of four blocks in each comparison.
+        block_s: Minimum duration of a block [s].
+        load_s, settle_s: Duration of the load, and of its beginning that is not judged [s].
+        cap_bytes: Memory cap of a process in the out-of-memory test [B].
         budget: Budget of the trials.
-        workloads: Workloads of the cases; empty means the whole classic set.
+        workloads: Workloads of the cases; empty for the classic set.
     """
 
     fours: int = 3
@@ -96,9 +96,9 @@ AMOUNTS = Amounts()
 
 
 class PartEndedError(Exception):
-    """A part ends before it is done: how, why, and the traceback of the process that it happened in.
+    """A part ended early, with the way, the reason, and the traceback of its process.
 
-    It is cut off where its time was over, and left out where it is not for this machine as it is now.
+    It is cut off if its time was over, and left out if it does not apply to this machine.
     """
 
     def __init__(self, state: PartState, reason: str, traceback: str | None = None) -> None:
@@ -108,12 +108,12 @@ class PartEndedError(Exception):
 
 @dataclass
 class Work:
-    """A check under way, and the launcher of the one measuring process that works for it.
+    """A running check, and the launcher of its measuring process.
 
     Attributes:
-        check: What is known so far.
-        save: Writes it.
-        until_s: Moment on ``time.monotonic`` at which the part at hand must be over.
+        check: The results so far.
+        save: Writes them.
+        until_s: Deadline of the current part on ``time.monotonic``.
     """
 
     amounts: Amounts
@@ -139,11 +139,11 @@ class Work:
         kind: type[_Answer],
         memory_share: float | None = None,
     ) -> _Answer:
-        """Let a process try, measure or prove; a new one where another, a spent one or none is there.
+        """Let a process try, measure or prove; start a new one if necessary.
 
         Raises:
-            PartEndedError: If it gave no answer; the process is gone then.
-            NoDeviceError: If torch cannot work on the device at all.
+            PartEndedError: If it gave no answer; the process is then gone.
+            NoDeviceError: If torch cannot use the device.
         """
         if self.launcher.lost is not None:
             raise PartEndedError(PartState.FAILED, self.launcher.lost)
@@ -166,7 +166,7 @@ class Work:
             self._note_process(launcher.ready)
 
     def _note_process(self, ready: messages.Ready | None) -> None:
-        """Note what the first process reported; torch knows the memory where the driver does not."""
+        """Note the report of the first process; torch may know the memory if the driver does not."""
         if ready is None or self.check.identity is not None:
             return
         if self.launcher.device.memory_bytes is None:
@@ -176,7 +176,7 @@ class Work:
         self.add(environment=environment(self.launcher.device, ready), identity=ready.identity)
 
 
-# --- what is tried ------------------------------------------------------------------------------------
+# --- cases to try ------------------------------------------------------------------------------------
 
 
 def case_of(
@@ -202,7 +202,7 @@ def expected_bytes(case: Case) -> float:
 
 
 def proof_case(device: DeviceProfile) -> Case:
-    """Return the case of the proofs: GPU-bound, and as large as the card has room for."""
+    """Return the case of the proofs: GPU-bound, and as large as fits on the card."""
     room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
     amp = capability.best_amp(device)
     smaller, larger = (load_profiles()[name].batches for name in ("vgg16", "cnn"))
@@ -215,7 +215,7 @@ def proof_case(device: DeviceProfile) -> Case:
 
 
 def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterator[Case]:
-    """Give every trained workload at every usual precision, the most telling cases first.
+    """Yield every trained workload at every usual precision, the most informative cases first.
 
     Graphs come before eager rows: a graph's trial does as many eager steps as it replays. Few are compiled.
     """
@@ -240,7 +240,7 @@ def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterato
 
 
 def usual_precisions(device: DeviceProfile) -> list[Precision]:
-    """Return the usual precisions that a device has."""
+    """Return the usual precisions that a device supports."""
     return [p for p in Precision if p.is_usual and capability.why_no_precision(p, device) is None]
 
 
@@ -256,7 +256,7 @@ def largest_within(case: Case, peak_bytes: float) -> int:
 
 
 def waiting_case(precision: Precision) -> Case:
-    """Return the case of a model that waits for the device in its step, as no graph can."""
+    """Return the case of a model that waits for the device in its step, which a graph cannot."""
     return Case(
         workload="waiting",
         workload_version=1,
@@ -273,7 +273,7 @@ def waiting_case(precision: Precision) -> Case:
 
 
 def look_at_device(work: Work) -> None:
-    """Ask the driver everything, and make sure that nothing else computes on the card.
+    """Make every driver call, and check that nothing else computes on the card.
 
     Raises:
         NoDeviceError: If something does.
@@ -285,17 +285,17 @@ def look_at_device(work: Work) -> None:
 
 
 def prove_precisions(work: Work) -> None:
-    """Read switches and errors of every usual precision."""
+    """Read the switches and errors of every usual precision."""
     for precision in usual_precisions(work.launcher.device):
         case = msgspec.structs.replace(proof_case(work.launcher.device), precision=precision)
         work.add(precisions=(*work.check.precisions, _proven(work, "precision", case)))
 
 
 def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
-    """Compare one thing that the harness relies on with another.
+    """Compare a part of the harness with an independent one.
 
-    The clock against a loop by hand and device events, replays of a graph against one by hand, or the energy
-    counter against the power shown, and rounds with telemetry against rounds without.
+    The clock is compared with a handwritten loop and device events, graph replays with a graph captured by
+    hand, the energy counter with the reported power, and rounds with telemetry with rounds without.
     """
     case = msgspec.structs.replace(proof_case(work.launcher.device), execution=execution)
     work.add(**{what: _proven(work, what, case)})
@@ -324,10 +324,10 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
 
 
 def try_cases(work: Work) -> None:
-    """Run a few steps of every usual case that there is time for; a process that dies costs the case at hand.
+    """Run a few steps of every usual case, as time permits; a dying process affects only the current case.
 
-    A case is begun only where one that takes as long as the longest before it would end in time: what is
-    cut off anyway is no mere lack of time.
+    A case is started only if the longest case so far would finish in time, so that a cut-off case really
+    took too long.
 
     Raises:
         PartEndedError: If a case gave no answer in its time, or the device is lost.
@@ -393,9 +393,9 @@ def _tried(
 
 
 def inject_faults(work: Work) -> None:
-    """Put in a model that waits inside a capture, then a cap on memory; after each, try a sound case.
+    """Inject a model that waits inside a capture, then a memory cap; after each, try a valid case.
 
-    The first sound case runs under the cap already: one process less to start.
+    The first valid case already runs under the cap, which saves starting a process.
     """
     amp, cap = capability.best_amp(work.launcher.device), work.amounts.cap_bytes
     _note(work, waiting=_tried(work, WAITING, waiting_case(amp)))
@@ -429,7 +429,7 @@ STEPS: dict[str, Callable[[Work], None]] = {
     "faults": inject_faults,
     "cases": try_cases,
 }
-"""What each part does, by its name and in order: what the others rest on comes first."""
+"""The functions of the parts by name, in order; prerequisites of other parts come first."""
 
 
 def check_cuda(
@@ -441,24 +441,24 @@ def check_cuda(
     on_part: OnPart = lambda *_: None,
     module: str = MODULE,
 ) -> CudaCheck:
-    """Check the CUDA path of a device, and leave the readings in a file whatever happens.
+    """Check the CUDA path of a device, and write the readings to a file in any case.
 
     Args:
         device: An NVIDIA GPU.
-        path: The file; replaced if it is there.
-        full: Without a limit of time, and with nothing left out.
-        amounts: How much of everything.
+        path: The file; an existing one is replaced.
+        full: Whether to run everything without a time limit.
+        amounts: The amounts of work.
         on_part: Called with each part.
-        module: What the measuring processes run.
+        module: The module that the measuring processes run.
 
     Returns:
-        What was read; ``judge`` says what it means.
+        The readings, for ``judge``.
 
     Raises:
-        MisuseError: If the device is no NVIDIA GPU.
+        MisuseError: If the device is not an NVIDIA GPU.
         NoDeviceError: If something else computes on it, or torch cannot open it; the file says so.
         StorageError: If the file cannot be written.
-        InterruptedRunError: If Ctrl-C or SIGTERM came; the file holds what was read before.
+        InterruptedRunError: After Ctrl-C or SIGTERM; the file has the readings so far.
     """
     if not device.is_nvidia:
         raise MisuseError(f"check --cuda is for NVIDIA GPUs; this device is {device.backend}")
@@ -489,7 +489,7 @@ def check_cuda(
 
 
 def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
-    """Do one part after the other; the last one has all the time that is left."""
+    """Run one part after the other; the last one gets all the remaining time."""
     count = len(work.check.parts)
     for number, part in enumerate(work.check.parts, 1):
         left_s = end_s - time.monotonic()
@@ -505,7 +505,7 @@ def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
 
 
 def _do(work: Work, part: PartLog) -> PartLog:
-    """Do one part; whatever it dies of costs this part alone, unless it is the card that cannot be used."""
+    """Run one part; an error affects only this part, unless the card is unusable."""
     began_s = time.monotonic()
     ended = PartEndedError(PartState.DONE, "")
     try:

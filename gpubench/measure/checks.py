@@ -46,9 +46,9 @@ HOST_ISSUE = 0.90
 POWER_SHARE = 0.10
 SLOWDOWN_SHARE = 0.01
 CHILD_CLOCK_SLACK_S = 1.0
-"""What the clocks of child and parent may differ by over the rounds of one case."""
+"""Maximum difference between the clocks of child and parent over the rounds of one case."""
 LEAST_OF_ARRIVALS = 0.8
-"""Timed rounds add up to this share of the time in which they came in; the rest is reading and reporting."""
+"""Minimum share of timed rounds in the time in which they arrived; the rest is reading and reporting."""
 WAIT_S = 0.1
 """For a processor of a busy host, between two rounds; such a row leads nothing."""
 HOST_LOAD = 0.5
@@ -60,9 +60,9 @@ card's own clock."""
 TELLING_REGION_S = 10.0
 """A shorter region may have no energy for want of time, as in files that were written before."""
 CLOCK_SLACK = timedelta(minutes=1)
-"""Further back than any correction of a clock that is kept by the network."""
+"""Clock setback beyond any correction by network time."""
 SCALING_TOLERANCE = 1.05
-"""N GPUs give at most N times one, and this much for luck; a published table has 8 GPUs at 20 times."""
+"""Tolerance on N GPUs being at most N times as fast as one; a published table has 8 GPUs at 20 times."""
 
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
@@ -128,7 +128,7 @@ def judge_measurement(
 def find(
     measurement: Measurement, planned_launches: int, siblings: Sequence[Measurement]
 ) -> Iterator[Finding]:
-    """Every finding of a measured case."""
+    """All findings on a measured case."""
     case, launches = measurement.case, measurement.launches
     if len(launches) < planned_launches:
         yield Finding(kind=FindingKind.LAUNCHES_MISSING, value=len(launches), limit=planned_launches)
@@ -157,7 +157,7 @@ def find(
 
 
 def of_run(run: Run) -> tuple[Finding, ...]:
-    """Findings that concern the device and not one case; of a CPU no datasheet peak is to be expected."""
+    """Findings on the device rather than a case; a CPU has no datasheet peak."""
     sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
     silent = bool(sources) and sources <= {"none"}
     hint = f"{pip_install('amdsmi')} reads an AMD GPU's" if run.device.backend == "rocm" else None
@@ -176,7 +176,7 @@ def of_run(run: Run) -> tuple[Finding, ...]:
 
 
 def _set_back(run: Run) -> str | None:
-    """Say which two dates of a run go back, in the order in which they were taken; None if none do."""
+    """Name the first two consecutive dates of a run that are out of order; None if there are none."""
     began = {x.sequence: x.began_at for m in run.measurements for x in m.launches if x.sequence is not None}
     stamps = (run.started_at, *(began[place] for place in sorted(began)), run.finished_at)
     known = [stamp for stamp in stamps if stamp is not None]
@@ -187,7 +187,7 @@ def _set_back(run: Run) -> str | None:
 
 
 def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
-    """Return a micro-benchmark with the finding of a rate that datasheet and clock do not allow."""
+    """Return a micro-benchmark with a finding if datasheet and clock do not allow its rate."""
     share = datasheet_share(device, result)
     limit = MOST_OF_DATASHEET * (clock_ratio(device) if result.name == "gemm" else 1.0)
     findings = tuple(f for f in result.findings if f.kind is not FindingKind.IMPLAUSIBLE)
@@ -197,7 +197,7 @@ def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
 
 
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
-    """Keep one finding of a kind: the largest by size, the first of equals; what has no number is largest."""
+    """Keep the largest finding of each kind, the first among equals; one without a number is the largest."""
     kept: dict[FindingKind, Finding] = {}
     for finding in findings:
         known = kept.get(finding.kind)
@@ -212,7 +212,7 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
     if case.precision is Precision.FP32:
         for operator, error in launch.precision_errors.items():
             limit = case.precision.facts.error_limit(operator)
-            if error is None or not error <= limit:  # NaN is no proof either
+            if error is None or not error <= limit:  # NaN proves nothing either
                 seen = "not finite" if error is None else error
                 yield Finding(kind=FindingKind.TF32_IN_FORCE, value=seen, limit=limit)
     yield from _unproven(case.precision, launch)
@@ -255,7 +255,7 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
 
 
 def _of_clock(launch: Launch, slack_s: float) -> Iterator[Finding]:
-    """Compare the rounds after the first with the time in which they came in, by the parent's clock.
+    """Compare the rounds after the first with the time in which they arrived, by the parent's clock.
 
     In a second of a busy machine the pauses between short rounds may be as long as they are.
 
@@ -270,7 +270,7 @@ def _of_clock(launch: Launch, slack_s: float) -> Iterator[Finding]:
 
 
 def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:
-    """Judge the rounds, and ask the stop rule again, whatever the measuring process said: are they enough?"""
+    """Judge the rounds, and check again with the stop rule whether they suffice."""
     steps = launch.step_times_s
     if len(steps) >= 2:
         middle = median(steps)
@@ -327,7 +327,7 @@ def _reason_shares(launch: Launch) -> dict[str, float]:
 
 
 def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Iterator[Finding]:
-    """Flag an eager row if the host sets its pace, by the best evidence there is."""
+    """Flag an eager row if the host limits its speed, by the best available evidence."""
     case = measurement.case
     if case.execution is not Execution.EAGER:
         return
@@ -359,7 +359,7 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 
 
 def _of_spread(measurement: Measurement) -> Iterator[Finding]:
-    """Compare the interval between launches with the target that each launch stopped at by itself."""
+    """Compare the interval between launches with the target at which each launch stopped."""
     between, target = measurement.between_launches, measurement.target
     if measurement.not_heat_soaked:
         yield Finding(kind=FindingKind.NOT_HEAT_SOAKED, value=measurement.slowing_to_come)
@@ -388,7 +388,7 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
 
 
 def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:
-    """Refuse to believe that N GPUs are faster than N times one of the same run.
+    """Flag N GPUs that are faster than N times one GPU of the same run.
 
     Both rows are uncertain: the lower end of the ratio counts, and the ratio itself where it has none.
     """
@@ -407,7 +407,7 @@ def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Fin
 
 
 def _size(finding: Finding) -> float:
-    """Return the size of a finding, up or down alike; words and NaN count as infinite."""
+    """Return the size of a finding in either direction; words and NaN count as infinite."""
     if finding.value is None:
         return -1.0
     if isinstance(finding.value, str) or math.isnan(finding.value):

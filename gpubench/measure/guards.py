@@ -1,4 +1,4 @@
-"""A fast wrong answer is worthless: is the step's arithmetic right, and does a graph do the same work?"""
+"""Checks that the arithmetic of a step is right, and that a graph does the same work as eager steps."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from gpubench.workload import Batch, Task, forward, set_mode
 
 
 Advance = Callable[[int], Tensor]
-"""Issue the step with this index; the result is the loss (train) or the outputs (infer)."""
+"""Issues the step with this index; the result is the loss (train) or the outputs (infer)."""
 
 STEPS_BEFORE_CAPTURE = 3
-"""Lazy state (optimizer moments, cuDNN's choice, gradient scale) must exist before a capture."""
+"""Steps before a capture, which create lazy state (optimizer moments, cuDNN's choice, gradient scale)."""
 
 _Result = TypeVar("_Result")
 
 
 class NotPreparedError(NotHereError):
-    """This step cannot be captured, or compiled; it is never run eagerly under the name of either."""
+    """This step cannot be captured or compiled; it is never run eagerly under that name."""
 
 
 def prepare(work: Work) -> Advance:
-    """Return the function that issues one step in the way of the case's execution.
+    """Return the function that issues one step with the case's execution.
 
     Raises:
         NotPreparedError: If the step cannot be captured in a CUDA graph, nothing of it was compiled, or its
@@ -67,7 +67,7 @@ def prepare(work: Work) -> Advance:
 
 
 def compiled(work: Work) -> Advance:
-    """Return the step with its model compiled, its first step done: that is when torch compiles.
+    """Return the step with a compiled model, after its first step, since torch compiles then.
 
     What torch has learned from earlier cases is dropped, since a second batch size would otherwise be
     compiled for any size. torch may decline to compile silently, so its own count of compiled graphs
@@ -172,7 +172,7 @@ def _captured(
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """Begin captures with an empty cache, and say what ended one: lack of memory, the model, or its step.
+    """Start captures with an empty cache, and explain a failed one: lack of memory, the model, or its step.
 
     Raises:
         NotPreparedError: With the reason of what the capture could not take.
@@ -202,9 +202,9 @@ def _capturing() -> Iterator[None]:
 
 
 def _free_bytes() -> int:
-    """Return what this process may still take: what is free, within the share that it is limited to."""
+    """Return the memory still available to this process, within its limit."""
     free, total = torch.cuda.mem_get_info()
-    fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # older torch does not tell it
+    fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # older torch does not report it
     share = 1.0 if fraction is None else fraction()
     return min(free, int(share * total) - torch.cuda.memory_reserved())
 
@@ -213,14 +213,14 @@ def _tells_nothing(error: BaseException) -> bool:
     return any(words in str(error) for words in ("previous error during capture", "StreamCaptureInvalidated"))
 
 
-# --- a second look at a measured step, none of it while rounds count --------------------------------------
+# --- further checks of a measured step, outside the timed rounds ------------------------------------------
 
 
 ISSUED_STEPS = 3
-"""Few, because a full launch queue (about a thousand kernels) makes the host wait."""
+"""Number of steps; few, because a full launch queue (about a thousand kernels) makes the host wait."""
 PASSES = 4
 LEAST_LEFT_S = 2.0
-"""The profiler takes about this long to start and to sum up."""
+"""Approximate time that the profiler needs to start and to summarize."""
 MOST_EVENTS = 200
 LATENCY_MARGIN = 1.5
 
@@ -237,7 +237,7 @@ def event_times(advance: Advance, steps: int) -> tuple[Seconds, ...]:
 
 
 def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
-    """Return for three steps from a drained device: time to issue, then time until the device is done [s].
+    """Return for three steps on an idle device the time to issue, and the time until the device is done [s].
 
     The values come in pairs: issue, whole step, issue, whole step ...
     """
@@ -261,7 +261,7 @@ def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
 
 
 def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) -> tuple[Seconds, ...]:
-    """Return the time of single passes, each from a drained device to a drained device [s].
+    """Return the time of single passes, each from an idle device to an idle device [s].
 
     Enough passes for the 99th percentile where they are quick enough.
     """
@@ -289,13 +289,13 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
     kernels_us = sum(
         event.self_device_time_total
         for event in seen.key_averages()
-        if not getattr(event, "is_user_annotation", False)  # it spans kernels that are counted themselves
+        if not getattr(event, "is_user_annotation", False)  # it includes kernels that are counted separately
     )
     return kernels_us * 1e-6 / wall_s if kernels_us > 0 else None
 
 
 _DROPOUT = ("drop", "stochasticdepth")
-"""In the names of modules that drop at random while they are in training mode."""
+"""Parts of the names of modules with random dropout in training mode."""
 RANDOM = "it draws random numbers in its forward pass, and a CPU draws others"
 NO_NUMBER = "in inference it gives nothing of one form that both could be held by"
 SAME_LOSS = 1e-6
@@ -330,14 +330,14 @@ class Expected(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """How far a case is from what the CPU gives, relative; None if that is unknown."""
+    """The relative error of a case against the CPU; None if unknown."""
 
     loss: float | None
     outputs: float | None = None
 
 
 def reference_errors(work: Work, task: Task, expected: Expected | None = None) -> Errors:
-    """Return how far first loss and outputs are from those of the CPU; see ``Expected``.
+    """Return the errors of first loss and outputs against those of the CPU; see ``Expected``.
 
     The error of outputs is that of all of them, ``|x - y| / |y|``.
 
@@ -380,7 +380,7 @@ def expected_of(task: Task, case: Case) -> Expected:
             before = _held(spent.model)
             loss, outputs, draws = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
             break
-        except Exception:  # the author's code may need more samples, or autograd
+        except Exception:  # the user's code may need more samples, or autograd
             if (needs_grad, is_whole) == ways[-1]:
                 raise
     again, _, _ = _on_cpu(unspent(task), batch, train=train, seed=1, grad=needs_grad)
@@ -449,18 +449,18 @@ def _on_cpu(
 
 
 def unspent(task: Task) -> Task:
-    """Return a copy to throw away after a pass if the model is a user's own; else the task itself."""
+    """Return a disposable copy for a pass if the model is a user's own; else the task itself."""
     return task if task.again is None else copied(task)
 
 
 def _randomness() -> tuple[object, ...]:
-    """Return the state of the generators that a model draws from on the CPU."""
+    """Return the state of the random generators that a model uses on the CPU."""
     numbers = np.random.get_state(legacy=False)  # noqa: NPY002 - models draw from the global generator
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(numbers)
 
 
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
-    """Return how far the losses of two replays, or compiled steps, are from two eager ones, relative.
+    """Return the relative error of the losses of two replays, or compiled steps, against two eager steps.
 
     Both start from the same state. Two steps, so that the second loss depends on the update that the first
     one made. A replay takes the random numbers of dropout from the generator as a step does; compiled code
@@ -493,7 +493,7 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
 
 
 def fingerprint(model: nn.Module) -> list[Tensor]:
-    """Return a copy of the start of every trained parameter, to see later whether any has moved.
+    """Return a copy of the beginning of every trained parameter, to detect later whether any has changed.
 
     Of a sharded one what this process has: to gather it takes all processes.
     """
@@ -509,7 +509,7 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 
 @contextmanager
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Turn dropout off and leave modes, rates and buffers as they were.
+    """Turn dropout off, and restore modes, rates and buffers afterwards.
 
     In training all other modules stay in training mode, for a model may answer otherwise without: batch norm
     takes the statistics of its batch. Dropout is each module with "drop" in the name of its class, and each
@@ -556,7 +556,7 @@ class _State:
         self._kept = [tensor.detach().clone() for tensor in self._live]
 
     def restore(self) -> None:
-        """Write the kept values into the same memory, which a captured graph goes on using."""
+        """Write the saved values into the same memory, which a captured graph continues to use."""
         with torch.no_grad():
             for tensor, kept in zip(self._live, self._kept, strict=True):
                 tensor.copy_(kept)

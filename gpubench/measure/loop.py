@@ -1,4 +1,4 @@
-"""The only clock, and the rounds timed with it: warm-up and timed part of one case.
+"""The measuring clock, and the rounds timed with it: warm-up and timed part of one case.
 
 No torch here: the step is a callable, and what the clock waits for is another.
 """
@@ -22,12 +22,12 @@ from gpubench.measure.budget import LEAST_ROUNDS, SLOW_STEPS_S, SPARE_ROUNDS, Bu
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds, format_percent
 
-# --- when warm-up is over, and when enough rounds are in; no clock, no device -----------------------------
+# --- rules for the end of warm-up and of the timed part; no clock, no device ------------------------------
 
 
 WINDOWS = 4
 GAP = 2.0
-"""A round of more than so many times the median is marked."""
+"""A round longer than this many times the median is marked."""
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
@@ -43,7 +43,7 @@ LEAST_HALF_TO_SAY = 5
 """When the series is over, such short halves still tell of a drift (of correlated noise, 1 to 3 % are taken
 for one): then nothing is left out, only said."""
 DRIFT_ERRORS = 3.0
-"""With 2 standard errors the guard itself spoils the coverage of the interval (simulated)."""
+"""Standard errors of the guard; with 2, the guard would reduce the coverage of the interval (simulated)."""
 GIVE_UP_AFTER = 2.0
 """Shortest timed parts that a series with its target out of reach gets: 40 rounds show how many more it
 takes, and at the spread of a host (5 %, correlation 0.6) give an interval of about 5 %."""
@@ -104,7 +104,7 @@ class WarmUp:
     _heap_at_start: Heap | None = None
 
     def feed(self, done: Round, samples: Sequence[TelemetrySample] = (), heap: Heap | None = None) -> Verdict:
-        """Take one round, the telemetry since the last one, and the state of allocator and scaler."""
+        """Add one round, the telemetry since the last one, and the state of allocator and scaler."""
         self.steps += done.steps
         self.elapsed_s += done.wall_s
         self._rounds.append(done)
@@ -134,7 +134,7 @@ class WarmUp:
         return min(self.limit_s, max(self.budget.warmup_most_s, slow_s))
 
     def unsettled(self) -> str | None:
-        """Name what is still unsettled; None when warm-up is over."""
+        """Name what is not yet steady; None when warm-up is over."""
         if self.steps < self.budget.warmup_steps or self.elapsed_s < self.budget.warmup_least_s:
             return "least time"
         if len(self.windows) < WINDOWS:
@@ -179,7 +179,7 @@ def _agree(windows: Sequence[_Window], agreement: float) -> bool:
 
 @dataclass
 class StopRule:
-    """Stop when the interval is narrow enough, right under autocorrelation, and nothing drifts.
+    """Stop when the interval, valid under autocorrelation, is narrow enough and nothing drifts.
 
     Stop as well when the target cannot be reached in the time there is: the interval of a short series is as
     honest as that of a long one, and what remains is better spent on another process.
@@ -204,12 +204,12 @@ class StopRule:
     left_out: int = 0
 
     def feed(self, step_s: float, wall_s: Seconds) -> Verdict:
-        """Take one round, its seconds per step and its length, and judge the series."""
+        """Add one round, with its seconds per step and its length, and judge the series."""
         self.add(step_s, wall_s)
         return self.verdict()
 
     def add(self, step_s: float, wall_s: Seconds) -> None:
-        """Take one round without judging."""
+        """Add one round without judging."""
         self.rounds.append(step_s)
         self.walls.append(wall_s)
         self.elapsed_s += wall_s
@@ -262,7 +262,7 @@ class StopRule:
         return stats.relative_half_width(self.accepted)
 
     def needed_s(self) -> Seconds | None:
-        """Return how long such a series takes to reach the target [s]; None if unknown.
+        """Return how long the series would take to reach the target [s]; None if unknown.
 
         The half-width falls with the square root of the time. Taken from the correlation as it is expected,
         without the margin of the interval, which would make every short series look hopeless.
@@ -348,7 +348,7 @@ class Clock:
         return (self.now_ns() - start) * 1e-9
 
     def now_s(self) -> Seconds:
-        """Return the monotonic time [s]; only differences mean anything."""
+        """Return the monotonic time [s]; only differences are meaningful."""
         return self.now_ns() * 1e-9
 
 
@@ -362,7 +362,7 @@ Report: TypeAlias = Callable[[bool, Round, float | None, TelemetrySample | None]
 
 
 class OutOfTimeError(Exception):
-    """The time given to this case is over; raised before a step, caught where the case ends."""
+    """The time for this case is over; raised before a step, caught where the case ends."""
 
 
 class StoppedError(Exception):
@@ -459,7 +459,7 @@ class Series:
 
 
 def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
-    """Step until steady, or until the most of the budget; leave the rounds and a finding in ``series``."""
+    """Step until steady, or up to the maximum of the budget; store the rounds and a finding in ``series``."""
     rule = WarmUp(budget=budget, limit_s=max(loop.left_s(), 0.0) * WARMUP_SHARE)
     steps = 1
     while True:
@@ -518,7 +518,7 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 
 def _mark(series: Series, rule: StopRule) -> None:
-    """Mark rounds that drift leaves out, and those far longer than the others, which count anyway."""
+    """Mark rounds left out because of drift, and rounds far longer than the others, which still count."""
     gap_s = GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
     series.timed[:] = [
         msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""From a request to the cases to measure, their order, and what it will take; nothing is measured here.
+"""Plans a run: the cases of a request, their order, and the expected time; nothing is measured here.
 
 Options that contradict each other are refused before any device is touched.
 """
@@ -50,7 +50,7 @@ SEEDS = 5
 EVALUATE_EVERY = 10
 """Steps between two evaluations on the held-out samples: the resolution of the steps."""
 HELD_OUT = 5
-"""Every fifth sample is never trained on."""
+"""Every fifth sample is held out."""
 WORDS, TEXT_TOKENS, TEXT_SEED = 100, 20_000, 0
 CONTEXT_TOKENS = 20
 
@@ -69,13 +69,13 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     most_steps: int = 1000
 
     def is_met_by(self, quality: float) -> bool:
-        """Whether this is good enough; what is no number never is."""
+        """Whether a quality reaches the target; NaN never does."""
         return quality >= self.target if self.metric == "accuracy" else quality <= self.target
 
 
 @cache
 def digits() -> Arrays:
-    """Return the digits as images and labels.
+    """Return the digits data set as images and labels.
 
     Shapes:
         images: (1797, 8, 8) uint8, 0 to 16; labels: (1797,) uint8.
@@ -106,7 +106,7 @@ def text() -> Arrays:
     follows = [[int(draw.random() * WORDS) for _ in range(4)] for _ in range(WORDS)]
     words = [0]
     for _ in range(TEXT_TOKENS - 1):
-        rest = max(0, int(draw.random() * 10) - 6)  # 0 in seven of ten
+        rest = max(0, int(draw.random() * 10) - 6)  # 0 in 70 %
         words.append(follows[words[-1]][rest])
     tokens = np.array(words, dtype=np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(tokens, CONTEXT_TOKENS + 1)
@@ -153,7 +153,7 @@ _ON_A_GPU = "resnet50"
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A case, where its workload is found, and what it computes."""
+    """A case, the reference of its workload, and the workload's profile."""
 
     reference: str
     case: Case
@@ -187,13 +187,13 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> Group:
-        """The process that this unit is measured in."""
+        """The process in which this unit is measured."""
         case = self.planned.case
         return Group(self.launch, case.gpu_count, case.framework, case.threads)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be measured, in order, and what cannot be; ``peers`` are the other GPUs.
+    """The cases to measure in order, and those that cannot be measured; ``peers`` are the other GPUs.
 
     ``done`` are the cases and launches that an earlier part of the run has measured, ``has_micro`` says that
     it has the micro-benchmarks too. ``quality`` are the cases that are trained to a stated quality.
@@ -216,12 +216,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def micro_left(self) -> bool:
-        """Whether the micro-benchmarks are still to come: they are those of the first process of torch."""
+        """Whether the micro-benchmarks are still to run, which the first torch process does."""
         in_torch = any(p.case.framework is Framework.TORCH for p in self.cases)
         return self.micro == "only" or (self.micro == "also" and in_torch and not self.has_micro)
 
     def most_s(self) -> Seconds:
-        """Return what the limits of everything that is left add up to [s]; steps of over 0.3 s pass it."""
+        """Return the sum of the limits of everything that is left [s]; steps of over 0.3 s exceed it."""
         units, budget = self.units(), self.budget
         processes = len({unit.group for unit in units}) or 1
         around_s = sum(
@@ -233,7 +233,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return min(whole_s, self.time_limit_s or math.inf)
 
     def units(self) -> tuple[Unit, ...]:
-        """Every case of every launch that is left, in the order of measuring, shuffled by the seed.
+        """Every remaining case of every launch in measuring order, shuffled by the seed.
 
         Launches are interleaved, so that heat and drift hit all cases alike, each with its own process.
         The executions of one case follow each other, compile last of all. The first launch begins with the
@@ -279,7 +279,7 @@ def plan(
     profiles: Mapping[str, WorkloadProfile],
     peers: tuple[DeviceProfile, ...] = (),
 ) -> Plan:
-    """Make the plan of a request on a device; of micro-benchmarks alone it has one launch and no case.
+    """Make the plan of a request on a device; for only micro-benchmarks it has one launch and no cases.
 
     Args:
         request: What was asked.
@@ -354,7 +354,7 @@ def _every_case(
     profiles: Mapping[str, WorkloadProfile],
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
-    """Give every case of a request, and why it cannot be measured here (None if it can).
+    """Yield every case of a request, and why it cannot be measured here (None if it can).
 
     Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
     """
@@ -388,7 +388,7 @@ def _every_case(
                 execution=execution,
                 memory_format=profile.memory_format_at(precision)
                 if framework is Framework.TORCH or not profile.is_image
-                else MemoryFormat.CHANNELS_LAST,  # Keras has it at every precision
+                else MemoryFormat.CHANNELS_LAST,  # Keras supports it at every precision
                 batch_size=_batch_of_each(batch, count) if request.strong else batch,
                 sample_unit=profile.sample_unit,
                 gpu_count=count,
@@ -403,7 +403,7 @@ def _every_case(
 
 
 def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[DeviceProfile]) -> str | None:
-    """Say why a case cannot be measured on as many of the devices as it takes; None if it can."""
+    """Return why a case cannot be measured on the number of devices that it needs; None if it can."""
     case, first = planned.case, devices[0]
     if reason := profile.why_not_at(case.precision):
         return reason
@@ -425,7 +425,7 @@ def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[D
 
 
 def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
-    """1, 2, 4 ... below the threads that its own process would compute with.
+    """Return 1, 2, 4 ... below the number of threads that the process would use.
 
     Raises:
         MisuseError: If there is but one, or the device is no CPU.
@@ -457,7 +457,7 @@ def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ..
 
 
 def asked_executions(request: RunRequest) -> tuple[str, ...]:
-    """Return the executions that are asked for; none means those of the device."""
+    """Return the requested executions; none for those of the device."""
     if request.executions or request.workloads:
         return request.executions
     return _EXECUTIONS[request.suite or "default"]
@@ -501,7 +501,7 @@ def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> 
 
 
 def _batch_of_each(batch: int, gpu_count: int) -> int:
-    """Share one batch out over the GPUs of a job.
+    """Split one batch over the GPUs of a job.
 
     Raises:
         MisuseError: If it cannot be shared out evenly.
@@ -516,7 +516,7 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
 
 
 def refuse_forced_precision(made: Plan) -> None:
-    """Refuse a plan with strict fp32 while a variable forces a lower precision on it.
+    """Refuse a plan with strict fp32 if an environment variable forces a lower precision.
 
     Every plan that is measured passes here: that of a run, of a run gone on with, and of micro-benchmarks
     alone.
@@ -537,7 +537,7 @@ def refuse_forced_precision(made: Plan) -> None:
 def planned_case(
     reference: str, profile: WorkloadProfile, case: Case, batch_choice: BatchChoice | None = "fixed"
 ) -> PlannedCase:
-    """Return a case with what its workload's profile says of it."""
+    """Return a case with its workload's profile."""
     train, in_torch = case.task is TaskKind.TRAIN, case.framework is Framework.TORCH
     fewer = 0 if in_torch else capability.fewer_parameters().get(case.workload, 0)
     return PlannedCase(
@@ -557,15 +557,15 @@ def planned_case(
     )
 
 
-# --- what no device could do ------------------------------------------------------------------------------
+# --- invalid requests -------------------------------------------------------------------------------------
 
 
 RESUME_TAKES = frozenset({"device", "time_limit", "allow", "resume", "results"})
-"""Options allowed with ``resume``; every other one is the run's own, and would be ignored."""
+"""Options allowed with ``resume``; all others come from the run and would be ignored."""
 
 
 def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
-    """Refuse what no device could do, and expand ``all``; before any device is touched.
+    """Reject requests that are invalid on every device, and expand ``all``, before any device is used.
 
     Raises:
         MisuseError: For an unknown precision or execution, an impossible number or workload list.
@@ -590,7 +590,7 @@ def _names_workloads(request: RunRequest) -> bool:
 
 
 def _check_resume(request: RunRequest) -> None:
-    """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
+    """Reject options for cases and budget with ``resume``, because a resumed run has its own."""
     asked = {each.name: named(each) for each in options_of(type(request))}
     for name in request.asked:
         if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
@@ -602,7 +602,7 @@ def _check_resume(request: RunRequest) -> None:
 
 
 def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
-    """What does not go together: whether the one is asked, which others are, and what is wrong with those."""
+    """Yield incompatible options: whether the first is given, which others are, and the problem."""
     several, is_micro = request.gpu_count > 1, request.micro == "only"
     largest = {"--batch-size max": request.batch_size == "max"}
     micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}

@@ -1,4 +1,4 @@
-"""The one training step and the one forward pass; what differs between precisions differs here only."""
+"""The training step and the forward pass; only this module depends on the precision."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from gpubench.workload import Task, forward, set_mode
 
 @dataclass(frozen=True)
 class Hardware:
-    """A torch device, and the calls that differ from one kind to another.
+    """A torch device, with the calls that depend on its type.
 
     The child sees only the GPUs that it is to use (the parent names them in CUDA_VISIBLE_DEVICES): one, or
     as many as the job has processes, and then each process has that of its rank.
@@ -62,11 +62,11 @@ class Hardware:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether this is the device that references are computed on."""
+        """Whether this is the device for reference computations."""
         return self.device.type == "cpu"
 
     def clock(self) -> Clock:
-        """Return the clock that waits for this device; a CPU needs no waiting for.
+        """Return a clock that waits for this device; a CPU needs no waiting.
 
         Raises:
             NoDeviceError: If this torch cannot wait for it: the issuing of steps would be timed.
@@ -96,7 +96,7 @@ class Hardware:
         return None if call is None else call(*arguments)
 
     def heap(self, scale: float | None = None) -> Heap:
-        """Return what must settle before a step is steady: allocator figures and the gradient scale."""
+        """Return the state that must settle before a step is steady: allocator figures and gradient scale."""
         figures = self.ask("memory_stats") or {}
         return Heap(
             segments=figures.get("segment.all.current"), retries=figures.get("num_alloc_retries"), scale=scale
@@ -107,7 +107,7 @@ class Hardware:
         return getattr(self.ask("get_device_properties", self.device), "total_memory", None)
 
     def release(self) -> None:
-        """Hand everything back, so that the next case starts from the same memory.
+        """Release everything, so that the next case starts from the same memory.
 
         The collector runs first: a model, its gradients and its graphs hold on to each other.
 
@@ -128,12 +128,12 @@ class Hardware:
             clear()
 
     def drop_cache(self) -> None:
-        """Hand cached blocks back to the driver."""
+        """Return cached blocks to the driver."""
         self.ask("empty_cache")
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
-    """Return the torch device of a profile, its context made.
+    """Return the torch device of a profile, with a context.
 
     Args:
         profile: The device as probed.
@@ -156,7 +156,7 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
 
 
 def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
-    """Make sure that torch has opened the device that was probed; of another one, telemetry would lie.
+    """Check that torch opened the probed device, since telemetry would otherwise be of another one.
 
     Of an AMD GPU by its place alone: torch and AMD's library may call it otherwise, and ROCm numbers it.
 
@@ -175,7 +175,7 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
 
 
 def identity_of(profile: DeviceProfile) -> Identity | None:
-    """Say how a device that passed ``check_device`` is known to be the one that was probed."""
+    """Return how a device that passed ``check_device`` was identified as the probed one."""
     if not profile.is_nvidia:
         return None
     uuid, place = told_by_torch(torch.cuda.get_device_properties(0))
@@ -194,12 +194,12 @@ CONTROL_SCALES = (1, 4, 8)
 
 
 class SwitchesRefusedError(GpuBenchError):
-    """The switches read back differently from how they were set."""
+    """The switches have other values than were set."""
 
 
 @contextmanager
 def switches_for(precision: Precision) -> Iterator[Switches]:
-    """Set the switches of a precision, give them as read back, and restore what was found.
+    """Set the switches of a precision, yield them as read back, and restore the earlier values.
 
     Raises:
         SwitchesRefusedError: If they do not read back as set.
@@ -234,7 +234,7 @@ def read_switches() -> Switches:
 def probe_errors(
     device: torch.device, dtype: torch.dtype = torch.float32, *, scale: int = 1
 ) -> dict[str, float]:
-    """Return the relative error of a float32 matmul and convolution against float64: a switch proves nothing.
+    """Return the relative error of a float32 matmul and convolution against float64.
 
     Inputs are normal with a fixed seed; the error is that of the whole result, ``|x - y| / |y|``.
 
@@ -260,7 +260,7 @@ def probe_errors(
 def _proof(
     edge: int, channels: int, image_edge: int, images: int
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """The operands and their results in float64, which take longest: computed once per process."""
+    """The operands and their results in float64, computed once per process because they take the longest."""
     generator = torch.Generator().manual_seed(0)
     shapes = (
         (edge, edge),
@@ -308,7 +308,7 @@ def control_on(device: torch.device) -> Control:
 def errors_on(
     device: torch.device, precision: Precision, *, recurrent: bool, scale: int = CONTROL_SCALES[0]
 ) -> dict[str, float]:
-    """Return the errors by which a precision is proven, computed as the steps of its cases are."""
+    """Return the errors that prove a precision, computed like the steps of its cases."""
     name = precision.facts.autocast
     dtype = torch.float32 if name is None else getattr(torch, name)
     with torch.autocast(device.type, dtype=dtype) if name is not None else nullcontext():
@@ -322,7 +322,7 @@ def recurrent_error(device: torch.device) -> float:
     Weights are scaled so that the gates are not saturated: a saturated layer forgives any error.
     """
     generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):  # a layer draws its first weights from the state of the case
+    with torch.random.fork_rng(devices=[]):  # the initial weights use the random state of the case
         exact = torch.nn.LSTM(PROOF_WIDTH, PROOF_WIDTH).double()
     with torch.no_grad():
         for weight in exact.parameters():
@@ -333,7 +333,7 @@ def recurrent_error(device: torch.device) -> float:
 
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the error of a whole result, ``|x - y| / |y|``."""
+    """Return the relative error of a result, ``|x - y| / |y|``."""
     return float((found.double() - exact).norm() / exact.norm())
 
 
@@ -358,7 +358,7 @@ def _new_switches() -> tuple[Any, Any, Any]:
 def _has_name(switch: Any) -> bool:
     try:
         return isinstance(switch.fp32_precision, str)
-    except (AttributeError, RuntimeError):  # older torch answers an unknown name with either
+    except (AttributeError, RuntimeError):  # older torch raises either for an unknown name
         return False
 
 
@@ -370,7 +370,7 @@ AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
     precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)
 }
 HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-"""Weight types to which the whole model and its inputs are cast."""
+"""Weight types to which the entire model and its inputs are cast."""
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 """The fused kernels that torch runs on the parts of a sharded parameter; with others it fails."""
 
@@ -381,7 +381,7 @@ PlaceModel = Callable[[nn.Module, Case, torch.device], nn.Module]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A task on its device, ready to be stepped.
+    """A task on its device, ready to run.
 
     Attributes:
         scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
@@ -404,7 +404,7 @@ class Work:
     ways: list[Callable[[], AbstractContextManager[Any]]] = field(default_factory=lambda: [*_WITHOUT_GRAD])
 
     def batch(self, index: int) -> tuple[Any, Any]:
-        """The prebuilt batch of a step; batches rotate, because one alone is learned by heart."""
+        """The prebuilt batch of a step; batches rotate, because a single one would be memorized."""
         return self.batches[index % len(self.batches)]
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -462,7 +462,7 @@ def infer(work: Work, inputs: Any) -> Tensor:
     try:
         with work.ways[0](), work.autocast():
             outputs: Tensor = forward(work.model, inputs)
-    except RuntimeError as error:  # a model of physics takes derivatives, a scripted one saves for backward
+    except RuntimeError as error:  # a physics model takes derivatives
         if len(work.ways) == 1 or "grad" not in str(error):
             raise
         del work.ways[0]
@@ -471,7 +471,7 @@ def infer(work: Work, inputs: Any) -> Tensor:
 
 
 class Turn:
-    """One generation over a batch of prompts: its latest ids and scores, and how it goes on.
+    """One generation over a batch of prompts: its latest ids and scores, and the next step.
 
     A CUDA graph replays ``start`` and ``go_on`` over the same memory; that is why ids and place live on the
     device and are written in place.

@@ -1,4 +1,4 @@
-"""Which recorded measurements a prediction may start from: GPU rows of the same workload and task."""
+"""Selects the measurements from which a prediction may start: GPU rows of the same workload and task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DISTURBED = frozenset(
 )
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 EAGER_LIMIT = 1.10
-"""Times the same step in a CUDA graph: an eager step above it is the host's."""
+"""Factor over the same step in a CUDA graph above which an eager step is host-bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Reading:
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
-    """Every usable GPU measurement of the question's workload, task and recipe, own ones first, newest first.
+    """Return usable GPU measurements of the question's workload, task and recipe; own first, newest first.
 
     The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice, a shared GPU,
     or one missing from the specification table.
@@ -118,10 +118,10 @@ def _is_of(question: Question, m: Measurement) -> bool:
 
 
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
-    assert m.samples_per_s is not None  # ``_is_of`` has left out the others
+    assert m.samples_per_s is not None  # ``_is_of`` has excluded the others
     low, high = m.samples_per_s_low, m.samples_per_s_high
     read = None if low is None or high is None else math.log(high / low) / 2
-    # An answer is about any card of the kind, in any host
+    # An answer is about any card of this model, in any host
     noise = math.hypot(UNKNOWN_NOISE if read is None else read, ELSEWHERE)
     is_told = basis == "reference" or read is not None
     host_bound = is_host_bound(m)
@@ -149,7 +149,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
 
 
 def _loops(question: Question) -> list[Reading]:
-    """Steps of the question's workload that a handwritten loop timed, if the GPU set the pace."""
+    """GPU-bound steps of the question's workload that were timed by a handwritten loop."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
     standard = load_profiles().get(question.profile.name) == question.profile
@@ -168,7 +168,7 @@ def _loops(question: Question) -> list[Reading]:
                 ),
                 spec,
             )
-            assert isinstance(case, Case)  # a precision that was read there is no gap
+            assert isinstance(case, Case)  # a precision measured there is no gap
             rate = step.batch_size / step_s
             found.append(
                 Reading(
@@ -189,19 +189,19 @@ def _loops(question: Question) -> list[Reading]:
 
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
-    """The row of a measured device in the specification table; None for a CPU, a slice, or a stranger."""
+    """The row of a measured device in the specification table; None for a CPU, a slice, or an unknown GPU."""
     if device.is_cpu or device.mig_enabled or device.gpu_key is None:
         return None
     return find_spec(device.gpu_key)
 
 
 def measured_here(readings: Iterable[Reading], case: Case, gpu_key: str) -> Reading | None:
-    """The first reading of exactly this case on this GPU; the order is the order of preference."""
+    """The first reading of exactly this case on this GPU, in order of preference."""
     return next((r for r in readings if r.spec.key == gpu_key and r.case == case), None)
 
 
 def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
-    """The nearest reading of each GPU that may start a prediction of this case.
+    """The closest reading of each GPU from which a prediction of this case may start.
 
     The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
     differ, in that order of weight. If nothing has it, a step whose products run on the same units will
@@ -229,7 +229,7 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
 
 
 def differences(reading: Reading, case: Case) -> dict[str, str]:
-    """By field, in words, how the reading's case differs from the predicted one."""
+    """The differences between the reading's case and the predicted one, in words by field."""
     mine = reading.case
     words = {
         "precision": f"measured at {mine.precision}",
@@ -242,12 +242,12 @@ def differences(reading: Reading, case: Case) -> dict[str, str]:
 
 
 def is_host_bound(measurement: Measurement) -> bool:
-    """Whether the host set the pace: then the figure depends on the processor as much as on the GPU."""
+    """Whether the reading is host-bound, so that it depends on the processor as much as on the GPU."""
     return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 
 def joined(case: Case) -> bool:
-    """Whether a training step fuses its chains of operators; a level belongs to such a stack.
+    """Whether a training step fuses chains of operators, which affects its level.
 
     Forward passes are predicted from either kind, since the savings of compiling them are fitted.
     """

@@ -1,4 +1,4 @@
-"""The results made from answers: the dict that ``gpubench.predict`` returns, reasons, joint draws."""
+"""The result of ``gpubench.predict`` (a dict), reasons, and joint draws."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Predictions(dict[str, Estimate | Refusal]):
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """The estimates, the best first; guesses beyond the fit after all others."""
+        """The estimates, best first, with guesses outside the fit after all others."""
 
         def place(each: Estimate) -> tuple[bool, float]:
             joules = each.joules_per_sample.value
@@ -52,11 +52,11 @@ class Predictions(dict[str, Estimate | Refusal]):
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """The GPUs for which there is no figure, and why."""
+        """The GPUs without a figure, with the reason."""
         return tuple(answer for answer in self.values() if isinstance(answer, Refusal))
 
     def __repr__(self) -> str:
-        """Return how many there are, and the fastest; the dict has them all."""
+        """Return the number of estimates, and the fastest; the dict has all of them."""
         lines = [
             f"  {gpu_name(each.gpu_key)}: {each.interval.rate(each.case.sample_unit)}, {each.basis}"
             for each in self.estimates
@@ -71,7 +71,7 @@ class Predictions(dict[str, Estimate | Refusal]):
         return html_table(self._head(), ("GPU", "throughput", "basis", "case"), rows)
 
     def to_frame(self) -> DataFrame:
-        """Return one row an estimate, columns as in ``predict show --json``."""
+        """Return one row per estimate, columns as in ``predict show --json``."""
         import pandas as pd
 
         return pd.DataFrame([each.flat() for each in self.estimates])
@@ -103,7 +103,7 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
 
 
 BRIEF_ESTIMATES = 30
-"""GPUs in the short document, the fastest first; a third as many if each has more figures."""
+"""Number of GPUs in the short document, fastest first; a third as many if each has more figures."""
 _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memory", "largest_batch")
 
 
@@ -130,7 +130,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
 
 
 def reasons(estimate: Estimate) -> str:
-    """Why this figure: basis, the bottleneck of the step, the calibration behind it, and caveats."""
+    """The explanation of a figure: basis, bottleneck of the step, calibration, and caveats."""
     parts = [f"{estimate.basis}: {estimate.method}"]
     if estimate.basis == "predicted":
         calibration = load_calibration()
@@ -164,7 +164,7 @@ def evidence_on(estimate: Estimate) -> str:
 
 
 ROUNDING = 1e-9
-"""The two ends of an interval are computed apart, and may differ from its middle by this share."""
+"""Tolerance between the two ends of an interval, which are computed separately."""
 
 
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:
@@ -175,8 +175,8 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
     do not depend on the other GPUs.
 
     Args:
-        estimates: What to draw; one without an interval is drawn as a constant, a measurement too short
-            to have one with 5 %.
+        estimates: The estimates to draw; one without an interval is drawn as a constant, a measurement too
+            short to have one with 5 %.
         n: Number of draws.
         seed: Equal seeds give equal draws: one GPU has the same error for every workload.
         common_share: Share of the variance in common; None takes the calibration's.
@@ -200,7 +200,7 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
 
 
 def start_of(estimate: Estimate) -> tuple[str, ...] | None:
-    """Return the name of the start of a prediction, whose error it shares; None for a measurement."""
+    """Return the name of a prediction's starting point, with which it shares an error; None if measured."""
     if estimate.basis != "predicted":
         return None
     return ("anchored", *estimate.evidence) if estimate.anchored else ("absolute",)
@@ -212,7 +212,7 @@ def most_of(estimate: Estimate) -> float:
 
 
 def _is_cut_off(estimate: Estimate) -> bool:
-    """Whether the peak of its GPU cuts a prediction off above: no draw exceeds it."""
+    """Whether the peak of its GPU limits a prediction, so that no draw exceeds it."""
     if estimate.basis != "predicted" or estimate.low is None or estimate.high is None:
         return False
     return estimate.high * estimate.low < (1 - ROUNDING) * estimate.samples_per_s**2

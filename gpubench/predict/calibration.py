@@ -1,4 +1,4 @@
-"""The calibration: what data/calibration.json holds, and which file is in force."""
+"""The calibration: the content of data/calibration.json, and which file is used."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gpubench.units import MIB
 
 CALIBRATION_VERSION = 5
 MOST_BYTES = 16 * MIB
-"""The shipped one, of some 60 GPUs, takes 0.2 MiB."""
+"""Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB."""
 SHIPPED = "calibration.json"
 JOBS = "scaling.csv"
-"""Published jobs at two numbers of GPUs each, that the shares of ``scaling`` are fitted to."""
+"""Published jobs at two numbers of GPUs each, to which the shares of ``scaling`` are fitted."""
 INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
 """Tables of the package that the calibration is made from, a published row of a workload by its profile; the
 published rows stand with the fit."""
@@ -33,7 +33,7 @@ LEAST_SCALE = 0.02
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """The usual |log error| of a ratio between two GPUs: a sum of three terms, none of them negative.
+    """The usual |log error| of a ratio between two GPUs: a sum of three nonnegative terms.
 
     Attributes:
         base: For every pair.
@@ -84,7 +84,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         return self.same_gpu(spec, usual)
 
     def same_gpu(self, spec: GpuSpec, usual: float) -> float:
-        """The same for a ratio between two cases of one GPU, of any vendor: its level cancels."""
+        """The same for a ratio between two cases of one GPU of any vendor, in which the level cancels."""
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
@@ -93,7 +93,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_names(spec: GpuSpec) -> tuple[str, str]:
-    """The names under which a GPU shares an interval with others of its vendor: architecture, then line."""
+    """The groups in which a GPU shares an interval with others of its vendor: architecture, then line."""
     line = f"{spec.vendor} {spec.line}"
     return f"{line} {architecture_of(spec.key)}", line
 
@@ -104,7 +104,7 @@ def halved(group: str) -> str:
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learned for one task.
+    """The fit for one task.
 
     Attributes:
         rows, sources: Published measurements of the task, and where they come from.
@@ -123,7 +123,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
-    """How several GPUs train together, see ``scaling``.
+    """The fit of scaling to several GPUs, see ``scaling``.
 
     Attributes:
         logs: Logs of the shares, in the order of ``scaling.SHARES``.
@@ -159,12 +159,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     common_share: float
 
     def of(self, task: TaskKind) -> Fitted:
-        """What was learned for a task."""
+        """The fit for a task."""
         return self.infer if task is TaskKind.INFER else self.train
 
     @property
     def stale(self) -> tuple[str, ...]:
-        """Tables that have changed since the fit; the published ones are those of the shipped calibration."""
+        """Tables that have changed since the fit; published tables belong to the shipped calibration."""
         now = read_calibration(data_path(SHIPPED)).inputs | {
             name: hash_of(data_bytes(name)) for name in INPUTS
         }
@@ -197,7 +197,7 @@ def pair_features(own: Chips, target: Chips, mode: Indices) -> Floats:
 
 @cache
 def load_calibration() -> Calibration:
-    """Read the calibration in force: the user's own if there is one, else the shipped one."""
+    """Read the current calibration: the user's own if there is one, else the shipped one."""
     own = own_calibration_path()
     return read_calibration(own if own.is_file() else data_path(SHIPPED))
 
@@ -218,10 +218,10 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def own_calibration_path() -> Path:
-    """Where `gpubench predict calibrate` puts the user's own calibration."""
+    """Return the path of the user's own calibration, written by `gpubench predict calibrate`."""
     return user_data() / "calibration.json"
 
 
 def hash_of(table: bytes) -> str:
-    """SHA-256 of a table, by which a calibration knows what it was made from."""
+    """SHA-256 of a table, which a calibration stores for each input."""
     return hashlib.sha256(table).hexdigest()

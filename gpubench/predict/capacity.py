@@ -1,7 +1,7 @@
-"""What fits on this card: the largest context of decoders with 1 to 70 billion parameters, by way of use.
+"""The capacity of a card: the largest context of decoders with 1 to 70 billion parameters, by kind of use.
 
-From a shipped trace of each (data/capacity.json, which ``python -m tools.make capacity`` writes): a
-step on one sequence, as lines over its length. Whether it fits is decided as everywhere, by the upper end.
+It is computed from a shipped trace of each decoder (data/capacity.json, written by ``python -m tools.make
+capacity``): a step on one sequence, as lines over its length. As everywhere, the upper end must fit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpubench.profile.memory import device_of, largest_of
 CAPACITY_FILE = "capacity.json"
 UNIT_TOKENS = 1024
 MOST_UNITS = 1024
-"""Longest context tried, in units: none of these models was made for a longer one."""
+"""Longest context to try, in units; no model here has a longer one."""
 
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
 WORDS = (
@@ -35,7 +35,7 @@ WORDS = (
 
 
 class Member(Record, frozen=True, kw_only=True):
-    """One way to train or run one decoder: its traced step, in samples of 1,024 tokens of a sequence.
+    """One kind of training or use of one decoder: its traced step, in samples of 1,024 tokens of a sequence.
 
     Attributes:
         way: full, LoRA, QLoRA, or decoding at a number of bits.
@@ -48,7 +48,7 @@ class Member(Record, frozen=True, kw_only=True):
 
 
 class Room(Record, frozen=True, kw_only=True):
-    """The room on a card.
+    """The capacity of a card for one decoder and kind of use.
 
     Attributes:
         context_tokens: The longest sequence whose upper end fits, in steps of 1,024; 0 if none does.
@@ -63,7 +63,7 @@ class Room(Record, frozen=True, kw_only=True):
 
 
 class Capacity(Record, frozen=True, kw_only=True):
-    """The room on one card, for each model and each way.
+    """The capacity of one card, for each model and kind of use.
 
     Attributes:
         speed_untold: Why it has no speed for these models; None if it has.
@@ -98,15 +98,15 @@ class Capacity(Record, frozen=True, kw_only=True):
 
 @cache
 def load_members() -> tuple[Member, ...]:
-    """Read the shipped traces, by rising number of parameters."""
+    """Read the shipped traces, sorted by number of parameters."""
     return msgspec.json.decode(data_bytes(CAPACITY_FILE), type=tuple[Member, ...])
 
 
 def capacity_of(spec: GpuSpec) -> Capacity:
-    """Return the room on a card.
+    """Return the capacity of a card.
 
     Raises:
-        MisuseError: If its memory is not known.
+        MisuseError: If its memory is unknown.
     """
     card = card_of(spec)
     if card is None:

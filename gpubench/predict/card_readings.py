@@ -1,4 +1,4 @@
-"""Published figures for a card and a workload of the package, compared with the answer about it."""
+"""Published figures for a card and a standard workload, to compare with an answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CardReading(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
     def words(self, sample_unit: str) -> str:
-        """Say the rate, and what it measures."""
+        """Return the rate and its description in words."""
         rate = f"{format_number(self.samples_per_s)} {per_second(sample_unit)}"
         return f"{rate} published at batch {self.batch_size:,} ({plain(self.software, 80)})"
 
@@ -48,7 +48,7 @@ def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading
 
 
 def within(told: Interval, reading: CardReading) -> Interval:
-    """Return an interval widened to a reading outside of it; one without ends stays."""
+    """Return an interval widened to include a reading; an interval without ends is unchanged."""
     if told.low is None or told.high is None:
         return told
     rate = reading.samples_per_s

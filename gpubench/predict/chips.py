@@ -1,4 +1,4 @@
-"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and which GPUs are related."""
+"""GPUs for the fit and its predictions: datasheet values as arrays, and relations between GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
 
 
 class Mode(IntEnum):
-    """The arithmetic that an operator really uses, regardless of its label."""
+    """The arithmetic that an operator actually uses, regardless of its label."""
 
     FP32 = 0
     TF32 = 1
@@ -69,7 +69,7 @@ class Chips:
 
 
 def chips_of(specs: Sequence[GpuSpec]) -> Chips:
-    """Figures of the specification table as arrays.
+    """Values of the specification table as arrays.
 
     A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
     whose rate is not stated is NaN, so that nothing is predicted rather than something.
@@ -127,7 +127,7 @@ class PowerAndClock(NamedTuple):
 
 
 UNLIMITED = PowerAndClock(power=inf, clock=0.0)
-"""Stands for a GPU whose own power is not known, such as one that shares its limit with a CPU."""
+"""Used for a GPU of unknown power, such as one that shares its limit with a CPU."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Time of one generated token: weights and cache are read from memory once, plus a fixed time.
+"""The time of one generated token: reading weights and cache from memory once, plus a fixed time.
 
 Two numbers, fitted on 58 published decode rates of llama.cpp at batch 1 on 12 GPUs: the share of the data
 sheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted by the same two
@@ -14,9 +14,9 @@ from gpubench.models import DecodeWork, GpuSpec
 
 VALIDATED_ENGINE = "llama.cpp"
 BANDWIDTH_SHARE = 0.931137888108705
-"""Of the data sheet's bandwidth that weights and cache are read at."""
+"""Share of the data sheet's bandwidth reached when reading weights and cache."""
 FIXED_S = 0.0033595253159264837
-"""Of each token, whatever it reads [s]."""
+"""Fixed time per token [s]."""
 HALF_WIDTH = 0.3414250190429823
 """Log of the factor of the interval: the largest error of a GPU left out, each by the median of its rows."""
 COMPUTE_SHARE = 0.5

@@ -57,7 +57,7 @@ def predict(request: PredictRequest) -> Predictions:
         By GPU key, an estimate, or a refusal with its reason.
 
     Raises:
-        MisuseError: If a name, a precision, or the batch is not known or not possible.
+        MisuseError: If a name, a precision or the batch is unknown or impossible.
     """
     from gpubench.record.store import own_runs
 
@@ -147,8 +147,8 @@ def estimate(
         specs: The GPUs to answer for.
         own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
-        most_sharing: Most GPUs to shard a case over (FSDP) that does not fit on one; 1 refuses it.
-        may_fit: Whether to answer, not refuse, a case that may not fit.
+        most_sharing: Maximum GPUs over which to shard a case (FSDP) that does not fit on one; 1 to refuse it.
+        may_fit: Whether to answer for a case that may not fit, instead of refusing it.
 
     Returns:
         By GPU key, in the order of ``specs``, an estimate or a refusal with its reason.
@@ -236,7 +236,7 @@ def estimate_at_largest_batch(
     most_sharing: int = 1,
     may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
-    """Answer for each GPU at its own largest batch: the one found there, else that of the memory model.
+    """Answer for each GPU at its own largest batch: the one found there, else that from the memory model.
 
     Args and answers are those of ``estimate``; the batch of the question is ignored.
     """
@@ -302,7 +302,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
 
 
 def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
-    """A whole generation: the prompts as predicted, then each further token by the bytes that it reads."""
+    """A complete generation: the predicted prompts, then each further token from the bytes that it reads."""
     prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
     whole_s = prompt_s + rest * token.value
     slow_s = prompt_s * math.exp(prompt.half_width) + rest * token.high

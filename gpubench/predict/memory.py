@@ -1,6 +1,6 @@
-"""Will it fit? The need of the question on a card, and the largest batch that fits.
+"""The memory need of a question on a card, and the largest batch that fits.
 
-A measured peak of the same case, on any GPU, replaces the model; of another batch it can raise a trace.
+A measured peak of the same case, on any GPU, replaces the model; a peak at another batch can raise a trace.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def doubts(
 def need_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryNeed:
-    """The need of the case on a card, or on its class if its memory is unknown."""
+    """The memory need of the case on a card, or on its class if its memory is unknown."""
     card = card_of(spec)
     known = told(question, case, spec.key, readings, accumulate)
     if card is None:
@@ -137,7 +137,7 @@ def fewest_sharing(
         return fit is not None and fit.fits
 
     best: tuple[int, MemoryFit] | None = None
-    # more GPUs hold more of the same recipe
+    # with the same recipe, more GPUs have more memory
     for _, alike in groupby(range(2, most + 1), question.profile.checkpointing_over):
         counts = list(alike)
         at = min(bisect.bisect_left(counts, True, key=fits), len(counts) - 1)
@@ -150,7 +150,7 @@ def fewest_sharing(
 
 
 def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> int:
-    """The largest batch of the case that fits a card whose memory is known; 0 if none does."""
+    """The largest batch of the case that fits on a card of known memory; 0 if none does."""
     card = card_of(spec)
     assert card is not None
     return memory.largest_batch(question.profile, case, card, scale=scale_of(question, case, readings))
@@ -176,7 +176,7 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
 
 
 def _alike(one: Case, two: Case) -> bool:
-    """Whether the same work is done on as many GPUs, sharded in the same way."""
+    """Whether the work, the number of GPUs and the sharding are the same."""
     same = one.recipe == two.recipe and one.gpu_count == two.gpu_count
     return same and (one.gpu_count == 1 or one.parallel_mode is two.parallel_mode)
 

@@ -1,4 +1,4 @@
-"""The answers of `gpubench memory` and the report: the need of a step, card by card, and what would help."""
+"""The answers of `gpubench memory` and the report: the need of a step, the cards it fits on, and fixes."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 MOST_GPUS = 8
-"""No machine with more than this is proposed to make a step fit."""
+"""Maximum number of GPUs in a suggested machine."""
 
 
 MOST_NAMES = 3
-"""Most cards of one size to name; the others are counted."""
+"""Maximum number of cards of one size to name; the others are counted."""
 
 
 class Fix(Record, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class CardAnswer(Record, frozen=True, kw_only=True):
 
 
 MOST_MENDED = 8
-"""Cards of the short document that get suggestions to make the step fit."""
+"""Number of cards in the short document with suggestions to make the step fit."""
 
 
 class MemoryAnswer(Record, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         return f"{self.case.label}{cut}"
 
     def __repr__(self) -> str:
-        """Return the need, and size by size whether it fits; ``cards`` has all, with what would help."""
+        """Return the need, and whether it fits by size; ``cards`` has all details and fixes."""
         answers = [f"  {names}: {fit}" for names, fit in self._answers()]
         return headed(f"<MemoryAnswer: {self._head()}", answers, len(answers))
 
@@ -141,7 +141,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         return [(names, shown(words, 160)) for names, words in (*found, *refused)]
 
     def fits_on(self) -> str:
-        """Return on how many of the GPUs it fits: "fits on 60 of 86 GPUs"."""
+        """Return the number of GPUs that it fits on: "fits on 60 of 86 GPUs"."""
         keys = [(len(card.gpu_keys), card.fit.fits) for card in self.cards]
         return f"fits on {sum(n for n, fits in keys if fits):,} of {count(sum(n for n, _ in keys), 'GPU')}"
 
@@ -201,12 +201,12 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
 
 
 class MemoryAnswers(tuple[MemoryAnswer, ...]):
-    """One answer a workload, in the order in which they were asked for."""
+    """One answer per workload, in the order of the request."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return the need of each; of a single one also where it fits."""
+        """Return the need of each answer; for a single answer, also where it fits."""
         if len(self) == 1:
             return f"<MemoryAnswers: {repr(self[0]).removeprefix('<MemoryAnswer: ')}"
         lines = [f"  {label}: {need}, {where}" for label, need, where in self._rows()]
@@ -218,13 +218,13 @@ class MemoryAnswers(tuple[MemoryAnswer, ...]):
         return html_table(self._head(), ("case", "in use on the device", "where"), self._rows())
 
     def to_frame(self) -> DataFrame:
-        """Return one row a case, columns as in ``memory --json``."""
+        """Return one row per case, columns as in ``memory --json``."""
         import pandas as pd
 
         return pd.DataFrame([each.flat() for each in self])
 
     def plot(self) -> Figure:
-        """Return what each case has in use on the device, as a plotly figure."""
+        """Return a plotly figure of each case's memory in use on the device."""
         return views().memory_figure(self)
 
     def _head(self) -> str:
@@ -270,12 +270,12 @@ def answer_memory(
             refused.append(Refusal(gpu_key=spec.key, reason="its memory is not known"))
         else:
             asked_for = msgspec.structs.replace(case, **changes)
-            alone = spec.key if spec.key in read_on else ""  # what was read there is not of its like
+            alone = spec.key if spec.key in read_on else ""  # readings there do not apply to it
             groups.setdefault((card, case.precision.is_amp, alone), []).append((spec, asked_for))
             if reason := why_speed_untold(spec, case.precision):
                 untold.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {SPEED_UNTOLD}"))
     every = [pair for pairs in groups.values() for pair in pairs]
-    if not every:  # no card can run it
+    if not every:  # no card supports it
         at = in_memory(question.precision)
         every = [(specs[0], msgspec.structs.replace(case_at(question, at), **changes))]
     cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
@@ -333,7 +333,7 @@ def _answer(
 def _fixes(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """Changes that might make it fit, each with its need, even if that does not suffice; none if it fits."""
+    """Changes that might make it fit, each with its need, even if insufficient; none if it fits."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, case, readings)
 
@@ -367,7 +367,7 @@ def _fixes(
 
 
 def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
-    """The same work computed with less memory: what to change, in words and by field."""
+    """Changes that compute the same work with less memory, in words and by field."""
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
         yield what, {"precision": Precision.AMP_FP16}
@@ -409,7 +409,7 @@ def _on_several(
 ) -> Iterable[Fix]:
     """The fewest GPUs on which the batch, split, fits: each with all weights, and with a share of them."""
     modes = [(ParallelMode.DDP, "")]
-    if question.profile.blocks is not None:  # FSDP shards a model block by block
+    if question.profile.blocks is not None:  # FSDP shards a model by block
         modes.append((ParallelMode.FSDP, " with FSDP"))
     for mode, words in modes:
         gpu_count = 2
@@ -474,7 +474,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
 
 
 def _with_count(request: MemoryRequest) -> MemoryRequest:
-    """Return the request with the number of GPUs that stands before their names, as in "2x RTX 3090".
+    """Return the request with the number of GPUs from a prefix of their names, as in "2x RTX 3090".
 
     Raises:
         MisuseError: If there are two such numbers.

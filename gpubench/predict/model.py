@@ -1,6 +1,6 @@
-"""The prediction itself: the roofline as a ratio from measured GPUs, or by itself if there are none.
+"""The prediction: the roofline as a ratio from measured GPUs, or by itself if there are none.
 
-Two facts about the user's machine enter: its card's micro-benchmarks, and its host's speed.
+It uses two facts about the user's machine: the card's micro-benchmarks, and the speed of the host.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from gpubench.predict.roofline import (
 )
 
 OWN_SHARE = 0.2
-"""Share of a measured card's deviation from its level that belongs to its chip alone. The rest belongs to the
+"""Share of a measured card's deviation from its level that is specific to its chip. The rest is due to the
 workload or its software. By their half-widths a level errs by 0.25 (log, one deviation) and a ratio by 0.155,
 half of whose variance is either card's: 0.155^2 / 2 / 0.25^2."""
 OWN_LIMIT = 0.4
 """Log deviation up to which that holds, the half-width of a level. At twice that the level is wrong for the
 workload."""
 SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
-SMALLEST_PUBLISHED = 1_200_000  # parameters; below it a network's narrow layers use a sliver of the chip
+SMALLEST_PUBLISHED = 1_200_000  # parameters; narrower layers use little of the chip
 SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from readings of an H200
 UNREAD_WIDTH = 0.25
 """Log half-width of the rate of large products where no GPU of the family was read.
@@ -79,7 +79,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Log seconds per sample (GPU alone, whole step) and log half-widths of n GPUs, from one start."""
+    """Log seconds per sample (GPU alone, entire step) and log half-widths of n GPUs, from one anchor."""
 
     log_gpu_s: Floats
     log_step_s: Floats
@@ -159,12 +159,12 @@ def _predict(
 
 
 def _is_small(question: Question) -> bool:
-    # No level is known for such a small network
+    # No level is known for a network this small
     return question.profile.parameters < SMALLEST_PUBLISHED
 
 
 def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    """Host seconds per operator: as measured on this machine, else as usual; none inside a graph."""
+    """Host seconds per operator, measured on this machine or the default; none inside a graph."""
     if case.execution is not Execution.EAGER:
         return 0.0
     operators = float(_work(question, case).operators[0])
@@ -223,7 +223,7 @@ def _from_anchor(
     *,
     host: float,
 ) -> _Batch:
-    """Predict from a measurement, less the part that belongs to the measured card alone."""
+    """Predict from a measurement, without the part that is specific to the measured card."""
     learned = fitted.ratio
     times = _times(question, case, specs, learned, host)
     beyond = math.nan if _is_small(question) else _beyond(question, anchor, fitted.level, host)
@@ -231,7 +231,7 @@ def _from_anchor(
     shift = _beyond(question, anchor, learned, host) - own_part(beyond) * others
     arithmetic = _arithmetic(case, len(specs))
     work = _work(question, case)
-    assert learned.scale is not None  # only levels are without one
+    assert learned.scale is not None  # only levels have none
     mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
     scale = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode)
     half = bool(arithmetic.half[0])
@@ -253,14 +253,14 @@ def _from_anchor(
 
 
 def _beyond(question: Question, anchor: Reading, learned: Learned, host: float) -> float:
-    """Log of the measured seconds over those of the roofline."""
+    """Log of the measured time over the roofline's."""
     there = msgspec.structs.replace(question, profile=question.profile.at_precision(anchor.case.precision))
     told = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
     return -math.log(anchor.samples_per_s) - math.log(float(told.step_s[0]) / anchor.case.batch_size)
 
 
 def own_part(beyond: Floats | float) -> Floats:
-    """Return the measured card's own part of its log deviations from the level; 0 if one is NaN."""
+    """Return the card-specific part of log deviations from the level; 0 if one is NaN."""
     known = np.nan_to_num(beyond)
     return np.asarray(OWN_SHARE * known * np.clip(2 - np.abs(known) / OWN_LIMIT, 0.0, 1.0))
 
