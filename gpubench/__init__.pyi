@@ -50,7 +50,7 @@ __all__ = [
 def load_runs(
     results: str | Path | None = None,
 ) -> pd.DataFrame:
-    """Return every stored measurement as one row; unknown is missing, never 0."""
+    """Return a frame with one row per stored measurement; unknown values are missing, never 0."""
 
 def memory(
     workload: str | Path | WorkloadProfile | Sequence[str | Path | WorkloadProfile] = (), *, gpu: str |
@@ -94,9 +94,9 @@ def predict(
     """
 
 def probe() -> ProbeReport:
-    """Say what the devices of this machine are, GPUs first, the CPU last.
+    """List the devices of this machine, GPUs first and the CPU last.
 
-    A driver that is missing or broken becomes a Problem in the report, never an exception.
+    A missing or broken driver becomes a Problem in the report, never an exception.
     """
 
 def rank(
@@ -203,13 +203,13 @@ def run(
 ) -> Run:
     """Measure workloads on a device, store the run, and return it.
 
-    Under torchrun, every process but the first works for the first until its run is over; the run that it
+    Under torchrun, every process except the first serves the first until its run is over; the run that it
     returns has no rows and is not stored.
 
     Raises:
-        MisuseError: For a request that cannot be met.
+        MisuseError: For a request that cannot be satisfied.
         NoDeviceError: If the device cannot be used.
         StorageError: If the run cannot be stored, or another process is writing it.
-        EveryCaseFailedError: If not one case gave a figure; the rows are stored.
-        InterruptedRunError: If Ctrl-C or SIGTERM came; finished cases are stored.
+        EveryCaseFailedError: If no case gave a figure; the rows are stored.
+        InterruptedRunError: After Ctrl-C or SIGTERM; finished cases are stored.
     """

@@ -56,7 +56,7 @@ class MakeLinear(Protocol):
 
 
 class NarrowLinear(nn.Linear):
-    """A linear layer without bias, initialized from N(0, 0.02) only once, since it may have billions of weights."""
+    """A linear layer without bias, initialized directly from N(0, 0.02) to save drawing weights twice."""
 
     def __init__(self, inputs: int, outputs: int, dtype: torch.dtype) -> None:
         super().__init__(inputs, outputs, bias=False, dtype=dtype)

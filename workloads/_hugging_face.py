@@ -34,8 +34,8 @@ _IGNORED = frozenset({
     "attn_implementation", "auto_map", "dtype", "experts_implementation", "quantization_config",
     "torch_dtype", "trust_remote_code",
 })  # fmt: skip
-"""Config fields to ignore at any depth, besides those with a leading underscore: external code and kernels, and
-types of weights that are not loaded. Before 5.3, transformers loads code named in such a field."""
+"""Config fields to ignore at any depth, besides those with a leading underscore: external code and kernels,
+and types of weights that are not loaded. Before 5.3, transformers loads code named in such a field."""
 _REPEATED = (
     (
         re.compile(r"^(?:num_hidden_layers|num_layers|n_layers?|encoder_layers|decoder_layers)$"),

@@ -1,4 +1,4 @@
-"""The sentences of an answer: which facts of a ranking to state, each with its sentence in the table."""
+"""Selects the sentences about a ranking; their texts are in the table of sentences."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ NO_GPU_HOURS = 1.0
 """If the CPU finishes a job within this time, no GPU is needed, unless a deadline says otherwise."""
 
 ALIKE = 0.02
-"""Two jobs count as equally long if their hours differ by less than this share: an hour between them has no
-price."""
+"""Two jobs count as equally long if their hours differ by less than this share; an hour between them then has
+no price."""
 
 TITLES = {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"}
 """The names of the answers in a table."""
@@ -79,7 +79,7 @@ BASES = {
 """The bases of a throughput."""
 
 MOST_MACHINES = 2
-"""Machines to buy that a sentence compares with renting; the table has them all."""
+"""Maximum number of machines to buy that a sentence compares with renting; the table has all of them."""
 
 
 def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
@@ -87,8 +87,8 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
 
     Args:
         found: The offers that can do the job.
-        priced: The same, and all rentals to compare owned hardware with.
-        ranking: The answer in figures.
+        priced: The same, plus all rentals to compare with owned hardware.
+        ranking: The figures of the answer.
     """
     request, pool = found.request, found.pool
     if not request.workloads and not request.mix:
@@ -124,7 +124,7 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
 
 
 def duration(hours: float | None) -> str:
-    """Return the time of a job in the unit that suits it."""
+    """Return the time of a job in a suitable unit."""
     return format_duration(None if hours is None else hours * SECONDS_PER_HOUR)
 
 
@@ -193,7 +193,7 @@ def _fewest_in_time(found: Eligible) -> Iterator[Told]:
 
 
 def _on_work(ranking: Ranking) -> Iterator[Told]:
-    """Yield how a language model is trained, or the cost of a million tokens when it serves."""
+    """Yield how a language model is trained, or its cost per million tokens in inference."""
     row = ranking.answers["cheapest"].row
     case, profile = row.estimate.case, known_profile(row.estimate.case.workload)
     if row.parts or profile is None or not profile.tokens_per_sample or profile.is_classic:
@@ -234,7 +234,7 @@ _TRAINED = {
 
 
 def _between_named(found: Eligible) -> Iterator[Told]:
-    """Yield which named GPU is not ranked, and what the cheapest does for the same money."""
+    """Yield which named GPU is not ranked, and what the cheapest one does for the same money."""
     places = named_gpus(found)
     for name in (name for name, place in places.items() if place is None):
         meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
@@ -298,7 +298,7 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds are guesses, rest on few readings or are the host's, and who saves energy."""
+    """Yield which speeds are guesses, are based on few readings or are host-bound, and energy savings."""
     if found.request.sort == "joules":
         yield from _by_energy(ranking)
     named = [each.row for each in answered(ranking)]
@@ -317,7 +317,7 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _by_energy(ranking: Ranking) -> Iterator[Told]:
-    """Yield the machine that takes the least energy for a sample, and the first of the next three GPUs."""
+    """Yield the machine with the least energy per sample, and the next three GPUs."""
     heads: dict[str, Row] = {}
     for row in ranking.rows:
         if row.joules_per_sample and row.estimate.joules_per_sample.value:
@@ -338,7 +338,7 @@ def _joules_of(row: Row) -> str:
 
 
 def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
-    """Return the GPUs outside of the fit that are more likely the fastest than the named ones."""
+    """Return the GPUs outside the fit that are more likely to be the fastest than the named ones."""
     p_fastest = np.where(is_a_guess(found.pool)[found.order], np.nan_to_num(found.chances.p_fastest), 0.0)
     place, named = int(np.argmax(p_fastest)), ranking.answers["fastest"]
     is_likelier = not named.row.estimate.is_extrapolated and p_fastest[place] > (named.row.p_fastest or 0.0)
@@ -346,7 +346,7 @@ def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
 
 
 def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield how the figures answer the question, and where they do not."""
+    """Yield how far the figures answer the question."""
     request, pool, filtered = found.request, found.pool, found.filtered
     answers = [each.row for each in ranking.answers.values()]
     mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
@@ -395,7 +395,7 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("other_batches")
 
 
-# --- having and buying -------------------------------------------------------------------------------------
+# --- owning and buying -------------------------------------------------------------------------------------
 
 
 def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
@@ -454,7 +454,7 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
-    """Yield how the first machines to buy compare with hourly rent, those asked about first."""
+    """Yield how the first machines to buy compare with hourly rent, requested ones first."""
     by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
@@ -528,7 +528,7 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
 def _refreshed(old: Counter[str]) -> Iterator[Told]:
     if not old:
         return
-    # Only if a price is old: the sources take time to load.
+    # Only if a price is old, because the sources take time to load.
     from gpubench.offers.sources import refreshed_providers
 
     read = sorted(refreshed_providers() & old.keys())
@@ -596,7 +596,7 @@ def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[Told]:
 
 
 def _left_out(found: Eligible) -> Iterator[Told]:
-    """Yield what a reader might miss: likely mistakes, cards without kernels, free tiers."""
+    """Yield facts that a reader might miss: likely mistakes, cards without kernels, free tiers."""
     request, filtered = found.request, found.filtered
     low = [each.offer for each in filtered.doubted_as_asked if each.option == FAR_BELOW]
     if low:

@@ -1,6 +1,6 @@
-"""The offers still in the race, as columns: throughput, price, the rate in each draw; and the job.
+"""The candidate offers as columns (throughput, price, the rate in each draw), and the job.
 
-Hours and dollars are of the job that was asked for, else of a default that everybody knows.
+Hours and dollars refer to the requested job, else to a well-known default.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from gpubench.stats import Z90
 from gpubench.units import plural
 
 QUOTED = "own"
-"""The source of prices that the buyer paid or was quoted. Other sources are those of the dated card
-prices."""
+"""The source of prices that the buyer paid or was quoted; other sources are those of dated card prices."""
 IMAGENET_EPOCHS = 90
 """Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
 FINE_TUNING_TOKENS = 10_000_000
@@ -44,14 +43,14 @@ decoding not counted. That verb measures your own host."""
 FEED_FACTOR = 2.0
 """The factor by which a host may prepare more or less than that, in nine of ten cases; assumed too."""
 LINK_SIGMA = 0.3
-"""Standard deviation of the logarithm of the link between the GPUs of a private host, assumed: no list says
-how many lanes each card has, and the model rests on no reading of eight such cards."""
+"""Standard deviation of the logarithm of the link speed between the GPUs of a private host, assumed: no list
+says how many lanes each card has, and there is no reading of eight such cards."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of the images that a vCPU prepares."""
 
 
 class UsualJob(msgspec.Struct, frozen=True):
-    """A job by which a workload is known."""
+    """A workload's well-known job."""
 
     words: str
     samples: float
@@ -62,9 +61,9 @@ class Work:
     """The amount of work.
 
     Attributes:
-        samples: At the likely speeds.
-        drawn: (D,) samples that the reference GPU does in the given hours, in each draw. None if the work is
-            a number of samples, which is certain.
+        samples: At the expected speeds.
+        drawn: (D,) samples that the reference GPU processes in the given hours, in each draw. None if the
+            work is a fixed number of samples.
         reference: Row of the reference GPU among the speeds.
     """
 
@@ -75,7 +74,7 @@ class Work:
 
 
 def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
-    """Return the job by which a workload is known; None if there is none."""
+    """Return the well-known job of a workload; None if there is none."""
     if task is not TaskKind.TRAIN:
         return None
     if profile.name == "resnet50":
@@ -89,9 +88,9 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
     """Return the work of a ranking; None if ``relative``, or if the reference GPU has no figure.
 
     Args:
-        request: Holds the job, if one was asked for.
-        speeds: Of each GPU, the reference among them.
-        usual: The job by which the workload is known.
+        request: The request, with the job if one was given.
+        speeds: The speed of each GPU, including the reference.
+        usual: The workload's well-known job.
         unit: What a sample is, in the plural.
     """
     if request.relative:
@@ -140,10 +139,10 @@ def _many(samples: float) -> str:
 def share_of(request: RankRequest, photographs: Collection[str]) -> float:
     """Return the share of the samples that are photographs; 0 if nothing must be prepared.
 
-    Several workloads at their geometric mean make no job, so nothing has to be fed.
+    Several workloads at their geometric mean are not a job, so nothing has to be prepared.
 
     Args:
-        request: What was asked.
+        request: The request.
         photographs: Workloads that train on decoded photographs.
     """
     names = request.workload_names
@@ -156,18 +155,17 @@ def share_of(request: RankRequest, photographs: Collection[str]) -> float:
 class Candidates:
     """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance.
 
-    A rate is the smaller of what the GPUs do and ``vcpu_limit``, what the vCPUs feed (infinite if unknown).
-    The vCPUs only have to keep up while the GPUs work, so lost work costs both the same share.
+    A rate is the minimum of the GPUs' rate and ``vcpu_limit``, the vCPUs' rate (infinite if unknown). The
+    vCPUs only have to keep up while the GPUs work, so lost work reduces both by the same share.
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances and on
-    private hosts, where work is lost. Every rate includes it. ``pace`` is the rate of each GPU of an instance
-    over that of a single GPU: the scaling efficiency, times the gain of the recipe at that number of GPUs.
-    ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the remaining share of
-    the log width of a GPU's rate if the offer is the very machine that was measured, else 1. ``price`` is the
-    expected price of the instance [USD/h], ``prices`` its distribution. ``machine`` is the row of each in
-    ``scalings``: a GPU and how many. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` if only its
-    ratio to the reference GPU counts: their common error is not in them. ``work`` is the job, if there is
-    one.
+    private hosts, where work is lost. Every rate includes it. ``pace`` is the rate per GPU of an instance
+    over that of a single GPU: the scaling efficiency, times the speedup from the recipe at that number of
+    GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the remaining
+    share of the log width of a GPU's rate if the offer is the measured machine itself, else 1. ``price`` is
+    the expected price of the instance [USD/h], ``prices`` its distribution. ``machine`` is the row of each in
+    ``scalings``: a GPU and its number. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` relative to
+    the reference GPU, without their common error. ``work`` is the job, if there is one.
     """
 
     offers: Offers
@@ -197,7 +195,7 @@ class Candidates:
 
     @property
     def kind(self) -> Indices:
-        """The kind of each offer except for its price: one kind has the same speed and start-up."""
+        """The kind of each offer, ignoring the price: offers of a kind have the same speed and startup."""
         spreads, links = np.unique(self.spread, return_inverse=True)
         kept, losses = np.unique(self.delivered, return_inverse=True)
         alike = 4 * (len(kept) * self.machine + losses) + 2 * (self.certain < 1) + self.is_owned
@@ -215,12 +213,12 @@ class Candidates:
 
     @property
     def gpus_rate(self) -> Floats:
-        """The rate of the GPUs of each offer while they are fed."""
+        """The rate of the GPUs of each offer if data preparation keeps up."""
         return self.speeds.samples_per_s[self.gpu] * self.count * self.pace * self.delivered
 
     @property
     def feed_limited(self) -> Flags:
-        """Whether the vCPUs feed less than the GPUs consume."""
+        """Whether the vCPUs prepare less than the GPUs consume."""
         return self.vcpu_limit < self.gpus_rate
 
     def scaling(self, row: int) -> Scaling:
@@ -238,7 +236,7 @@ def candidates_of(
     photograph_share: float,
     work: Work | None,
 ) -> Candidates:
-    """Lay offers out as columns; each offer's GPU must be among ``speeds``.
+    """Arrange offers as columns; each offer's GPU must be in ``speeds``.
 
     The vCPUs of a host must prepare ``photograph_share`` of the samples.
     """
@@ -251,7 +249,7 @@ def candidates_of(
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
-    # A link that no run has read moves the efficiency by the share of time spent on exchange.
+    # An unmeasured link changes the efficiency in proportion to the share of time spent on communication.
     exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])
     unread = np.where(offers.kind.equals("marketplace"), exchange[machines.codes], 0.0)
     half_width = np.hypot(half_width, Z90 * LINK_SIGMA * unread)
@@ -295,7 +293,7 @@ def candidates_of(
 
 
 def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | None) -> float:
-    """Return the share of the work lost because of how a machine is paid for and who rents it out."""
+    """Return the share of work lost, depending on pricing and seller."""
     by_spot = request.spot_lost_share if pricing is Pricing.SPOT else 0.0
     return by_spot + (request.host_lost_share if seller == "community" else 0.0)
 
@@ -308,9 +306,9 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
 
 
 def _certain_here(speeds: Speeds) -> Floats:
-    """Return the remaining share of the width of each GPU's rate on the measured card; 1 without one."""
+    """Return the remaining share of the width of each GPU's rate on the measured card itself; else 1."""
     width = np.log(speeds.high / speeds.low) / 2
-    pairs = zip(speeds.keys, speeds.estimates, strict=True)  # what is in no table was never any other
+    pairs = zip(speeds.keys, speeds.estimates, strict=True)  # unlisted devices are the measured ones
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
     of_others = np.zeros(len(width))
     np.divide(ELSEWHERE, width, out=of_others, where=np.array(measured, dtype=bool) & (width > ELSEWHERE))
@@ -327,7 +325,7 @@ def _rates(
     certain: Floats,
     vcpu_limit: Floats,
 ) -> dict[str, Floats]:
-    """Return rates of instances with their ends, and the ends of their ratios to the reference GPU."""
+    """Return rates of instances with intervals, and the intervals of their ratios to the reference GPU."""
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
     below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
@@ -354,9 +352,9 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
     """Return the widths of ratios to the reference GPU; unknown if it has no figure.
 
     Returns:
-        down, up: Of the speed of each GPU, in the logarithm; unknown is NaN. The reference GPU is 1 relative
-            to itself, within the difference between two machines of one kind.
-        low, high: The factors by which a certain rate extends down and up.
+        down, up: Widths of the logarithm of each GPU's speed; unknown is NaN. The reference GPU is 1 relative
+            to itself, within the difference between two machines of the same model.
+        low, high: The factors for the ends of a certain rate.
     """
     row = speeds.row_of_one(reference_gpu)
     if row is None:
@@ -373,7 +371,7 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
 
 
 def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw."""
+    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share a draw."""
     factor = pool.count[rows] * pool.pace[rows] * pool.delivered[rows]
     rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
     here = np.flatnonzero(pool.certain[rows] < 1)
@@ -381,7 +379,7 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
     rate[here] *= error ** (pool.certain[rows[here]] - 1)[:, None]
     spread = pool.spread[rows]
     gpus = pool.gpu[rows]
-    for gpu in np.unique(gpus[spread > 0]).tolist():  # one error of its scaling, whatever the count
+    for gpu in np.unique(gpus[spread > 0]).tolist():  # the same scaling error for any number of GPUs
         off = normals(request.draws, request.seed, "scaling", pool.speeds.keys[gpu])
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
         rate[scaled] *= np.exp(off * spread[scaled][:, None])
@@ -395,9 +393,9 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
 
 
 def startup_factors(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) factors by which starts take longer than assumed: one for each kind of machine.
+    """Return the (N, D) factors by which startup takes longer than assumed, one per kind of machine.
 
-    The logarithm is uniform, so no start takes forever; nine tenths are within ``startup_factor``.
+    The logarithm is uniform, so the factor is bounded; 90 % are within ``startup_factor``.
     """
     factors = np.ones((len(rows), request.draws))
     if request.startup_factor == 1:
@@ -412,14 +410,14 @@ def startup_factors(request: RankRequest, pool: Candidates, rows: Indices) -> Fl
 
 
 def farthest_startup(request: RankRequest) -> float:
-    """Return the largest factor of any draw of a start, either way."""
+    """Return the largest factor of any drawn startup, in either direction."""
     return math.pow(request.startup_factor, 1 / _DRAWN_SHARE)
 
 
 _DRAWN_SHARE = 0.9
-"""Share of the draws of a start within its factor."""
+"""Share of the drawn startups within the factor."""
 
 
 def feed_errors(seed: int, draws: int) -> Floats:
-    """Return (D,) the factor by which hosts prepare more than assumed: one for all of them in each draw."""
+    """Return (D,) the factor by which hosts prepare more than assumed, common to all hosts in a draw."""
     return np.exp(FEED_SIGMA * normals(draws, seed, "feeding"))

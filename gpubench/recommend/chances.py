@@ -1,8 +1,8 @@
-"""Which offers differ measurably, and how certain their order is: ranks, ties, chances.
+"""Ranks, ties and chances: which offers differ, and how certain their order is.
 
-Everything is over joint draws. Offers of one GPU share its draw, so only the price decides between them. Two
-GPUs have a draw each. An error common to all GPUs (of a shared anchor) is in every draw and cancels.
-Overlapping intervals are not the test: they count that common error twice.
+Everything is computed over joint draws. Offers of one GPU share its draw, so only the price decides between
+them. Different GPUs have different draws. An error common to all GPUs (from a shared anchor) is in every draw
+and cancels. Overlapping intervals would not be a valid test, because they count that common error twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 
 TAIL = 0.05
-"""Two offers tie while the lower one is the better of the two in at least this share of the draws."""
+"""Two offers tie if the lower one is better in at least this share of the draws."""
 
 SURE = 0.5
-"""The head of a ranking is a tie while its P(best) is below this."""
+"""The top of a ranking is a tie if its P(best) is below this."""
 
 _BLOCK = 64
 
@@ -47,8 +47,8 @@ def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
     """Return rank and tie of each row; rows are in order of merit.
 
     A band starts at its leader and ends at the last row that ties with it, before the first row of another
-    GPU that does not. All rows of a band share its rank; ``tie`` marks those that cannot be distinguished
-    from the leader. A more expensive offer of a GPU already in the band keeps its place, unmarked.
+    GPU that does not. All rows of a band have the same rank; ``tie`` marks those that cannot be distinguished
+    from the leader. A more expensive offer of a GPU already in the band keeps its position, unmarked.
 
     Args:
         scores: (N, D), row 0 the best by its point estimate.
@@ -85,10 +85,10 @@ def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
 
 
 IN_DETAIL = 1000
-"""Rows whose ties are computed; below them each row has its own rank."""
+"""Number of rows with computed ties; rows below have separate ranks."""
 
 _FARTHEST = 7.0
-"""Standard deviations from its mean within which every draw of a normal error lies."""
+"""Bound on the draws of a normal error, in standard deviations from its mean."""
 
 CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
 """The names of a row's chances in the table."""
@@ -102,9 +102,9 @@ class Chances:
     """One figure per row, in the order of the rows.
 
     Attributes:
-        p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost and hours together, and by
-            its time, whatever the order of the rows. A chance that is not computed is NaN: that of a row
-            below the detailed ones that might lead, behind three of the same machine.
+        p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost plus hours, and by its
+            time, whatever the order of the rows. NaN if not computed, as for a row that might lead, below the
+            detailed rows and after three of the same machine.
     """
 
     ranks: list[int]
@@ -118,8 +118,8 @@ class Chances:
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` has them as ``objective.order`` does.
 
-    Rank and tie use the expected prices, since a measurement could distinguish the speeds. No guess outside
-    of the fit shares the rank of a row that the fit covers. The chances include the uncertainty of prices.
+    Rank and tie use the expected prices, since a measurement could distinguish the speeds. A guess outside
+    the fit never shares the rank of a row that the fit covers. The chances include the uncertainty of prices.
     """
     detailed = min(len(order), IN_DETAIL)
     able, unable = _able(request, pool, order, detailed)
@@ -142,7 +142,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     rest = range(detailed + 1, len(order) + 1)
 
     def p_by(sort: str) -> Floats:
-        """Return P(best) by another figure, of the same draws of the same rows."""
+        """Return P(best) by another figure, for the same draws of the same rows."""
         other = msgspec.structs.replace(request, sort=sort)
         if sorted_by(other) == sorted_by(request):
             return p_best
@@ -162,7 +162,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
 
 
 def costs_over(request: RankRequest, pool: Candidates, least: int, others: Sequence[int]) -> list[Interval]:
-    """Return the costs of rows over those of one of them, with ends that hold nine tenths of the draws."""
+    """Return the costs of rows relative to one of them, with 90 % intervals from the draws."""
     by_cost = msgspec.structs.replace(request, sort="cost")
     rows = np.array([least, *others])
     price = drawn_prices(pool.prices, rows, by_cost.draws, by_cost.seed)
@@ -174,17 +174,17 @@ def costs_over(request: RankRequest, pool: Candidates, least: int, others: Seque
 
 
 def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
-    """Return the positions to draw, and which of all are never the best.
+    """Return the positions to draw, and which of all positions are never the best.
 
-    These are the detailed ones, and three of each machine that may lead in a draw. A machine is a GPU, its
-    number, and its pricing. Of two offers of one machine, the cheaper as listed is better; between one GPU
-    and eight, start-up or billing increment may favor either.
+    Drawn are the detailed positions, and three of each machine that may lead in a draw. A machine is a GPU,
+    its number, and its pricing. Among offers of one machine, the one with the lower listed price is better;
+    between one GPU and eight, startup or billing increment may favor either.
     """
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
     kinds = pool.kind[order]
-    by_kind = np.argsort(kinds, kind="stable")  # which keeps equal rows in their order
+    by_kind = np.argsort(kinds, kind="stable")  # a stable sort
     begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     few = np.empty(len(by_kind), dtype=bool)
@@ -196,10 +196,10 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
 
 
 def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
-    """Return which positions may be the best in some draw; no others are.
+    """Return which positions may be the best in some draw.
 
     A row's best draw is compared with the worst draws of others: the ends of its GPU's draws, and
-    ``_FARTHEST`` for what is drawn per row.
+    ``_FARTHEST`` for errors drawn per row.
     """
     speeds, price = pool.speeds, pool.price[order]
     slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))

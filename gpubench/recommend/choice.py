@@ -28,14 +28,14 @@ from gpubench.recommend.hosts import unsaid
 from gpubench.recommend.rows import best_places, owned, rows_of
 
 QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
-"""Clouds whose new accounts have a quota of zero GPUs, according to their documentation of quotas and service
-limits; for others it is unknown."""
+"""Clouds where new accounts have a quota of zero GPUs, according to their documentation of quotas and service
+limits; for other clouds it is unknown."""
 
 MOST_NAMED = 4
-"""GPUs named by the buyer that get a line each; for more there is the table."""
+"""Maximum number of named GPUs with a line each; the table shows more."""
 
 MOST_ELSEWHERE = 2
-"""Other providers named beside the best offer of a GPU."""
+"""Maximum number of other providers listed with the best offer of a GPU."""
 
 
 def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
@@ -43,8 +43,8 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
 
     Args:
         found: The offers that can do the job.
-        row: One of its rows, or one shown beside the ranking.
-        among: Other places of the same GPU.
+        row: One of its rows, or a row shown next to the ranking.
+        among: Other positions of the same GPU.
     """
     offer, filtered, market = row.offer, found.filtered, found.filtered.market
     machine = filtered.machines.get(offer)
@@ -54,7 +54,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     paid_alike = there.where(alike & there.pricing.equals(offer.pricing))
     regions = (offer.region, *paid_alike.region.cells())
     images_per_s: float | None = None
-    if found.finder.photograph_share:  # what the GPUs consume, before any work is lost
+    if found.finder.photograph_share:  # consumption of the GPUs, before losses
         kept = delivered_share(lost_share(found.request, offer.pricing, offer.seller))
         images_per_s = row.gpus_samples_per_s / kept * found.finder.photograph_share
     rent = PriceCondition.SINGLE_HOST if offer.kind == "marketplace" else PriceCondition.LIST
@@ -80,9 +80,9 @@ _OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
 
 
 def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
-    """Return the probability that an offer of this GPU is the best: at most one of several is.
+    """Return the probability that an offer of this GPU is the best.
 
-    For owned hardware all owned offers count, else all rentals.
+    For owned hardware it is among all owned offers, else among all rentals.
     """
     same = found.by_gpu[offer.gpu_key]
     alike = same[found.is_owned[same] == (offer.pricing is Pricing.OWNED)]
@@ -102,13 +102,13 @@ def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhe
         )
 
 
-# --- what the answers are --------------------------------------------------------------------------------
+# --- the answers -----------------------------------------------------------------------------------------
 
 
 def cheapest_of_a_cloud(found: Eligible) -> int | None:
-    """Return the place of a cloud's cheapest offer, with guesses outside of the fit after all others.
+    """Return the position of the cheapest cloud offer, with guesses outside the fit after all others.
 
-    None if the cheapest of all is a cloud's, or no cloud sells any.
+    None if the cheapest of all offers is a cloud's, or there is no cloud offer.
     """
     by_cost = msgspec.structs.replace(found.request, sort="cost")
     first = objective.first(by_cost, found.pool)
@@ -119,14 +119,14 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 
 
 def places_of_answers(found: Eligible) -> set[int]:
-    """Return the places of the answers, of the best of each GPU, and of the buyer's machines."""
+    """Return the positions of the answers, of the best of each GPU, and of the buyer's machines."""
     cloud = cheapest_of_a_cloud(found)
     beside = {*owned(found).tolist(), *places_of_named(found), *([] if cloud is None else [cloud])}
     return {*best_places(found), *found.answers.values(), *beside}
 
 
 def named_gpus(found: Eligible) -> dict[str, int | None]:
-    """Return the cheapest place of each GPU that was named, if only a few were; None if none was."""
+    """Return the cheapest position of each named GPU, if only a few were named; None if none was."""
     names = found.request.gpus
     if not 1 < len(names) <= MOST_NAMED:
         return {}
@@ -142,12 +142,12 @@ def named_gpus(found: Eligible) -> dict[str, int | None]:
 
 
 def places_of_named(found: Eligible) -> list[int]:
-    """Return these places, each once."""
+    """Return the distinct positions."""
     return list(dict.fromkeys(place for place in named_gpus(found).values() if place is not None))
 
 
 def best_to_own(found: Eligible) -> Choice | None:
-    """Return the best hardware to buy, ranked or not; None if nothing meets the question."""
+    """Return the best hardware to buy, ranked or not; None if nothing qualifies."""
     if found.is_owned.any():
         (row,) = rows_of(found, [int(np.argmax(found.is_owned))])
         return choice_of(found, row, found)
@@ -163,7 +163,7 @@ def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
 
     Args:
         found: The offers that can do the job.
-        priced: The same offers, and all rentals to compare owned hardware with.
+        priced: The same offers, plus all rentals to compare with owned hardware.
     """
     by_the_hour = priced.offers.where(priced.offers.pricing.equals(Pricing.ON_DEMAND))
     pool = found.finder.within_limits(by_the_hour)[0]
@@ -184,7 +184,7 @@ def _first_row(found: Eligible) -> Row:
 
 
 def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:
-    """Return the first row of each GPU, in their order."""
+    """Return the first row of each GPU, in order."""
     best: dict[str, Row] = {}
     for row in rows:
         best.setdefault(row.offer.gpu_key, row)
@@ -192,7 +192,7 @@ def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:
 
 
 def best_to_rent_and_to_own(rows: Iterable[Row]) -> list[Row]:
-    """Return the first row of each GPU to rent, and the first to own, in their order."""
+    """Return the first rental row and the first owned row of each GPU, in order."""
     best: dict[tuple[str, bool], Row] = {}
     for row in rows:
         best.setdefault((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED), row)
@@ -200,5 +200,5 @@ def best_to_rent_and_to_own(rows: Iterable[Row]) -> list[Row]:
 
 
 def beside(row: Row) -> Row:
-    """Return a row shown beside the ranking, without rank and chances, which belong to other rows."""
+    """Return a row to show next to the ranking, without rank and chances, which refer to ranked rows."""
     return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(CHANCES))

@@ -1,4 +1,4 @@
-"""Contradictions in a question, each in one line: checked before anything is read or ranked."""
+"""Checks a request for contradictions before anything is read or ranked; each error is one line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpubench.profile import known_profile
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 
 SHARES_TOLERANCE = 0.011
-"""Shares of a mix may miss a sum of 1 by this: three times 0.33 is 0.99."""
+"""Tolerance on the sum of the shares of a mix: three times 0.33 is 0.99."""
 
 
 def check(request: RankRequest) -> RankRequest:
-    """Return the request, or raise one line that says what is wrong with it.
+    """Return the request if it is valid.
 
     Raises:
-        MisuseError: If a figure is outside of its limits, a choice is unknown, or two options contradict.
+        MisuseError: If a number is outside its limits, a choice is unknown, or two options contradict.
     """
     request = _at_its_task(request)
     for is_wrong, why in (
@@ -51,7 +51,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield each possible error of the task: whether it applies, and its text. The others yield alike."""
+    """Yield each possible error of the task: whether it applies, and its text. Similar functions follow."""
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     yield late and not infers, "--max-latency-ms is for inference: add --task infer"
     yield (

@@ -1,6 +1,6 @@
-"""Time and money: pure formulas over numbers or arrays. Hours and US dollars; each has a worked example.
+"""Time and money: pure formulas over numbers or arrays, in hours and US dollars, with worked examples.
 
-``prices`` knows what to expect of a price and its uncertainty; here a price is a number.
+Here a price is a number; ``prices`` has the expected price and its uncertainty.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HOURS_PER_MONTH = HOURS_PER_YEAR / 12
 MINUTES_PER_HOUR = 60.0
 
 _ROUNDING = 1e-9
-"""Hours; 2.0000000001 hours are billed as 2."""
+"""Tolerance in hours: 2.0000000001 hours are billed as 2."""
 
 
 def samples_per_usd(samples_per_s: Figure, usd_per_hour: Figure) -> Figure:
-    """Return what a dollar buys: 3600 x samples/s / price.
+    """Return the samples per dollar: 3600 x samples/s / price.
 
     1,000 samples/s at 2.50 USD/h are 3600 x 1000 / 2.50 = 1,440,000 samples for a dollar.
     """
@@ -49,13 +49,13 @@ def delivered_share(lost_share: Figure) -> Figure:
 
 
 USUAL_HOURS_BETWEEN = 24.0
-"""Between two interruptions of a spot machine, assumed: no source states a rate for today's GPUs [h]."""
+"""Time between interruptions of a spot machine, assumed: no source states a rate for today's GPUs [h]."""
 CHECKPOINT_HOURS, RESTART_HOURS = 1 / 60, 5 / 60
-"""To write a checkpoint, and from an interruption to the same step on another machine, assumed."""
+"""Time to write a checkpoint, and to resume at the same step on another machine, assumed."""
 
 
 HOST_HOURS_BETWEEN = 168.0
-"""Between two failures of a private host, assumed: a week; no source states a rate [h]."""
+"""Time between failures of a private host, assumed: a week; no source states a rate [h]."""
 
 
 def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
@@ -70,17 +70,17 @@ def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
 def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = RESTART_HOURS) -> float:
     """Return the share of work that interruptions cost: writing, repeating and waiting.
 
-    1/60 / 0.894 written, and (0.894 / 2 + 5/60) / 24 done again and waited for: 0.0186 + 0.0221 = 0.0407.
+    1/60 / 0.894 for writing, and (0.894 / 2 + 5/60) / 24 for repeating and waiting: 0.0186 + 0.0221 = 0.0407.
     """
     interval = checkpoint_interval_hours(interruptions_per_hour)
     return CHECKPOINT_HOURS / interval + interruptions_per_hour * (interval / 2 + restart_hours)
 
 
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
-    """Return the hours on the bill: rounded up to whole units of the granularity.
+    """Return the billed hours, rounded up to a multiple of the granularity.
 
-    12.25 h billed by the hour are 13 h, billed by the quarter of an hour 12.25 h. Any time at all is at least
-    one unit, however far below the slack of the rounding.
+    12.25 h billed by the hour are 13 h, billed by the quarter of an hour 12.25 h. Any positive time is at
+    least one unit, even if it is below the rounding tolerance.
     """
     units = np.ceil((hours - _ROUNDING) / granularity_hours)
     return np.asarray(np.maximum(units, hours > 0) * granularity_hours)
@@ -98,7 +98,7 @@ def job_cost(
     13 h at 2.00 USD/h, 73 USD of storage a month, 5 USD of egress, 20 % tax:
     (26 + 73 x 13 / 730 + 5) x 1.2 = (26 + 1.3 + 5) x 1.2 = 38.76 USD.
     """
-    usd = billed * usd_per_hour  # each further step is slow with a million draws, and few are needed
+    usd = billed * usd_per_hour  # further steps are slow with a million draws and rarely needed
     if np.any(storage_usd_per_month):
         usd = usd + storage_usd_per_month * billed / HOURS_PER_MONTH
     if np.any(egress_usd):

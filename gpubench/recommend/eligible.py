@@ -1,4 +1,4 @@
-"""The offers that pass the filters, run the job and meet its limits, best first."""
+"""The offers that pass the filters, can run the job and meet its limits, best first."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ from gpubench.units import format_number, format_usd, listing, plain, plural
 
 @dataclass(frozen=True)
 class FilterResult:
-    """What the filters leave, before throughput is known: the same for every workload.
+    """The offers left by the filters, before throughput is known; they do not depend on the workload.
 
     Attributes:
         every: All offers.
-        kept: Offers to rank, paid as asked.
+        kept: Offers to rank, with the requested pricing.
         possible: The same at any pricing.
         for_sale: Hardware to buy that would pass.
-        excluded: What was left out, and why.
-        doubted_as_asked: The part of these left out for an uncorroborated price, at the pricing asked for.
-        accepted: Offers that rank at an uncorroborated price: the buyer's own, and admitted ones.
-        doubts: Why each of these is doubted, in a few words.
-        asked: What every provider asks.
-        market: The expected prices, and the day that their ages count to.
-        owned: What owning means, for the owned ones among the offers.
-        machines: The same, and for hardware that could be bought.
+        excluded: The excluded offers, with reasons.
+        doubted_as_asked: Excluded offers with an uncorroborated price, at the requested pricing.
+        accepted: Ranked offers with an uncorroborated price: the buyer's own, and admitted ones.
+        doubts: The doubt about each of these, in a few words.
+        asked: The price of every provider.
+        market: The expected prices, and the day from which ages are computed.
+        owned: The machines behind the owned offers.
+        machines: The same, plus hardware that could be bought.
     """
 
     every: Offers
@@ -85,7 +85,7 @@ class FilterResult:
     machines: Mapping[Offer, Ownership]
 
     def doubt(self, offer: Offer) -> str | None:
-        """Return why the price of an offer that ranks is doubtful, in a few words; None if it is not."""
+        """Return why the price of a ranked offer is doubtful, in a few words; None if it is not."""
         age = age_days(offer.price_date, self.market.today)
         is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
         old = f"a price of {dated(offer.price_date, age)}" if is_old else None
@@ -105,11 +105,11 @@ def sift(
 
     Args:
         request: A checked request.
-        offers: Every offer known, in any order.
-        today: The day that price ages count to.
-        owned: What owning means, for the owned ones among the offers.
-        for_sale: Hardware that could be bought and is not ranked: the best of it is shown beside the ranking.
-        drift: How far list prices move in a year: see ``offers.dates.drift_of``.
+        offers: Every known offer, in any order.
+        today: The day from which price ages are computed.
+        owned: The machines behind the owned offers.
+        for_sale: Hardware that could be bought and is not ranked; the best is shown next to the ranking.
+        drift: Drift of list prices in a year, see ``offers.dates.drift_of``.
 
     Raises:
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
@@ -118,7 +118,7 @@ def sift(
     asked, machines = every.once(AskedPrices), {**for_sale, **owned}
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
     told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
-    market_of = every.where(told & ~every.is_owned)  # whatever else the buyer rules out
+    market_of = every.where(told & ~every.is_owned)  # regardless of other filters
     asks = asks_of(leave_out_doubted(request, asked, market_of).kept)
     market = prices.Market(today, asks, drift, shares)
     filters = list(filters_of(request, every, market, machines))
@@ -148,14 +148,15 @@ def sift(
 
 @dataclass(frozen=True)
 class CandidateFinder:
-    """What is known about the remaining offers: which of them run the job, and how fast.
+    """Evaluates the remaining offers: which of them can run the job, and how fast.
 
     Attributes:
-        request: What was asked; where no job can be assumed, of relative units.
-        speeds: Of one GPU of each kind.
-        without_room: Whether each of several GPUs holds its share of one job; None if none is shared.
+        request: The request; in relative units if no job can be assumed.
+        speeds: Speed of one GPU of each model.
+        without_room: Checks whether each of several GPUs has memory for its share of one job; None if jobs
+            are not shared.
         work: The job; None in relative units.
-        scalings: The scaling of the machines looked up so far.
+        scalings: Cache of the scaling of machines.
     """
 
     request: RankRequest
@@ -168,18 +169,18 @@ class CandidateFinder:
 
     @cached_property
     def parts(self) -> Mapping[str, Mapping[str, Estimate]]:
-        """The estimate of each workload on one GPU of a kind."""
+        """The estimate of each workload on one GPU of a model."""
         workloads = tuple(self.evidence.answers)
         by_gpu = zip(self.speeds.keys, self.speeds.parts, strict=True)
         return {key: dict(zip(workloads, each, strict=True)) for key, each in by_gpu}
 
     @property
     def photograph_share(self) -> float:
-        """Share of the samples that the vCPUs of a host must prepare."""
+        """Share of samples that the vCPUs of a host must prepare."""
         return share_of(self.request, self.evidence.photographs)
 
     def runnable(self, offers: Offers) -> tuple[Offers, list[Exclusion]]:
-        """Split offers into those that can run the job and those that cannot, or may not."""
+        """Split offers into those that can run the job and those that cannot or may not be able to."""
         machines = kinds_of(offers.gpu_key, offers.gpu_count)
         why = [self._why_not(*machine) for machine in machines.values]
         runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
@@ -189,7 +190,7 @@ class CandidateFinder:
         return offers.where(runs), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
-        """Return why this many of a GPU cannot run the job, or may not; None if they can."""
+        """Return why this number of GPUs cannot run the job, or may not; None if they can."""
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
@@ -208,7 +209,7 @@ class CandidateFinder:
         return next(filter(None, found), None)
 
     def pool_of(self, offers: Offers) -> Candidates:
-        """Lay offers out as columns."""
+        """Arrange offers as columns."""
         request, evidence = self.request, self.evidence
         scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
         for key, count in set(kinds_of(offers.gpu_key, offers.gpu_count).values) - self.scalings.keys():
@@ -225,7 +226,7 @@ class CandidateFinder:
         )
 
     def within_limits(self, offers: Offers) -> tuple[Candidates, list[Exclusion]]:
-        """Return the offers that meet the limits of the job, as columns, and why the others do not."""
+        """Return the offers that meet the limits of the job, as columns, and the reasons for the others."""
         pool = self.pool_of(offers)
         missed = misses(self.request, pool)
         if not missed:
@@ -237,12 +238,12 @@ class CandidateFinder:
 
 @dataclass(frozen=True)
 class Eligible:
-    """Offers that can do the job, in order. A place is a position in that order: the best offer is at 0.
+    """Offers that can do the job, in order. A place is a position in that order; the best offer is at 0.
 
     Attributes:
-        finder: Knowledge of these offers and others.
+        finder: Evaluates these and other offers.
         order: The rows of the pool, best first.
-        excluded: What was left out, and why.
+        excluded: The excluded offers, with reasons.
     """
 
     finder: CandidateFinder
@@ -261,7 +262,7 @@ class Eligible:
 
     @property
     def filtered(self) -> FilterResult:
-        """What the filters leave."""
+        """The offers left by the filters."""
         return self.finder.filtered
 
     @cached_property
@@ -291,12 +292,12 @@ class Eligible:
 
     @cached_property
     def time_and_cost(self) -> tuple[Floats, Floats]:
-        """The time and the cost by place: for the job, or for one sample if there is no job."""
+        """Time and cost by place, for the job or, without a job, for one sample."""
         return objective.time_and_cost(self.request, self.pool, self.order)
 
 
 def alike(kinds: Indices) -> Mapping[int, Indices]:
-    """Return the positions of each kind, in their order, kinds by their first."""
+    """Group positions by kind, in order of first occurrence."""
     by_kind = np.argsort(kinds, kind="stable")
     parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1)
     return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
@@ -308,13 +309,13 @@ def eligible(
     evidence_for: Callable[[Sequence[str]], Evidence],
     drawer: Drawer | None = None,
 ) -> Eligible:
-    """Put the offers that can do the job in order.
+    """Sort the offers that can do the job.
 
     Args:
         request: A checked request.
-        filtered: What the same request leaves.
+        filtered: The offers left by the filters of the same request.
         evidence_for: Maps GPU keys to their evidence.
-        drawer: Joint draws of estimates; None is ``predict.answers.draw``.
+        drawer: Joint draws of estimates; None for ``predict.answers.draw``.
 
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
@@ -342,9 +343,9 @@ def runnable_of(
     evidence_for: Callable[[Sequence[str]], Evidence],
     drawer: Drawer | None = None,
 ) -> tuple[CandidateFinder, Offers, list[Exclusion]]:
-    """Return the evidence for the offers, which of them can do the work, and what is left out so far.
+    """Return the evidence for the offers, the offers that can do the work, and those excluded so far.
 
-    Args as ``eligible``.
+    Args as in ``eligible``.
 
     Raises:
         MisuseError: If none can; the message says which filter removed how many.
@@ -400,10 +401,10 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 
 
 def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
-    """Return the rows that may miss the deadline or the budget, with their figures, the nearest last.
+    """Return the rows that may miss the deadline or the budget, with their figures, the closest last.
 
-    A limit is compared with the unfavorable end of the interval: a promise, not a hope. A row without an
-    interval is judged by its estimate.
+    A limit is compared with the unfavorable end of the interval. A row without an interval is judged by its
+    estimate.
 
     Raises:
         MisuseError: If there is no job, for example because the reference GPU has no figure.
@@ -432,7 +433,7 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
 def _likely_and_worst(
     request: RankRequest, pool: Candidates
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return the hours of each row and its dollars, likely and at worst; without an interval both are one."""
+    """Return hours and dollars of each row, expected and at worst; without an interval the two are equal."""
     figures = (
         ends(request, pool, slice(None)) for ends in (objective.hours_with_ends, objective.cost_with_ends)
     )
@@ -441,7 +442,7 @@ def _likely_and_worst(
 
 
 def _relaxed(request: RankRequest, pool: Candidates) -> str:
-    """Say how far a limit must be relaxed for an offer to meet it, keeping the other limit if possible."""
+    """Say how far a limit must be relaxed to admit an offer, keeping the other limit if possible."""
     (_, slow_hours), (_, dear_usd) = _likely_and_worst(request, pool)
     limits = (
         (
@@ -474,6 +475,6 @@ def _named(offer: Offer) -> str:
 
 
 def _at_least(figure: float) -> str:
-    """Return a figure as an option takes it, in three digits, rounded up so that it suffices."""
+    """Format a number for an option in three digits, rounded up so that it suffices."""
     step = 10.0 ** (math.floor(math.log10(figure)) - 2)
     return f"{math.ceil(figure / step) * step:.12g}"

@@ -1,6 +1,6 @@
-"""The evidence behind a ranking: what was measured, what is predicted, at which batch.
+"""The evidence for a ranking: measurements and predictions, and their batches.
 
-It includes devices known only from the user's runs: this CPU, a Mac, a card that is in no table.
+It includes devices known only from the user's runs: this CPU, a Mac, a card that is not in the table.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ from gpubench.spread import ANOTHER_CARD
 from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
-"""Most GPUs that share a job: those of the largest machine of most clouds."""
+"""Maximum GPUs of a job: the largest machine of most clouds."""
 LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MS_PER_S = 1000.0
 
 
 class Runs(NamedTuple):
-    """Measurements: the user's, and those that the package ships."""
+    """Measurements of the user, and those shipped with the package."""
 
     own: tuple[Run, ...]
     reference: tuple[Run, ...]
 
     @property
     def every(self) -> tuple[Run, ...]:
-        """All of them, the user's last."""
+        """All measurements, the user's last."""
         return (*self.reference, *self.own)
 
 
@@ -77,16 +77,16 @@ Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence: an answer for each workload and GPU, and how several GPUs work together.
+    """The evidence: an answer for each workload and GPU, and the scaling to several GPUs.
 
     Attributes:
-        without_room: Whether each of several GPUs holds its share of one job, which takes more there than on
-            one alone; None if nobody looked.
-        scaler: How well they share one job.
-        independent: The efficiency of a separate job on each; None if no run has it.
+        without_room: Checks whether each of several GPUs has memory for its share of one job, which needs
+            more than a single GPU; None if not checked.
+        scaler: Scaling efficiency of one job.
+        independent: Efficiency of a separate job on each GPU; None if no run has it.
         photographs: The workloads that train on decoded photographs, which a host must prepare.
         usual_job: The well-known job, if there is only one workload.
-        host: What the job needs from the host.
+        host: The job's requirements on the host.
     """
 
     answers: Mapping[str, Answers]
@@ -99,9 +99,9 @@ class Evidence:
 
 
 def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
-    """Return by workload and GPU how fast it runs: measured by the user, shipped, or predicted.
+    """Return the speed by workload and GPU: measured by the user, shipped, or predicted.
 
-    The answers include devices that the user measured and no table knows (this CPU, a Mac).
+    The answers include devices that the user measured and that are in no table (this CPU, a Mac).
     """
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
     profiles = profiles_of(request.workload_names, asked_recipe(request), precisions=[request.precision])
@@ -124,7 +124,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 def _sharers(
     request: RankRequest, questions: Mapping[str, Question], specs: Sequence[GpuSpec], runs: Runs
 ) -> tuple[Scaler, Refuser]:
-    """Return how well this many GPUs share one job, and why they have no room for it if they have none."""
+    """Return the scaling of one job over this many GPUs, or why it does not fit in their memory."""
 
     @cache
     def seen(name: str) -> Seen:
@@ -137,7 +137,7 @@ def _sharers(
         return question, _answers(request, question, specs, runs)
 
     def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> OneOf:
-        """Ask again if a job of this many GPUs has another recipe than one GPU alone."""
+        """Repeat the question if a job on this many GPUs has another recipe than on one."""
         rule = questions[name].profile.checkpointing_from
         fewest = max((n for n, _ in rule if n <= gpu_count), default=1)
         if fewest == 1:
@@ -148,7 +148,7 @@ def _sharers(
     known: dict[tuple[str, str, int], tuple[OneOf, Sharing]] = {}
 
     def shared(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> tuple[OneOf, Sharing]:
-        asked = name, spec.key, gpu_count  # twice: for room, and for how well they scale
+        asked = name, spec.key, gpu_count  # used twice: for memory, and for scaling
         if asked not in known:
             one = one_of(name, spec, gpu_count, alone)
             known[asked] = one, sharing_of(one, spec, gpu_count, seen(name))
@@ -156,16 +156,16 @@ def _sharers(
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         one, sharing = shared(name, spec, gpu_count, alone)
-        assert isinstance(one.answer, Estimate)  # else there is no room, and nothing to scale
+        assert isinstance(one.answer, Estimate)  # else it does not fit, and there is nothing to scale
         found = efficiency_of(one, spec, gpu_count, sharing.mode, runs.every)
-        by_recipe = one.answer.samples_per_s / alone.samples_per_s  # 1 but for another recipe
+        by_recipe = one.answer.samples_per_s / alone.samples_per_s  # 1 unless the recipe differs
         return replace(found, by_recipe=by_recipe, mode=sharing.mode, fit=sharing.fit)
 
     return scaler, lambda *asked: shared(*asked)[1].reason
 
 
 def _side_by_side(runs: Runs) -> Scaler | None:
-    """Return the efficiency of a separate job on each of several GPUs; None if no run has it."""
+    """Return the efficiency of separate jobs on several GPUs; None if no run has it."""
     mode = ParallelMode.INDEPENDENT
     at_once = [r for r in runs.every if any(m.case.parallel_mode is mode for m in r.measurements)]
 
@@ -177,7 +177,7 @@ def _side_by_side(runs: Runs) -> Scaler | None:
 
 
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
-    """Answer for the GPUs of the table, then for whatever else the user measured.
+    """Answer for the GPUs of the table, then for other devices that the user measured.
 
     A card that cannot be predicted (Kepler), or only widely (AMD), counts as measured if its own run has this
     batch, in either kind of AMP.
@@ -190,9 +190,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
         and (answer.basis != "predicted" or load_specs()[key].vendor == FITTED_VENDOR)
     }
     own = runs.own
-    if (
-        request.batch_size == "max"
-    ):  # a table never mixes cards at their main batch with cards at their largest
+    if request.batch_size == "max":  # never mix cards at their main batch with cards at their largest batch
         own = tuple(
             run
             if device_key(run) == CPU_KEY
@@ -210,7 +208,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
 
 
 def mean_power_w(runs: Runs) -> dict[str, float]:
-    """Return the mean power of one GPU in training, by key, where a run measured it [W]."""
+    """Return the mean power of one GPU in training by key, if a run measured it [W]."""
     seen: dict[str, list[float]] = {}
     for run in runs.every:
         key = device_key(run)
@@ -243,7 +241,7 @@ def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec],
 def _within_latency(
     limit_s: float, request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs
 ) -> Answers:
-    """Answer for each GPU at the batch with the most throughput that surely meets the latency limit."""
+    """Answer for each GPU at the batch with the highest throughput that certainly meets the latency limit."""
     batches = (question.batch,) if isinstance(request.batch_size, int) else LATENCY_BATCHES
     best: dict[str, Estimate | Refusal] = {}
     for batch_size in batches:
@@ -273,9 +271,9 @@ def _why_late(answer: Estimate, limit_s: float) -> str | None:
 
 
 def slow_latency_s(answer: Estimate) -> float | None:
-    """Return the time of one step at the slow end [s]; for a generation that of a token after the first.
+    """Return the time of one step at the slow end [s]; for a generation, of a token after the first.
 
-    None if that of a token is not known.
+    None if the time of a token is unknown.
     """
     if answer.case.new_tokens:
         times = generation_times(answer)
@@ -296,13 +294,13 @@ def measured_by_the_user(
 ) -> dict[str, Estimate]:
     """Return the user's measurements on devices without another answer, by key.
 
-    The case is the question's if it was measured, else the nearest one: another execution (a CPU has no
-    graphs), then another batch. The estimate names it, so the reader sees the difference.
+    The case is the question's if it was measured, else the closest one: another execution (a CPU has no
+    graphs), then another batch. The estimate names the case, so the reader sees the difference.
 
     Args:
         question: Workload, precision, execution, task and batch.
-        runs: This user's runs, oldest first; of equally near cases the newest counts.
-        known: Keys that are answered already.
+        runs: This user's runs, oldest first; among equally close cases the newest is used.
+        known: Keys that already have an answer.
     """
     best: dict[str, tuple[int, Measurement, Run]] = {}
     for run in runs:
@@ -319,7 +317,7 @@ def measured_by_the_user(
 
 
 def _distance(question: Question, case: Case) -> int | None:
-    """Return how far a case is from the question; None if it answers another one."""
+    """Return the distance of a case from the question; None if it is about something else."""
     same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
         question.profile.name,
         question.profile.version,
@@ -336,11 +334,11 @@ def _distance(question: Question, case: Case) -> int | None:
 
 
 def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
-    """Return a measurement as an answer; a CPU's figure means little without its threads."""
+    """Return a measurement as an answer, including the number of threads for a CPU."""
     assert measurement.samples_per_s is not None  # usable rows have a figure
     threads = measurement.cpu_threads or run.environment.cpu_threads
     on = f" with {count(threads, 'thread')}" if key == CPU_KEY and threads else ""
-    rate = measurement.interval  # for this device only, unless others of its kind are for rent
+    rate = measurement.interval  # only for this device, unless others of its model are for rent
     rate = rate.times(ANOTHER_CARD) if key in load_specs() else rate
     return Estimate(
         case=measurement.case,

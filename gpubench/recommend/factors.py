@@ -1,4 +1,4 @@
-"""The factors by which buyers compare GPUs: one flat record for each GPU, and the filters on them."""
+"""The factors by which buyers compare GPUs: one flat record per GPU, and the filters on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reason = Callable[[Offer, GpuSpec | None], str | None]
 _GIGA = 1e9
 
 FAST_FP64 = 0.25
-"""Share of the FP32 rate from which FP64 counts as fast: data-center parts have 1/2, GeForce 1/64."""
+"""Minimum FP64 share of the FP32 rate for fast FP64: data-center parts have 1/2, GeForce 1/64."""
 
 LINES = {
     "geforce": ("GeForce", "TITAN"),
@@ -33,14 +33,14 @@ LINES = {
     "radeon": ("Radeon",),
     "instinct": ("Instinct",),
 }
-"""The names that buyers use for product lines, and the lines of the table that each means."""
+"""Buyers' names for product lines, with the corresponding lines of the table."""
 
 _MODULES = ("SXM", "OAM", "superchip", "system on chip", "module")
 _PASSIVE_LINES = frozenset({"Tesla", "Data Center", "Instinct"})
 
 
 def lines_meant(word: str) -> tuple[str, ...]:
-    """Return the lines of the table that a word means; a line's own name means itself."""
+    """Return the lines of the table for a word; a line's own name stands for itself."""
     return LINES.get(normalize(word), (word,))
 
 
@@ -64,9 +64,9 @@ def link_of(spec: GpuSpec) -> str | None:
 
 
 def cooling_of(spec: GpuSpec) -> str | None:
-    """Return active (a fan), passive (the server's air), liquid or module.
+    """Return active (a fan), passive (server airflow), liquid or module.
 
-    Else the usual cooling of the line.
+    The default is the usual cooling of the line.
     """
     if spec.cooling is not None:
         return spec.cooling
@@ -94,12 +94,12 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
 
 
 def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return a GPU's factors for its row; unknown is None."""
+    """Return the factors of a GPU for its row; unknown is None."""
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
 class _Limit(NamedTuple):
-    """A condition on a GPU: its field of the data sheet, the values that pass, and the words for others."""
+    """A condition on a GPU: the field of the data sheet, the accepted values, and the text for others."""
 
     option: str
     is_asked: bool

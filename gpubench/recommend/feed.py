@@ -1,4 +1,4 @@
-"""Whether this host can feed a GPU with augmented images: prepared rate against consumed rate."""
+"""Whether this host can supply a GPU with augmented images: compares prepared and consumed rates."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpubench.units import format_number, format_percent
 CONSUMERS = ("vgg16", "resnet50")
 """One workload bound by arithmetic, and one that consumes images several times as fast."""
 EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
-"""GPUs to answer for if none is here and none is named."""
+"""Default GPUs on a machine without one."""
 
 
 class Consumption(ImageRate, frozen=True, kw_only=True):
-    """Images per second that a GPU trains on, and what they rest on."""
+    """Images per second that a GPU consumes in training, and the basis of the figure."""
 
     workload: str
     gpu: str
@@ -33,11 +33,11 @@ class Consumption(ImageRate, frozen=True, kw_only=True):
 
 
 class Feeding(msgspec.Struct, frozen=True, kw_only=True):
-    """One model on one GPU beside what this host prepares.
+    """One model on one GPU, compared with the rate of this host.
 
     Attributes:
-        cpu_share: Prepared over consumed; below 1 the GPU waits.
-        workers_needed: Worker processes that would keep up, each at the rate of one here.
+        cpu_share: Prepared over consumed rate; below 1 the GPU waits.
+        workers_needed: Number of worker processes that would keep up, at this host's rate per process.
         certain: Whether both ends of every interval agree on ``fed``.
     """
 
@@ -50,7 +50,7 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The rate that this host prepares, and one answer for each model on each GPU."""
+    """The rate of this host, and one answer for each model on each GPU."""
 
     remark: str | None
     prepared: PreparationRate
@@ -59,11 +59,11 @@ class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def feed(request: FeedRequest) -> FeedReport:
-    """Time the input pipeline here and compare it with what GPUs consume, measured or predicted.
+    """Time the input pipeline on this host and compare it with the measured or predicted rates of GPUs.
 
     Raises:
         MisuseError: If a GPU is unknown or kornia is missing.
-        NoDeviceError: If a device was named that is not there.
+        NoDeviceError: If a named device does not exist.
     """
     device, remark = select.select_device("auto")
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
@@ -77,7 +77,7 @@ def feed(request: FeedRequest) -> FeedReport:
 def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
     """Compare one consumption with the timed rate.
 
-    The timed rate includes neither decoding nor the link to the GPU: "it can feed it" is the best case.
+    The timed rate includes neither decoding nor the link to the GPU, so "it can feed it" is the best case.
     """
     taken, given = consumption.images_per_s, prepared.images_per_s
     share = given / taken
@@ -106,7 +106,7 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
 def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
-    """Images per second of each consumer on each GPU at its best AMP, and a line for each refusal."""
+    """Return images per second of each model on each GPU at its best AMP, and a line for each refusal."""
     specs, runs = [require_spec(key) for key in gpu_keys], (own_runs(results), reference_runs())
     answers = [
         (name, key, answer)

@@ -1,6 +1,6 @@
-"""The buyer's filters: each is an option, a test, and a reason in words.
+"""The buyer's filters: each has an option, a test, and a reason in words.
 
-Dropped offers are listed, never lost: an empty answer says which option removed how many.
+Dropped offers are listed; an empty answer says which option removed how many.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
 NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
-"""Limits whose exclusions end with the offer that is nearest to them."""
+"""Limits with exclusions sorted so that the offer closest to the limit is last."""
 NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One restriction: ``reason`` returns why an offer falls to it, or None if the offer stays.
+    """One restriction: ``reason`` returns why an offer is dropped, or None if it stays.
 
-    A filter for ``owned`` hardware applies to nothing else. A filter that looks only at some ``fields`` runs
-    once per distinct value: some hundred differ among 100,000 offers. A filter with ``suspects`` applies only
-    to those.
+    A filter for ``owned`` hardware applies only to it. A filter that only depends on some ``fields`` runs
+    once per distinct value, of which there are a few hundred in 100,000 offers. A filter with ``suspects``
+    applies only to those.
     """
 
     option: str
@@ -67,7 +67,7 @@ class Filter:
 
 
 class Exclusion(NamedTuple):
-    """A dropped offer: its place ``at`` among others, the option that dropped it, and why."""
+    """A dropped offer: its position ``at``, the option that dropped it, and the reason."""
 
     among: Offers
     at: int
@@ -81,7 +81,7 @@ class Exclusion(NamedTuple):
 
 
 class Doubted(NamedTuple):
-    """The result of the check for uncorroborated prices: ``accepted``, own or admitted, are kept anyway."""
+    """The result of the check for uncorroborated prices; ``accepted`` ones (own or admitted) are kept."""
 
     kept: Offers
     excluded: list[Exclusion]
@@ -89,7 +89,7 @@ class Doubted(NamedTuple):
 
 
 def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, list[Exclusion]]:
-    """Split offers into those that every filter keeps and the dropped ones, each with its first filter."""
+    """Split offers into kept and dropped ones, each dropped offer with its first filter."""
     every = Offers.of(offers)
     excluded: dict[int, Exclusion] = {}
     for each in filters:
@@ -102,7 +102,7 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
 
 
 def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
-    """Yield why a filter drops offers; it runs once for offers alike in its fields."""
+    """Yield why a filter drops offers; it runs once for offers with equal fields."""
 
     def reason(at: int) -> str | None:
         return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
@@ -143,7 +143,7 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
 
 
 MOST_RULES = 4
-"""Most options named that left nothing; the rest removed fewer."""
+"""Maximum number of options named in an empty answer, in descending order of removed offers."""
 
 
 class NothingLeftError(MisuseError):
@@ -151,11 +151,11 @@ class NothingLeftError(MisuseError):
 
 
 def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
-    """Return the error of an empty answer: which option removed how many, and what would fix it.
+    """Return the error for an empty answer: which option removed how many offers, and a fix.
 
     Args:
         total: Number of offers.
-        excluded: All of them, the last dropped at the end.
+        excluded: All excluded offers in the order of exclusion.
     """
     if not total:
         return NothingLeftError(
@@ -185,7 +185,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
 
 
 def nearest_of(excluded: Sequence[Exclusion]) -> str:
-    """Say which offer comes nearest to a limit, and by how much it misses."""
+    """Name the offer closest to a limit, with the distance."""
     return f"the nearest, {_with_reason(excluded[-1])}"
 
 
@@ -194,14 +194,14 @@ def _with_reason(exclusion: Exclusion) -> str:
 
 
 def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:
-    """Split offers into those whose prices count and those that are likely a mistake.
+    """Split offers into those with plausible prices and those with likely mistakes.
 
-    This runs after all filters that a buyer chose.
+    This runs after all filters chosen by the buyer.
 
     Args:
-        request: Whether such prices are allowed.
-        asked: What every provider asks.
-        offers: The offers that are left.
+        request: Says whether uncorroborated prices are allowed.
+        asked: The price of every provider.
+        offers: The remaining offers.
     """
     doubted = asked.doubted(offers)
     if request.accept_outliers:
@@ -216,14 +216,14 @@ def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) 
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
-    """Return which GPUs of the offers are meant by names.
+    """Return the GPUs of offers that names refer to.
 
     >>> sorted(match_gpus(["h100"], ["nvidia-h100-sxm-80gb", "nvidia-h100-nvl-94gb", "nvidia-l4-24gb"]))
     ['nvidia-h100-nvl-94gb', 'nvidia-h100-sxm-80gb']
 
     Raises:
-        MisuseError: If a name means no GPU, with the nearest known; if it means some that are never ranked,
-            with the reason; or if no offer has one of them.
+        MisuseError: If a name is unknown, with similar known names; if it means only GPUs that are never
+            ranked, with the reason; or if no offer has one of them.
     """
     keys = frozenset(known)
     matched: set[str] = set()
@@ -247,14 +247,14 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
 
 
 def meant_by(name: str, keys: Collection[str]) -> set[str]:
-    """Return the keys that a name means: one exact GPU, else every known key that holds all its words.
+    """Return the keys that a name means: one exact GPU, else every known key that contains all its words.
 
     Args:
-        name: As a person writes it.
-        keys: GPUs of offers, possibly missing from our tables.
+        name: As typed by the user.
+        keys: GPUs of offers, which may be missing from the tables.
 
     Raises:
-        MisuseError: If it means no GPU, with the nearest known.
+        MisuseError: If the name is unknown, with similar known names.
     """
     words = set(normalize(name).replace("-", " ").split())
     own = {key for key in keys if words and words <= set(key.split("-"))}
@@ -265,7 +265,7 @@ def meant_by(name: str, keys: Collection[str]) -> set[str]:
 
 
 def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
-    """Name the ranked GPU with the nearest memory bandwidth, which determines much of training speed."""
+    """Name the ranked GPU with the closest memory bandwidth, which largely determines training speed."""
     bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
     specs = (load_specs().get(key) for key in keys if _runs(key))
     of_those = ((each.key, each.memory_bandwidth_bytes_per_s) for each in specs if each and not each.variants)
@@ -277,7 +277,7 @@ def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
 
 
 def _named(specs: Sequence[GpuSpec | None]) -> str:
-    """Name the first of some GPUs and count the others, as a subject with its verb.
+    """Name the first GPU and count the others, as subject and verb of a sentence.
 
     >>> _named([load_specs()["apple-m4"]])
     'Apple M4 is'
@@ -287,7 +287,7 @@ def _named(specs: Sequence[GpuSpec | None]) -> str:
 
 
 def _runs(gpu_key: str) -> bool:
-    """Return whether today's torch may run on a GPU; unknown counts as yes."""
+    """Return whether today's torch may run on a GPU; True if unknown."""
     spec = load_specs().get(gpu_key)
     return spec is None or runs_on_todays_torch(spec.compute_capability) is not False
 
@@ -306,7 +306,7 @@ def _without_kernels(spec: GpuSpec) -> str:
 def within_the_sum(
     request: RankRequest, offers: Offers, machines: Mapping[Offer, Ownership]
 ) -> tuple[Offers, list[Exclusion]]:
-    """Split offers into those that the sum buys, and the others with their cost, the cheapest last."""
+    """Split offers into those within the purchase limit, and the others with their cost, cheapest last."""
     most = math.inf if request.max_purchase_usd is None else request.max_purchase_usd
     owned = {at: machines.get(offers[at]) for at in np.flatnonzero(offers.is_owned).tolist()}
     dear = {at: each for at, each in owned.items() if each is not None and each.purchase_usd > most}
@@ -326,18 +326,18 @@ def within_the_sum(
 def filters_of(
     request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
 ) -> Iterator[Filter]:
-    """Yield the filters that a request asks for, except for pricing; cheapest test first.
+    """Yield the filters of a request except those on pricing, cheapest test first.
 
     Owned hardware has no provider and no region, so it passes their filters.
 
     Args:
-        request: What the buyer rules out.
-        offers: Every offer known: a name that none of them bears is a mistake.
-        market: Their expected prices, and the day that ages count to.
-        machines: What owning means, for the owned ones among them.
+        request: The request with the restrictions.
+        offers: Every known offer; a name that occurs in none of them is an error.
+        market: Their expected prices, and the day from which ages are computed.
+        machines: The machines behind the owned offers.
 
     Raises:
-        MisuseError: If a GPU, provider or region is named that no offer or specification knows.
+        MisuseError: If a named GPU, provider or region is unknown.
     """
     yield Filter(
         "being no offer of a machine today",
@@ -355,7 +355,7 @@ def filters_of(
 
 
 def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Iterator[Filter]:
-    """Yield the filters on seller, place, GPU, number, price and its age."""
+    """Yield the filters on seller, region, GPU, number, price and its age."""
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
     there = offers.provider.present
@@ -448,10 +448,10 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
 
 
 def _gpu_filter(names: Iterable[str], offers: Offers) -> Filter:
-    """Return the filter on the named GPUs; a name may come with a number: "4x L40S".
+    """Return the filter on named GPUs; a name may include a number: "4x L40S".
 
     Raises:
-        MisuseError: If a name means none that ranks, or a number is named that nobody offers.
+        MisuseError: If a name means no ranked GPU, or nobody offers that number.
     """
     present = sorted(offers.gpu_key.present)
     named = [(counted(name)[0], match_gpus([name], present)) for name in names]
@@ -475,16 +475,16 @@ def _gpu_filter(names: Iterable[str], offers: Offers) -> Filter:
 def _of_the_card(
     request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
 ) -> Iterator[Filter]:
-    """Yield the filters on GPUs without kernels, and on hardware of another kind or that does not fit.
+    """Yield the filters on GPUs without kernels, and on hardware of another kind or beyond a host's limits.
 
-    A GPU without kernels in today's torch stays if the buyer names it, with ``--gpu`` or in a quote; a name
-    that also means a GPU with kernels asks for that one.
+    A GPU without kernels in today's torch stays if the buyer names it, with ``--gpu`` or in a quote, unless
+    the name also means a GPU with kernels.
     """
     known = sorted(offers.gpu_key.present)
     meant = [match_gpus([name], known) for name in request.gpus]
     named = frozenset[str]().union(*meant)
     old = frozenset[str]().union(*(keys for keys in meant if not any(map(_runs, keys))))
-    sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit's launch price is called what it is
+    sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price
     wanted = {request.condition, PriceCondition.QUOTED}
 
     def not_asked(offer: Offer, _: GpuSpec | None) -> str | None:
@@ -516,11 +516,11 @@ def _of_the_card(
 
 
 def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
-    """Return the filters on pricing: owning may still be compared with the offers that they drop.
+    """Return the filters on pricing; owning may still be compared with the offers that they drop.
 
     Args:
-        request: What the buyer rules out.
-        pricings: Those that any offer has; a filter that drops nothing is left out.
+        request: The request with the restrictions.
+        pricings: The pricings of all offers; filters that would drop nothing are omitted.
     """
     rents, years = request.rent_or_buy == "rent", COMMITMENTS.get(request.commit or "")
     gates = (
@@ -559,7 +559,7 @@ def _paid_as(of: Collection[Pricing], words: str) -> Reason:
 
 
 def gates_of(need: HostNeed) -> list[Filter]:
-    """Return the needs of a job from a rented host, each with the column that tells it."""
+    """Return a job's requirements on a rented host, each with its column."""
     return [Filter(gate.option, _of_the_host(gate, need), fields=gate.fields) for gate in GATES]
 
 
@@ -572,11 +572,11 @@ HOST_LIMITS = (
     "a card without a fan",
     "a module that is sold with a server",
 )
-"""The limits of a machine to own."""
+"""The limits on a machine to own."""
 
 
 def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
-    """Yield the limits of a machine: power, slots, air, and the hours of a month."""
+    """Yield the limits on a machine: power, slots, airflow, and the hours of a month."""
 
     def of_ones_own(limit: str) -> Reason:
         return lambda offer, spec: (
@@ -632,7 +632,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
 
 
 def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
-    """Return the GPUs that a name to exclude means, unless it is a provider's."""
+    """Return the GPUs that an excluded name means, unless it is a provider's name."""
     if found := known_keys(name):
         return found
     raise unknown_name("provider or GPU", name, nearest(name, [*providers, *load_specs()]))

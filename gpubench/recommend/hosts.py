@@ -1,8 +1,8 @@
-"""What a job needs from its host: memory, disk, lanes.
+"""Requirements of a job on its host: memory, disk, PCIe lanes.
 
 A value that no source states is reported as missing, never assumed.
 
-The number of vCPUs is judged by the images they prepare; it slows a row instead of leaving it out.
+vCPUs are judged by the images that they prepare; too few slow a row down instead of excluding it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ DISK_OVER_WEIGHTS = 2
 SYSTEM_DISK_BYTES = 20 * GIB
 """Of the system, torch and its libraries, assumed."""
 SIXTEEN_BITS_FROM = 1e9
-"""Language models of this many parameters are published in bfloat16 or float16."""
+"""From this many parameters on, language models are published in bfloat16 or float16."""
 PHOTOGRAPH_FILE_BYTES = 110_000
 """Mean file size of ILSVRC 2012: 138 GB of 1,281,167 training images."""
 
 
 class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job takes of its host; 0 if nothing was asked about.
+    """The requirements of a job on its host; 0 if unknown.
 
     Attributes:
-        weights_bytes: Of the largest file of weights, in the type that such files have.
-        disk_bytes: Of system, weights and photographs.
+        weights_bytes: Size of the largest weights file, in its usual type.
+        disk_bytes: Size of system, weights and photographs.
     """
 
     weights_bytes: float = 0.0
@@ -55,7 +55,7 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
     """Return the needs of the most demanding workload.
 
     Args:
-        profiles: A file of a large language model is in 16 bits, any other in float32.
+        profiles: The workloads. Weights of a large language model are in 16 bits, others in float32.
         task: train or infer; only training reads a data set.
         images: Photographs in the data set, 0 if unknown.
     """
@@ -68,9 +68,9 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
 
 
 class Gate(NamedTuple):
-    """A requirement on a host: the column that tells it, its minimum, and the words for a host below it.
+    """A requirement on a host: its column, the minimum, and the text for a host below it.
 
-    ``fields`` are the columns it uses, that one first; ``unsaid`` is the text for an offer that does not say.
+    ``fields`` are the columns it uses, its own first; ``unsaid`` is the text for an offer without that value.
     """
 
     option: str
@@ -106,7 +106,7 @@ GATES = (
 
 
 def lacks(gate: Gate, offer: Offer, need: HostNeed) -> str | None:
-    """Return why a host fails a requirement; None if it meets it or that is unknown."""
+    """Return why a host fails a requirement; None if it meets it or the value is unknown."""
     has, least = getattr(offer, gate.fields[0]), gate.least(need, offer.gpu_count)
     if has is None or has >= least:
         return None
@@ -114,6 +114,6 @@ def lacks(gate: Gate, offer: Offer, need: HostNeed) -> str | None:
 
 
 def unsaid(offer: Offer, need: HostNeed) -> Iterator[str]:
-    """Yield what an offer does not say about its host, with the need of the job."""
+    """Yield the unstated facts about an offer's host, with the job's requirement."""
     silent = (gate for gate in GATES if need.weights_bytes and getattr(offer, gate.fields[0]) is None)
     yield from (gate.unsaid.format(least=format_bytes(gate.least(need, offer.gpu_count))) for gate in silent)

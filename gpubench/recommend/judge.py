@@ -1,4 +1,4 @@
-"""The pure core of the ranking: offers and estimates in, a ranking out; no file, no clock, no network."""
+"""The pure core of the ranking: it needs only offers and estimates, no files, clock or network."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def judge_offers(
 
     Args:
         request: A checked request.
-        filtered: What the same request leaves.
+        filtered: The offers left by the filters of the same request.
         evidence_for: Maps GPU keys to their evidence.
-        drawer: Joint draws of estimates; None is ``predict.answers.draw``.
+        drawer: Joint draws of estimates; None for ``predict.answers.draw``.
         notes: Remarks on the evidence and the prices.
-        only: Which of the requested rows to make; None is all.
+        only: Which of the requested rows to build; None for all.
 
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
     found = eligible(request, filtered, evidence_for, drawer)
     request, priced = found.request, found.pool
-    if filtered.owned:  # compared with everything for rent, at its price
+    if filtered.owned:  # compared with all rentals
         possible = found.finder.runnable(filtered.possible)[0]
         others = possible.where(~possible.places(priced.offers))
         priced = found.finder.pool_of(Offers.joined(priced.offers, others))
@@ -87,7 +87,7 @@ FIRST = 1000
 
 
 def sentences_of(told: Iterable[Told]) -> tuple[Sentence, ...]:
-    """Return the sentences, each once, highest weight first."""
+    """Return the distinct sentences, highest weight first."""
     in_order = sorted(dict.fromkeys(told), key=lambda each: -each.weight)
     return tuple(Sentence(kind=_KINDS[each.kind], text=each.text) for each in in_order)
 
@@ -96,17 +96,17 @@ _KINDS: dict[str, SentenceKind] = {kind: kind for kind in get_args(SentenceKind)
 
 
 TOSS_UP_ODDS = 2.0
-"""An answer is a toss-up if its odds against the likeliest other GPUs are below this."""
+"""An answer is a toss-up if its odds against the most likely other GPUs are below this."""
 
 
 def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
-    """Return an answer with the chance of its GPUs, and in a toss-up that of their likeliest rivals."""
+    """Return an answer with the chance of its GPUs and, in a toss-up, that of their most likely rivals."""
     p_best = getattr(found.chances, f"p_{name}")
     answer = Answer(choice=choice_of(found, made[place], found))
     machines = found.pool.machine[found.order]
     if np.isnan(p_best[place]) or len(found.offers.gpu_key.present) == 1:
         return answer
-    chances = np.bincount(machines, weights=np.nan_to_num(p_best)).round(9)  # sums: certainty is 1
+    chances = np.bincount(machines, weights=np.nan_to_num(p_best)).round(9)  # sums may slightly exceed 1
     named = int(machines[place])
     answer = msgspec.structs.replace(answer, p_best=float(chances[named]))
     beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # guesses are named last
@@ -120,7 +120,7 @@ def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -
 
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
-    """Return the ranking in figures; ``priced`` has all rentals to compare owned hardware with."""
+    """Return the figures of the ranking; ``priced`` has all rentals to compare with owned hardware."""
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     mine = [(place, found.offers[place]) for place in owned(found).tolist()]
     bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
@@ -163,7 +163,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
 
 
 def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
-    """Yield how many of these jobs a sum of money pays for by renting."""
+    """Yield the number of jobs that a sum of money pays for by renting."""
     if usd and rent is not None and rent.row.cost_usd.value:
         gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
         yield tell("buy_or_rent", gpu=gpu, jobs=f"{math.floor(usd / rent.row.cost_usd.value):,}")

@@ -1,4 +1,4 @@
-"""The lines of an answer: each of its rows in words, the same on every screen and in every document."""
+"""The lines of an answer: its rows in words, for every screen and document."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CHANCE = "Chance it's best"
 """The heading of the column with the chance that no other GPUs are a better answer."""
 
 BOTH = " \N{MIDDLE DOT} "
-"""Joins the names of a row that is several answers."""
+"""Joins the names of a row that is more than one answer."""
 
 OR = "or"
-"""Before the likeliest other GPUs of a toss-up."""
+"""Precedes the most likely other GPUs of a toss-up."""
 
 _FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}
 HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
@@ -31,11 +31,11 @@ HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0
 
 
 class Line(NamedTuple):
-    """A row of the answer, under the names of the answers that it is.
+    """A row of the answer, with the names of its answers.
 
     Attributes:
         names: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours" ...
-        answers: The answers that it is; none for a row shown beside them.
+        answers: Its answers; empty for an additional row.
     """
 
     names: str
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
     @property
     def chances(self) -> tuple[str, ...]:
-        """The chance of each answer, with the likeliest rival of a toss-up; named if they differ."""
+        """The chance of each answer, with the most likely rival of a toss-up; with names if they differ."""
         found = [_chance(answer) for answer in self.answers]
         if len(set(found)) < 2:
             return tuple(found[:1])
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 def lines(ranking: Ranking) -> list[Line]:
-    """Return the rows to show: the answers, each row once, a cloud's, the buyer's, and those asked about."""
+    """Return the distinct rows to show: the answers, the best cloud, the buyer's machines, and named GPUs."""
     buys = ranking.max_purchase_usd is not None and ranking.first.source == "own"
     titles = _FOR_A_SUM if buys else TITLES
     names: dict[int, list[str]] = {}
@@ -72,7 +72,7 @@ def lines(ranking: Ranking) -> list[Line]:
 
 
 def _chance(answer: Answer) -> str:
-    """Return the chance that no other GPUs are a better answer; in a toss-up also the likeliest rival's."""
+    """Return the chance that no other GPUs are a better answer and, in a toss-up, that of the main rival."""
     mine = "" if answer.p_best is None else format_chance(answer.p_best)
     if answer.toss_up is None:
         return mine
@@ -106,7 +106,7 @@ def _in_words(ranking: Ranking, line: Line) -> str:
 
 
 def what_of(choice: Choice) -> str:
-    """Return what to get: "1x L4"; for hardware to buy also its condition and the total price."""
+    """Return the GPUs of a row: "1x L4"; for hardware to buy, also its condition and total price."""
     if not choice.purchase_usd:
         return gpus_of(choice.offer)
     said = card_condition(choice.condition)

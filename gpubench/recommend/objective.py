@@ -1,9 +1,9 @@
-"""What a ranking is sorted by, and the only place that knows it.
+"""The objective by which a ranking is sorted.
 
-For a job it is its dollars plus the worth of its hours, or either one: spot losses, start-up, billing
-increments, storage, egress and tax included. Without a job (``relative``) it is what a dollar buys, or
-throughput. Rows, P(best), ties, deadlines, the Pareto set and the verdict all ask here, so that none of them
-can judge by another figure.
+For a job it is the cost plus the worth of its hours, or either one, including spot losses, startup, billing
+increments, storage, egress and tax. Without a job (``relative``) it is samples per dollar, or throughput.
+Rows, P(best), ties, deadlines, the Pareto set and the verdict all use this module, so that they are
+consistent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpubench.recommend.prices import DrawnPrices
 from gpubench.recommend.request import RankRequest
 
 _AT_ONCE = 16
-"""Rows whose draws are computed together: what they take on the way stays in the processor's cache."""
+"""Number of rows to compute together, so that intermediate results stay in the processor's cache."""
 
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "value": "value",
@@ -49,13 +49,13 @@ _WORDS: dict[SortedBy, str] = {
 
 
 def sorted_by(request: RankRequest) -> SortedBy:
-    """Return the sort criterion; for a job, value is the dollars plus the worth of its hours."""
+    """Return the sort criterion; for a job, "value" is the cost plus the worth of its hours."""
     by = (_WITHOUT_A_JOB if request.relative else _OF_A_JOB)[request.sort]
     return "cost" if by == "total" and request.hour_worth_usd == 0 else by
 
 
 def in_words(request: RankRequest) -> str:
-    """Return the objective in words: "cost to train"; inference trains nothing."""
+    """Return the objective in words, such as "cost to train", adapted for inference."""
     words = _WORDS[sorted_by(request)]
     if request.task == "infer":
         words = words.replace("to train", "of the job")
@@ -88,9 +88,9 @@ def merit(
 def _before_price(
     request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float
 ) -> Floats:
-    """Return the inputs of a merit except for the price, the same for all offers of one machine.
+    """Return the inputs of a merit except the price, which are equal for all offers of one machine.
 
-    For a job these are two figures on a last axis: the billed hours, and the hours.
+    For a job they are two values on the last axis: the billed hours, and the hours.
     """
     if sorted_by(request) in {"throughput", "value"}:
         return rate
@@ -116,10 +116,10 @@ def _at_price(
 
 
 class Drawn(NamedTuple):
-    """The inputs of the merits of N rows except for prices, in every joint draw.
+    """The inputs of the merits of N rows except prices, in every joint draw.
 
     Attributes:
-        known: (M, D), for a job (M, D, 2), for each machine among the rows: see ``_before_price``.
+        known: (M, D), or (M, D, 2) for a job, for each machine among the rows: see ``_before_price``.
         which: (N,) the machine of each row.
     """
 
@@ -141,7 +141,7 @@ def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
     )
     kinds = np.stack(
         [column[rows] for column in columns], axis=1
-    )  # everything that distinguishes rows except for the price
+    )  # everything that distinguishes rows except the price
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     machines = rows[first]
     rate = drawn_job_rates(request, pool, machines)
@@ -189,16 +189,16 @@ def drawn_job_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Fl
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:
-    """Return the rows, best first, by their point estimates; guesses beyond the fit after all others.
+    """Return the rows, best first, by their point estimates, with guesses outside the fit after all others.
 
-    If a billing increment makes two jobs cost the same, the faster comes first. Remaining ties go by price,
-    then by name, so the order of the input does not matter.
+    If two jobs cost the same because of billing increments, the faster comes first. Further ties are broken
+    by price, then by name, so the order of the input does not matter.
     """
     return np.lexsort(_sort_keys(request, pool))
 
 
 def first(request: RankRequest, pool: Candidates, among: Flags | slice = slice(None)) -> int:
-    """Return the first row of ``order`` among some or all, without sorting the others."""
+    """Return the row that ``order`` would put first, without sorting."""
     rows = np.arange(len(pool))[among]
     for key in reversed(_sort_keys(request, pool)):
         of_rows = key[rows]
@@ -219,12 +219,12 @@ def _sort_keys(request: RankRequest, pool: Candidates) -> tuple[NDArray[Any], ..
 
 
 def is_a_guess(pool: Candidates) -> Flags:
-    """Return for which rows the GPU is outside of the fit."""
+    """Return for which rows the GPU is outside the fit."""
     return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
 
 
 def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return the two axes of the Pareto set beside memory: for the job, or for one sample without a job."""
+    """Return the axes of the Pareto set other than memory, for the job or, without a job, for one sample."""
     rate = pool.rate[rows]
     if pool.work is None:
         return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])
@@ -233,9 +233,9 @@ def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice)
 
 
 def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
-    """Return the rates at which a job takes its likely time, its shortest and its longest.
+    """Return the rates for the expected, shortest and longest time of a job.
 
-    For work in hours of a reference GPU only the ratio to that GPU counts.
+    For work in hours of a reference GPU, only the ratio to that GPU matters.
     """
     if pool.work is not None and pool.work.reference is not None:
         return pool.rate, pool.ratio_high, pool.ratio_low
@@ -245,13 +245,13 @@ def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
 def hours_with_ends(
     request: RankRequest, pool: Candidates, rows: Indices | slice
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the likely hours until the job is done, and the ends that hold nine tenths; unknown is NaN."""
+    """Return the expected hours until the job is done, with a 90 % interval; unknown is NaN."""
     likely, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
     return likely, *ends_of(likely, (fast, slow), _hours_by_start(request, pool, rows))
 
 
 def _hours_by_start(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return the hours if only the start is short, and if only it is long."""
+    """Return the hours with a short and a long startup, all else as expected."""
     rate, factor = pool.rate[rows], request.startup_factor
     return hours(request, pool, rate, rows, 1 / factor), hours(request, pool, rate, rows, factor)
 
@@ -261,11 +261,11 @@ def hours(
 ) -> Floats:
     """Return the hours until the job is done, at a rate of the instance; shape of ``rate``.
 
-    One job over all GPUs has the whole rate, and so have the streams of inference; independent jobs have one
-    GPU each. Owned hardware needs no start-up; the losses of a spot instance are already in its rate.
-    ``startup`` is the factor of a start over the assumed one, one for all or of the shape of ``rate``.
+    One job over all GPUs has the full rate, as do the streams of inference; independent jobs have one GPU
+    each. Owned hardware needs no startup; the losses of a spot instance are already in its rate. ``startup``
+    is the factor on the assumed startup time, a scalar or with the shape of ``rate``.
     """
-    assert pool.work is not None  # hours are of a job; without one offers are ordered by value
+    assert pool.work is not None  # hours require a job; without one, offers are sorted by value
     if not request.shares_work:
         rate = rate / _beside(pool.count[rows], rate)
     work = economics.train_hours(pool.work.samples, rate)
@@ -288,7 +288,7 @@ def cost(
 
 
 def billed(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
-    """Return the billed hours, in whole billing increments of these rows; shape of ``job_hours``."""
+    """Return the billed hours, rounded up to billing increments; shape of ``job_hours``."""
     unit = request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
     return economics.billed_hours(job_hours, _beside(units, job_hours))
@@ -306,7 +306,7 @@ def cost_of_billed(
         price = _beside(pool.price[rows], billed_hours)
     if not request.shares_work:
         price = price / _beside(pool.count[rows], billed_hours)
-    rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # the user's own disk is paid for
+    rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # the user already owns the disk
     storage, egress = request.storage_usd_per_month * rented, request.egress_usd * rented
     return np.asarray(economics.job_cost(billed_hours, price, storage, egress, request.tax))
 
@@ -314,16 +314,16 @@ def cost_of_billed(
 def cost_with_ends(
     request: RankRequest, pool: Candidates, rows: Indices | slice
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the likely cost of one job, and the ends that hold nine tenths [USD]; unknown ends are NaN."""
+    """Return the expected cost of one job with a 90 % interval [USD]; unknown ends are NaN."""
     return total_with_ends(msgspec.structs.replace(request, hour_worth_usd=0.0), pool, rows)
 
 
 def total_with_ends(
     request: RankRequest, pool: Candidates, rows: Indices | slice
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the same for the dollars plus the worth of the hours.
+    """Return the same for the cost plus the worth of the hours.
 
-    Throughput, start and price have independent errors, so their widths add in quadrature, on a log scale.
+    Throughput, startup and price have independent errors, so their widths add in quadrature on a log scale.
     Fixed costs, such as egress, are certain and shift both ends equally.
     """
     likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
@@ -345,7 +345,7 @@ def total_with_ends(
 def value_with_ends(
     pool: Candidates, rows: Indices | slice, rates: tuple[Floats, Floats, Floats]
 ) -> tuple[Floats, Floats, Floats]:
-    """Return what a dollar buys, with ends, at the likely, low and high rates of these rows."""
+    """Return the samples per dollar with an interval, from the expected, low and high rates of these rows."""
     price = pool.price[rows]
     likely, low, high = (economics.samples_per_usd(rate, price) for rate in rates)
     factor = np.exp(pool.prices.half_width[rows])
@@ -353,7 +353,7 @@ def value_with_ends(
 
 
 def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """Return the combined ends of a figure from the ends that each source of error gives: low and high."""
+    """Return the combined low and high end of a figure from the ends for each source of error."""
     free = likely == 0  # a cost of zero stays zero at any price
     base = np.where(free, 1.0, likely)
     down, up = (
@@ -365,7 +365,7 @@ def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Float
 def _tie_break(
     request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, price: Floats
 ) -> Floats:
-    """Return the tie-breaker for rows of equal merit, less is better: the job's other figure, else price."""
+    """Return the tie-breaker for equal merit (less is better): the job's other figure, else the price."""
     by = sorted_by(request)
     if by in {"value", "throughput", "joules"}:
         return price
@@ -378,16 +378,16 @@ def _beside(column: Floats, like: Floats) -> Floats:
 
 
 def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
-    """Return the share of lost work at which spot stops being the cheaper; 0 if it never is.
+    """Return the share of lost work at which spot stops being cheaper; 0 if it never is.
 
-    One-time costs (egress, start-up) are not paid again for lost work, so the ratio of the two prices
-    suffices only without a job. A bill is linear in its hours.
+    One-time costs (egress, startup) are not paid again for lost work, so the ratio of the two prices suffices
+    only without a job. A bill is linear in its hours.
 
     Args:
-        request: What was asked.
+        request: The request.
         pool: The offers.
-        rows: Which of them, each a spot instance.
-        on_demand: What the same machines are expected to cost on demand [USD/h].
+        rows: Rows of spot instances.
+        on_demand: The expected on-demand prices of the same machines [USD/h].
     """
     price = pool.price[rows]
     if pool.work is None:

@@ -1,6 +1,6 @@
-"""Owning: what a machine costs to buy and to run, and after how many hours at work it is cheaper than rent.
+"""Owning: the cost of buying and running a machine, and the hours of use after which it is cheaper than rent.
 
-Terminal, page and verdict all get their words here.
+This module also has the texts for terminal, page and verdict.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_percent, format_price
 
 MOST_CARDS = 8
-"""Most cards of a set to buy: the number that the largest host takes."""
+"""Maximum cards of a set to buy, as many as fit in the largest host."""
 
 PSU_SHARE = 0.8
-"""Share of its rating that a power supply is loaded to: cards exceed their board power for milliseconds."""
+"""Maximum load of a power supply over its rating, because cards exceed board power for milliseconds."""
 
 UNKNOWN_SLOTS = 3.0
-"""Slots assumed for a card of unknown width: most large ones take this many."""
+"""Assumed slots of a card with unknown width, as for most large cards."""
 
 SESSION_HOURS = 1.0
-"""Shorter jobs are compared with rent in sessions of an hour, with one start of the rented machine."""
+"""Shorter jobs are compared with rent in one-hour sessions, with one startup of the rented machine each."""
 
 _LEAST_USD = Decimal("0.000001")
 _INTERVAL = (0.05, 0.95)
@@ -69,7 +69,7 @@ _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "host_w": ("{power_w:.0f} W for the host", None),
     "slots": (f"{{slots:g}} slots for cards ({UNKNOWN_SLOTS:g} for a card of unknown width)", "slots"),
 }
-"""The assumed values: their words, and the request's field that overrides each."""
+"""Texts of the assumed values, by the request field that overrides each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class Ownership:
     """One machine owned or for sale; a range is low, likely, high.
 
     Attributes:
-        purchase_usd: GPUs and the counted share of the host.
-        host_usd: That share.
-        condition: Of the price of the cards.
-        resale_usd: Their price at the end.
-        power_w, idle_w: All GPUs at work, and idle.
-        host_w: The machine around them at work; none if the whole machine is owned.
-        host: The machine around cards, whose limits they keep to; None of a whole computer.
-        is_planned: Whether the price is a planning figure that nobody was seen asking.
+        purchase_usd: Price of the GPUs and the counted share of the host.
+        host_usd: That share of the host.
+        condition: Kind of the card price.
+        resale_usd: Resale value of the cards at the end.
+        power_w, idle_w: Power of all GPUs under load, and idle.
+        host_w: Power of the rest of the machine under load; 0 for a complete machine with one GPU.
+        host: The host of the cards, which limits them; None for a complete computer.
+        is_planned: Whether the price is a planning figure without an observed listing.
         price_note: The kind of price, for a card or the computer, and its source.
         assumed: The values that were not given and have defaults.
     """
@@ -111,27 +111,28 @@ class Ownership:
     assumed: tuple[str, ...] = ()
 
 
-# --- what an hour at work costs --------------------------------------------------------------------------
+# --- the cost of a useful hour ---------------------------------------------------------------------------
 
 
 def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
     """Return the cost of a useful hour [USD], capital and running, at one resale, use and tariff."""
     capital = (owned.purchase_usd - resale) / (owned.years * HOURS_PER_YEAR * utilization)
-    idle_w = owned.idle_w * (1 - utilization) / utilization  # a useful hour pays for the idle hours too
+    idle_w = owned.idle_w * (1 - utilization) / utilization  # a useful hour also pays for idle hours
     energy = (owned.power_w + owned.host_w + idle_w) / 1000 * owned.pue * tariff
     return capital, energy + owned.upkeep_usd_per_hour
 
 
 def hourly_range(owned: Ownership) -> Range:
-    """Return the cost of a useful hour [USD] at the best, likely and worst of resale, use and tariff."""
+    """Return the cost of a useful hour [USD] at the best, expected and worst resale, use and tariff."""
     corners = zip(owned.resale_usd[::-1], owned.utilization[::-1], owned.tariff, strict=True)
     return Range(*(sum(hourly(owned, *corner)) for corner in corners))
 
 
 def card_share(owned: Ownership) -> float:
-    """Return the share of a useful hour's cost that scales with the price of the cards, at likely values.
+    """Return the share of a useful hour's cost that is proportional to the card price, at expected values.
 
-    Two cards of 600 USD and a host of 800: 0.6 of the capital, and none of the energy. A quote is certain: 0.
+    For two cards of 600 USD and a host of 800, it is 0.6 of the capital and none of the energy. For a quote,
+    which is certain, it is 0.
     """
     if owned.condition is PriceCondition.QUOTED:
         return 0.0
@@ -141,7 +142,7 @@ def card_share(owned: Ownership) -> float:
 
 
 def offer_of(owned: Ownership) -> Offer:
-    """Return owned hardware as an offer: its price is the likely cost of a useful hour."""
+    """Return owned hardware as an offer priced at the expected cost of a useful hour."""
     years = f"{owned.years:g} years at {format_percent(owned.utilization.likely)}"
     if not owned.purchase_usd:
         years = "yours"
@@ -161,7 +162,7 @@ def offer_of(owned: Ownership) -> Offer:
     )
 
 
-# --- what could be owned ---------------------------------------------------------------------------------
+# --- hardware to compare ---------------------------------------------------------------------------------
 
 
 def ownerships(
@@ -169,17 +170,17 @@ def ownerships(
 ) -> list[Ownership]:
     """Return the hardware to compare: the buyer's quotes, and with ``--buy`` every card with a dated price.
 
-    A quote for a GPU stands instead of those prices. Under a limit of the purchase, or for so many jobs a
-    month, sets of 1 to 8 of each card are weighed, otherwise as many as asked for. A computer is sold whole.
+    A quote for a GPU replaces those prices. With a purchase limit or a number of jobs per month, sets of 1 to
+    8 of each card are considered, otherwise the requested number. A computer is sold as a unit.
 
     Args:
-        request: Holds the quotes, and the ranges for everything they leave open.
-        power_w: Measured mean power of one GPU at work, by GPU key.
+        request: Has the quotes, and the ranges for everything that they leave open.
+        power_w: Measured mean power of one GPU under load, by GPU key.
         today: The date of a quote.
-        own_keys: Devices that the user measured and the table does not know: ``cpu``, a Mac.
+        own_keys: Devices that the user measured and that are not in the table: ``cpu``, a Mac.
 
     Raises:
-        MisuseError: If a quote is not understood, or the power of its GPU is not known.
+        MisuseError: If a quote cannot be parsed, or the power of its GPU is unknown.
     """
     quotes = [parse_owned(text, own_keys) for text in request.own if not is_a_host(text)]
     if len(quotes) < len(request.own):
@@ -210,14 +211,14 @@ def ownerships(
     for each in (price for price in for_sale if load_specs()[price.gpu_key].board_power_w is not None):
         if each.is_computer and (several or each.gpu_count == 1):
             found.append(_machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}))
-        elif not each.is_computer:  # a single card that is too expensive is reported with its price
+        elif not each.is_computer:  # a single card over the limit is reported with its price
             some = (n for n in counts if n == counts[0] or n * float(each.price_usd) <= most_usd)
             found += [_machine(request, power_w, each, count, {}) for count in some]
     return found
 
 
 def is_a_host(spec: str) -> bool:
-    """Return whether a description is a computer for cards, without a GPU."""
+    """Return whether a description is a host without a GPU."""
     return spec.strip().casefold() == "pc"
 
 
@@ -228,7 +229,7 @@ def _machine(
     gpu_count: int,
     given: Mapping[str, float],
 ) -> Ownership:
-    """Fill in what a description leaves open, from the request, a measurement, or the data sheet."""
+    """Complete a description from the request, a measurement, or the data sheet."""
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
     is_quoted = price.condition is PriceCondition.QUOTED  # owned cards have a host, cards to buy need one
     board_w = None if spec is None else spec.board_power_w
@@ -236,7 +237,7 @@ def _machine(
     if one_gpu_w is None:
         raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
     is_whole = price.is_computer or spec is None or spec.line == "Jetson"  # a kit, this CPU, a Mac
-    is_any = is_quoted or request.host_usd is not None  # one that the user has, or knows the price of
+    is_any = is_quoted or request.host_usd is not None  # the user has it or knows its price
     host = None if is_whole else hosts()[0] if is_any else host_for(request, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
     host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
@@ -245,7 +246,7 @@ def _machine(
     around_w = hosts()[-1].power_w if is_whole and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
-    if is_quoted:  # it runs already; a PC of the user has the room of a desktop unless the settings say more
+    if is_quoted:  # it works already; the settings may say that the user's PC has more room than a desktop
         told |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,
@@ -276,7 +277,7 @@ def _machine(
 
 
 def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float) -> Host:
-    """Return the cheapest host that holds this many cards; if none does, the largest."""
+    """Return the cheapest host with room for this many cards, else the largest."""
     has_fan = spec is None or cooling_of(spec) == "active"
 
     def holds(host: Host) -> bool:
@@ -307,15 +308,15 @@ def _price_note(price: CardPrice) -> str:
 
 
 def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest) -> list[Ownership]:
-    """Return the machines, each with the utilization that the jobs of a month cause.
+    """Return the machines, each with the utilization that follows from the jobs per month.
 
-    4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Of independent jobs each has one card, so that on two
-    cards they are 20 %. 14 jobs are 140 %, more than one machine does.
+    4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Independent jobs use one card each, so on two cards
+    they are 20 %. 14 jobs are 140 %, more than one machine can do.
 
     Args:
-        machines: At any utilization.
+        machines: The machines, at any utilization.
         rows: Their ranking, with the hours of one job.
-        request: The jobs of a month.
+        request: Has the jobs per month.
     """
     jobs_per_month = request.jobs_per_month
     assert jobs_per_month is not None  # purchases are compared at this number of jobs
@@ -341,8 +342,8 @@ def break_even(
 ) -> float | None:
     """Return the useful hours after which owning is cheaper, at one rent and corner; None is never.
 
-    30,000 USD, resale 9,000, 4 years, 650 W, PUE 1.3, 0.15 USD/kWh against 2.99 USD/h: the running cost is
-    0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h.
+    Example: 30,000 USD, resale 9,000, 4 years, 650 W, PUE 1.3, 0.15 USD/kWh, against 2.99 USD/h. The running
+    cost is 0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h.
     """
     _, running = hourly(owned, resale, utilization, tariff)
     saved = rent_usd_per_hour - running
@@ -355,9 +356,9 @@ def against_rent(
     """Compare each owned row of the pool with the cheapest work on demand and under each commitment.
 
     Args:
-        request: What was asked, the job among it.
-        pool: Owned and rented offers; the rivals are its rented rows.
-        owned: The ownership of each owned offer, in the order of the answer.
+        request: The request, with its job.
+        pool: Owned and rented offers; the rented ones are the alternatives.
+        owned: The machine behind each owned offer, in the order of the answer.
     """
     row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
     paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
@@ -373,7 +374,7 @@ def against_rent(
 
 
 def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[RankRequest, Candidates]:
-    """Return the question for as many consecutive jobs as take an owned machine at least an hour."""
+    """Return the request with enough consecutive jobs to keep an owned machine busy for at least an hour."""
     one, work = np.array([machine]), pool.work
     many = 1.0 if work is None else SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
@@ -451,17 +452,17 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
     return Range(min(low, likely), likely, max(high, likely))
 
 
-# --- in words --------------------------------------------------------------------------------------------
+# --- texts -----------------------------------------------------------------------------------------------
 
 
 def pays(each: BuyOrRent) -> bool:
-    """Return whether a machine pays off within its life at its likely use, and not all ranges deny it."""
+    """Return whether a machine may pay off within its life at its expected use."""
     share = each.break_even_utilization
     return each.verdict != "rent" and share is not None and share <= each.utilization
 
 
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
-    """Say which values were assumed for any of the machines; given ones are left out."""
+    """Say which values were assumed for any of the machines."""
     found = {
         "no host to pay for" if name == "host_usd" and not each.host_usd else _assumption(name, each.host_usd)
         for each in machines
@@ -477,10 +478,10 @@ def _assumption(name: str, host_usd: float | None) -> str:
 
 
 def must_work(each: BuyOrRent) -> str:
-    """Return the share of its hours that a machine must work to pay off, with the interval.
+    """Return the utilization at which a machine pays off, with the interval.
 
-    "41 % of all hours (24 % to more than all)". A commitment is paid around the clock, so the hours at work
-    decide nothing against it: unknown.
+    "41 % of all hours (24 % to more than all)". It is unknown against a commitment, which is paid around the
+    clock, so that utilization does not matter.
     """
     if each.against_pricing is Pricing.RESERVED:
         return UNKNOWN
