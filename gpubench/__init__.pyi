@@ -90,7 +90,7 @@ def predict(
         By GPU key, an estimate, or a refusal with its reason.
 
     Raises:
-        MisuseError: If a name, a precision, or the batch is not known or not possible.
+        MisuseError: If a name, a precision or the batch is unknown or impossible.
     """
 
 def probe() -> ProbeReport:

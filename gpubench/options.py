@@ -346,7 +346,7 @@ def shown_value(value: Any) -> str:
     """Return a value for a message, in one short line."""
     try:
         return plain(repr(value), _SHOWN)
-    except ValueError:  # a whole number of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python formats
         return "so large a number"
 
 
@@ -392,7 +392,7 @@ def _word(value: Any) -> str:
     if isinstance(value, tuple):
         known = list(map(_word, value))
         return "-".join(known[:1] if len(set(known)) == 1 else known)
-    if isinstance(value, float):  # never as 1e-05: its dash would part a range
+    if isinstance(value, float):  # never as 1e-05: the dash would look like a range
         return f"{Decimal(repr(value)):f}".removesuffix(".0")
     return str(value)
 

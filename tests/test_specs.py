@@ -1,4 +1,4 @@
-"""The specification table parses, and no name means two GPUs."""
+"""The specification table can be parsed, and no name means two GPUs."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_board_facts_are_of_their_kind():
 
 
 def test_fp32_is_two_flops_per_core_and_boost_clock():
-    """The rule of the table. A vendor's headline stands where it is within 2.5 %; CDNA3 and RDNA3 issue twice."""
+    """The rule of the table: a vendor's headline rate is kept if it is within 2.5 %; CDNA3 and RDNA3 dual-issue."""
     for spec in load_specs().values():
         if spec.vendor == "NVIDIA" and spec.boost_clock_hz and spec.fp32_flops_per_s and spec.cuda_core_count:
             by_rule = 2 * spec.cuda_core_count * spec.boost_clock_hz
@@ -164,7 +164,7 @@ def test_an_ambiguous_name_shows_what_it_can_mean():
 @pytest.mark.parametrize("join", [" ", "-", "_", "  "])
 @pytest.mark.parametrize("case", [str.upper, str.lower, str.title])
 def test_words_of_a_name_are_one_in_any_case_and_however_joined(case, join):
-    """As in a table, so where one card is asked for: "V100-pcie" is two cards, with 32 GB it is one."""
+    """A name may be ambiguous until the memory is given: "V100-pcie" is two cards, with 32 GB it is one."""
     assert require_spec(case(join.join(("v100", "pcie", "32gb")))).key == "nvidia-tesla-v100-pcie-32gb"
     with pytest.raises(
         MisuseError, match=r"ambiguous GPU .* any of nvidia-tesla-v100-pcie-16gb, nvidia-tesla"
@@ -197,7 +197,7 @@ def test_a_power_limit_that_a_cpu_shares_is_not_taken_for_that_of_the_gpu():
 
 
 def test_cards_of_one_chip_differ_only_where_their_board_does():
-    """Export and module editions: the arithmetic is the sister's, what the board changes is its own."""
+    """Export and module editions have the arithmetic of the original card, and the values of their own board."""
     specs = load_specs()
     for key, sister in (
         ("nvidia-a800-sxm-80gb", "nvidia-a100-sxm-80gb"),
@@ -231,7 +231,7 @@ def test_a_gb300_has_the_announced_rate_since_products_were_read_above_that_of_a
     ],
 )
 def test_derived_rates_agree_with_the_announced_sparse_fp4_figure(key, tera_ops):
-    """Sparse FP4 is eight times the dense FP16 rate on these chips; NVIDIA announces the former alone."""
+    """Sparse FP4 is eight times the dense FP16 rate on these chips, and NVIDIA only publishes the former."""
     assert 8 * load_specs()[key].fp16_tensor_flops_per_s == pytest.approx(tera_ops * 1e12, rel=0.055)
 
 

@@ -1,4 +1,4 @@
-"""Every finding from a record that shows it, and none from one that does not."""
+"""Each finding appears for a record with the problem, and not for a record without it."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_without_graph_and_profiler_the_issue_time_tells(make_measurement):
         ((Precision.FP32, True), 1.01, {K.ABOVE_PEAK}),
         ((Precision.FP32, True), 2.24, {K.ABOVE_PEAK}),
         ((Precision.FP32, True), 2.26, {K.IMPLAUSIBLE}),
-        ((Precision.FP32, None), 2.24, {K.ABOVE_PEAK}),  # a file that does not say
+        ((Precision.FP32, None), 2.24, {K.ABOVE_PEAK}),  # a file without that field
         ((Precision.FP32, False), 0.99, set()),
         ((Precision.FP32, False), 1.01, {K.IMPLAUSIBLE}),
         ((Precision.TF32, True), 0.99, set()),
@@ -216,7 +216,7 @@ def test_more_than_the_peak_is_implausible_with_room_for_fp32_convolutions(
     found, judged = kinds(row)
     assert found == expected
     assert (judged.status is Status.INVALID) == (K.IMPLAUSIBLE in expected)
-    # of what is computed again nothing is the model's own, and all of it was done by the hardware
+    # recomputation does not count for MFU, but counts for HFU
     again = msgspec.structs.replace(row, flops_per_sample=0.5, hardware_flops_per_sample=1.0)
     assert kinds(again)[0] == expected
 
@@ -249,7 +249,7 @@ def test_a_peak_that_is_not_known_is_said_once_for_the_run(make_measurement, mak
 
 
 def launches_at(make_measurement, *step_s, target=0.005, wobble=0.0):
-    """One launch at each step time, every round alike but for a wobble."""
+    """Make one launch per step time, with equal rounds except for a small alternation."""
     walls = [s * 10 * (1 + wobble * (i % 3 - 1)) for s in step_s for i in range(24)]
     whole = make_measurement(walls=walls, target=target)
     (one,) = whole.launches
@@ -287,7 +287,7 @@ def test_one_restless_launch_widens_the_interval_no_more_than_it_moves_the_estim
 
 
 def test_a_launch_that_is_not_sure_is_named_from_the_file_whatever_its_process_said(make_measurement):
-    """Too wide, or narrow by the luck of six rounds; what its process said too is not said twice."""
+    """The interval is too wide, or narrow by chance after six rounds; the finding is not repeated."""
     wide = make_measurement(walls=(1.0, 1.02, 0.98) * 8, target=0.002)
     found, judged = kinds(wide)
     assert found == {K.NOT_CONVERGED}
@@ -598,7 +598,7 @@ def test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_said(make_mea
 
 
 def test_a_run_of_one_launch_says_that_its_intervals_hold_one_process(make_measurement):
-    """Not so a run of three that was cut off: there each row says which launches are missing."""
+    """In a run of three launches that was cut off, each row says which launches are missing."""
     run = msgspec.structs.replace(run_of(make_measurement()), launch_count=1)
     assert [f.kind for f in checks.of_run(run)] == [K.ONE_PROCESS]
     assert checks.of_run(msgspec.structs.replace(run, launch_count=3)) == ()

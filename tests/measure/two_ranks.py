@@ -1,4 +1,4 @@
-"""Ten steps of one small model, by one process on all samples or by two that share them: what the test compares."""
+"""Runs ten steps of a small model, in one process or in two that split the samples, for a test to compare."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ OPTIMIZERS = {
 }
 MODES = (ParallelMode.DDP, ParallelMode.FSDP)
 SHARDS_ON_A_CPU = hasattr(torch, "accelerator")
-"""Older torch shards a model over CUDA devices alone."""
+"""Older torch can shard a model only over CUDA devices."""
 EIGHT_BITS = "fp8"
-"""SGD again, with the products of the blocks' linear layers in FP8, where torchao is; weights in float32, because
-torch's fused SGD on a CPU loses small updates of bfloat16 ones."""
+"""SGD with FP8 products in the linear layers of the blocks, if torchao is installed. Weights are float32, because
+torch's fused SGD on a CPU loses small updates of bfloat16 weights."""
 
 
 class Block(nn.Module):
@@ -55,7 +55,7 @@ def batches(part: slice) -> tuple[tuple[Tensor, Tensor], ...]:
 
 
 def trained(rank: int, size: int, mode: ParallelMode, how: str) -> list[list[float]]:
-    """Every parameter after the steps; each process draws its own model, and the first one's counts."""
+    """Return every parameter after the steps; each process initializes a model, and that of the first is used."""
     each = SAMPLES // size
     in_fp8 = how == EIGHT_BITS
     case = Case(
