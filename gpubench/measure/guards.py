@@ -98,7 +98,7 @@ def compiled(work: Work) -> Advance:
 
 
 def capture(work: Work) -> Advance:
-    """Capture the whole step, once for each prebuilt batch: no copy of inputs inside the timed step.
+    """Capture the entire step once per prebuilt batch, so that the timed step copies no inputs.
 
     Of a generation the prompts of each batch are one graph, and one token of all sequences another.
 
@@ -253,7 +253,7 @@ def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
 
 
 def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
-    """Return the time to keep back for the latency passes [s]: enough for all of them, half of what is left.
+    """Return the time reserved for the latency passes [s]: enough for all, at most half of the rest.
 
     A single pass is slower than a step of a round, in which the host runs ahead of the device.
     """
@@ -366,7 +366,7 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
 
 
 def expected_of(task: Task, case: Case) -> Expected:
-    """Return what a task gives on the CPU, of at most four samples where these can be cut from its batch.
+    """Return a task's results on the CPU, for at most four samples if the batch can be cut.
 
     It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference. A
     user's own model is built again for each, because a pass may leave its traces in it.
@@ -546,7 +546,7 @@ class _State:
 
     def __init__(self, work: Work) -> None:
         self._live = list(work.model.buffers())
-        if work.optimizer is not None:  # else parameters stay as they are
+        if work.optimizer is not None:  # else parameters stay unchanged
             self._live += work.model.parameters()
             for state in getattr(work.optimizer, "state", {}).values():
                 self._live += (value for value in state.values() if isinstance(value, Tensor))
@@ -574,7 +574,7 @@ def _reference_batch(task: Task, case: Case) -> Batch:
 
 
 def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
-    """Take the first samples of every tensor, and of every list by sample, that is as long as the batch.
+    """Take the first samples of every tensor, and of every per-sample list, that is as long as the batch.
 
     Others stay whole.
     """

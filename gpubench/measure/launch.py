@@ -1,4 +1,4 @@
-"""One case in one launch, whatever framework runs its steps: warm up, time, read the device, end in a status.
+"""One case in one launch, for any framework: warm up, time, read the device, end in a status.
 
 A framework hands over a ``Job``: how a step is issued, how its loss is read, and what it can say of its own
 arithmetic. No framework is imported here, so that a process has the one that it measures and no other.
@@ -51,7 +51,7 @@ _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 
 
 class Others(NamedTuple):
-    """CPU time of others over that of all the host's threads, 0 to 1; None if it is unknown.
+    """CPU time of other processes over that of all host threads, 0 to 1; None if unknown.
 
     Attributes:
         load: Share of other processes on this host.
@@ -63,7 +63,7 @@ class Others(NamedTuple):
 
 
 class HostTimes(NamedTuple):
-    """The CPU times of the host and of this process at one moment, in ticks of the kernel.
+    """CPU times of the host and of this process, in kernel ticks.
 
     Attributes:
         host: Since boot, a column for each kind; None if there is no such file (macOS, Windows).
@@ -123,7 +123,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._read, name="telemetry", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start to sample, unless the device has nothing to tell."""
+        """Start sampling, unless the device has no telemetry."""
         if self._telemetry.source != "none":
             self._thread.start()
         return self
@@ -231,12 +231,12 @@ def _too_much(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) ->
 
 
 MOST_GAPS = 8192
-"""Most times between tokens that are kept: eight times what a 99th percentile rests on."""
+"""The most times between tokens to keep: eight times as many as a 99th percentile needs."""
 
 
 @dataclass(kw_only=True)
 class Bench:
-    """What a measuring process has, whatever its framework, and how it talks to its parent.
+    """The tools of a measuring process, for any framework, and its connection to the parent.
 
     Attributes:
         tell_phase: Tells the parent of a phase; it holds each to a deadline.
@@ -291,7 +291,7 @@ class Bench:
         self.tell_phase(name)
 
     def power_limit_w(self) -> Watts | None:
-        """Return the most that what is measured may draw [W]."""
+        """Return the largest possible power draw of the measured devices [W]."""
         return self.profile.power_limit_w
 
     def is_spent(self, status: Status) -> bool:
@@ -301,7 +301,7 @@ class Bench:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A case on its device, as a framework has built and prepared it.
+    """A case on its device, built and prepared by a framework.
 
     Attributes:
         loop: Makes the loop of its rounds; what the process knows of itself is added.
@@ -322,7 +322,7 @@ class Job:
 
 @dataclass
 class LaunchRecorder:
-    """What is known of a case so far; a Launch is made of it however the case ends."""
+    """The results of a case so far, from which a Launch is made however the case ends."""
 
     index: int
     series: Series = field(default_factory=Series)
@@ -360,7 +360,7 @@ class LaunchRecorder:
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
-        """Note a cold cost, apart from the steps; None if there is none."""
+        """Record a one-time cost, separate from the steps; None if there is none."""
         start = time.perf_counter()
         yield
         if name is not None:
@@ -410,7 +410,7 @@ class LaunchRecorder:
         )
 
     def _own_findings(self) -> Iterator[Finding]:
-        """Yield what the numbers cannot express: an infinite distance is null in the file."""
+        """Yield findings that numbers cannot express: an infinite distance is null in the file."""
         if self.energy.finding is not None:
             yield self.energy.finding
         if self.unequal is not None:
@@ -437,7 +437,7 @@ def conduct(
     seen: LaunchRecorder,
     measure: Callable[[Seconds], None],
 ) -> CaseDone:
-    """Measure one case; a failure of the work becomes a status, and what was seen stays.
+    """Measure one case; a failure of the work becomes a status, and the results so far stay.
 
     An exception of the model's own code is one of the ways in which a case ends: it is answered here,
     once, and never reaches the next case.
@@ -528,7 +528,7 @@ def skipped_steps(scales: list[float]) -> int:
 
 
 def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
-    """Warm up and time the rounds, with what the device says at both edges and in between."""
+    """Warm up and time the rounds, with telemetry at both edges and in between."""
     telemetry, series = bench.telemetry, seen.series
     errors = telemetry.ecc_uncorrected()
     with Sampler(telemetry, loop.clock.now_s) as sampler:
@@ -553,7 +553,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
                 seen.energy = energy_of(seen.region_s(), edges, power_w, bench.power_limit_w())
             now_s, now = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
             moved = {name: round(now_s[name] - before, 6) for name, before in held_s.items() if name in now_s}
-            # one that went back was reset and tells nothing
+            # a counter that went backwards was reset
             seen.held_clocks_s = {name: value for name, value in moved.items() if value >= 0}
             seen.telemetry_source = telemetry.source
             # only a counter that moves means anything: lifetime counts above zero are no fault
@@ -582,7 +582,7 @@ def largest_difference(found: Sequence[float], expected: Sequence[float]) -> flo
 
 
 def worse(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the larger error of each product; one that is not finite is None, and the worst."""
+    """Return the larger error of each product; a non-finite one is None and counts as the worst."""
 
     def larger(before: float | None, after: float | None) -> float | None:
         if before is None or after is None or not math.isfinite(before + after):

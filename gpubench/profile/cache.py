@@ -43,11 +43,11 @@ PROFILES_FILE = "workload_profiles.json"
 TRACE_CPU_S = 60.0
 """An own model that has not been built and traced by this much work never will be, in all likelihood."""
 CONFIG_CPU_S = 300.0
-"""The same of a Hugging Face config, whose library is slow to import, and whose models may be large."""
+"""The same for a Hugging Face config: its library is slow to import, and its models may be large."""
 TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
-"""Of the clock: for a model that waits forever. A busy machine makes an honest one several times slower."""
+"""Wall-clock limit, for a model that waits forever. A busy machine slows an honest one several times."""
 NOTICE_AFTER_S = 5.0
-"""Most models are traced by then; a person who waits longer is told what for."""
+"""Most models are traced by then; after that, a message says what is going on."""
 _NOTE_CHARACTERS = 600
 
 # Talks to the person: with no logging set up, Python prints warnings on stderr as they are
@@ -55,7 +55,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child process has to say: a profile with remarks, or one line and the traceback behind it.
+    """The child's answer: a profile with remarks, or one line and the traceback behind it.
 
     Attributes:
         folder: Of a model of the user's own: its files are those of ``files``, below this folder.
@@ -72,7 +72,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the recipe of a workload is to be, where it is not the workload's own.
+    """The requested recipe of a workload, where it differs from the workload's own.
 
     Attributes:
         fields: Of the recipe.
@@ -87,16 +87,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     precisions: tuple[str, ...] = ()
 
     def recipe(self, workload: WorkloadProfile | Workload) -> Recipe:
-        """Return the workload's recipe with what is asked for, not yet checked."""
+        """Return the workload's recipe with the request applied, not yet checked."""
         return workload.recipe_over(self.gpu_count).changed(self.of(workload.settings))
 
     def told(self, workload: Workload) -> frozenset[Recipe]:
-        """Return every recipe whose memory is asked about: at each precision, with all that is asked for."""
+        """Return every recipe whose memory is requested: one per precision, with the request applied."""
         recipe = workload.recipe_over(self.gpu_count).changed(self.fields)
         return frozenset(recipe.at(in_memory(name)) for name in self.precisions) | {recipe}
 
     def of(self, settings: Collection[str]) -> dict[str, Any]:
-        """Return what is asked of a workload with these settings, by field."""
+        """Return the requested fields that a workload with these settings has."""
         left_out = set(self.optional).difference(settings)
         return {name: value for name, value in self.fields.items() if name not in left_out}
 
@@ -125,7 +125,7 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
 
 
 def classic_names() -> tuple[str, ...]:
-    """The installed workloads that "all" stands for: those that a usual card has room for."""
+    """The installed workloads that "all" means: those that fit on a usual card."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_classic)
 
@@ -210,7 +210,7 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
         if reference not in workload_names():
             from gpubench.discovery import load_workload
 
-            load_workload(reference)  # an unknown name: says so, with the names that come near
+            load_workload(reference)  # raises for an unknown name, with the nearest names
         return None
     if reference in load_profiles():
         return _by_recipe(usual, asked)
@@ -237,7 +237,7 @@ def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
 
 
 def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:
-    """A profile by what is asked of its recipe; None if that is to be traced."""
+    """A profile at the requested recipe; None if it must be traced."""
     recipe = asked.recipe(usual)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
@@ -253,7 +253,7 @@ def profile_as_asked(
     gpu_count: int = 1,
     optional: Sequence[str] = (),
 ) -> WorkloadProfile:
-    """Return a profile that a caller brings, by what is asked of its recipe. Args as ``profile_of``.
+    """Return a caller's profile at the requested recipe. Args as ``profile_of``.
 
     Raises:
         MisuseError: If it cannot be asked of the workload, or the profile holds no trace of it.
@@ -273,7 +273,7 @@ _traced: ContextVar[dict[tuple[str, bytes], Answer]] = ContextVar("_traced")
 
 @contextmanager
 def traced_once() -> Iterator[None]:
-    """Trace each model once by each recipe, for questions of one moment: later its file may have changed.
+    """Within the block, trace each model once per recipe; later its file may have changed.
 
     Within another such moment it is a part of that one.
     """
@@ -320,7 +320,7 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
 
 
 def called(reference: str) -> str:
-    """How a message names a model: as the records do."""
+    """The name of a model in messages, as in the records."""
     return plain(own_name(reference) if is_own(reference) else reference)
 
 
@@ -363,7 +363,7 @@ def _say_once(words: str) -> None:
 
 @contextmanager
 def _notice(name: str, cpu_limit_s: float, time_limit_s: float) -> Iterator[None]:
-    """Say what is going on once it takes long; of a model that is asked twice, once."""
+    """Announce a trace that takes long, once per model."""
     most = f"{format_duration(cpu_limit_s)} of CPU time, {format_duration(time_limit_s)} in all"
     words = f"{name} is being built and traced, for at most {most}"
     timer = threading.Timer(NOTICE_AFTER_S, _say_once, (words,))

@@ -1,4 +1,4 @@
-"""Let a CPU build of torch keep for the backward pass what a GPU would keep.
+"""Make a CPU build of torch save the same tensors for the backward pass as a GPU.
 
 Autocast casts by a list of operators, and that of CUDA is another than that of the CPU; some calls are one
 kernel on a GPU and many on a CPU. Both are set right in torch's dispatcher, below whatever Python calls, so
@@ -36,7 +36,7 @@ _TO_FLOAT32 = """
     _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
 """
 TO_FLOAT32 = frozenset(_TO_FLOAT32.split())
-"""Their half-precision inputs are cast to float32 on CUDA and taken as they are on a CPU."""
+"""Operators that cast half-precision inputs to float32 on CUDA, but not on a CPU."""
 RESULT_IN_FLOAT32 = frozenset(
     {
         "softmax.int", "log_softmax.int", "cumsum", "cumprod", "sum", "sum.dim_IntList",
@@ -53,7 +53,7 @@ _RNN = {f"{name}.input": gates for name, gates in RNN_GATES.items()}
 
 @contextmanager
 def cuda_rules() -> Iterator[None]:
-    """Apply CUDA's rules to CPU tensors inside the block, in this whole process."""
+    """Apply CUDA's rules to CPU tensors inside the block, for the entire process."""
     library = torch.library.Library("aten", "IMPL")
     own = torch.library.Library("gpubench", "FRAGMENT")
     try:
@@ -109,7 +109,7 @@ def _add(library: torch.library.Library, name: str, rule: Callable[..., Any]) ->
 
 @cache
 def _cast_on_a_cpu_alone() -> frozenset[str]:
-    """Operators of which CUDA's autocast knows nothing, such as ``cross_entropy_loss``."""
+    """Composite operators that CUDA's autocast has no rule for, such as ``cross_entropy_loss``."""
     listed = torch._C._dispatch_get_registrations_for_dispatch_key  # noqa: SLF001 - torch offers no other list
     found: set[str] = set(listed("AutocastCPU")) - set(listed("AutocastCUDA"))
     return frozenset(name for name in found if name.startswith("aten::"))
@@ -149,7 +149,7 @@ def _without_autocast() -> Any:
 
 
 def _empty_like(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
-    # Gradients that nothing was written to, of those that are needed
+    # The needed gradients, uninitialized
     return [torch.empty_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
 
 
@@ -157,7 +157,7 @@ def _empty_like(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tenso
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    """One kernel on CUDA, whose mask takes one byte per value; on a CPU the mask is of the values' type."""
+    """One kernel on CUDA with a mask of one byte per value; on a CPU the mask has the values' type."""
     if not train or p == 0 or x.numel() == 0:
         return x
     out: Tensor = torch.native_dropout(x, p, True)[0]
@@ -189,7 +189,7 @@ class _FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, normed: int, weight: Tensor | None) -> Tensor:
-        """Give back an output that nothing was written to."""
+        """Return an uninitialized output."""
         roots = x.new_empty((*x.shape[:-normed], *[1] * normed), dtype=torch.float32)
         ctx.save_for_backward(x, weight, roots)
         return torch.empty_like(x)
@@ -218,7 +218,7 @@ def _attention(  # noqa: PLR0917 - torch's own signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Keep query, key, value, output and the logarithm of the sums: never the matrix of scores.
+    """Save query, key, value, output and the log-sum-exp, never the matrix of scores.
 
     Flash attention takes half precision, the memory-efficient kernel the rest; a mask whose gradient is
     wanted is left to the unfused form, as on a GPU.
@@ -248,7 +248,7 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Any:
-        """Give back an output that nothing was written to, and keep what the kernels keep."""
+        """Return an uninitialized output, and save the same tensors as the kernels."""
         out, sums = torch.ops.gpubench.fused_attention(query, value)
         bias = mask.to(query.dtype) if mask is not None and mask.dtype is torch.bool else mask
         ctx.save_for_backward(query, key, value, out, sums, bias)
@@ -299,7 +299,7 @@ class _FusedRnn(torch.autograd.Function):
     def forward(
         ctx: Any, sizes: tuple[int, int], directions: int, states: int, x: Tensor, *tensors: Tensor
     ) -> Any:
-        """Give back output and final states that nothing was written to.
+        """Return uninitialized output and final states.
 
         The sizes are elements: of the gates, on which either pass works, and of what is kept in training.
         """

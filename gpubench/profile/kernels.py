@@ -57,7 +57,7 @@ def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple
 
 
 def moved(*values: Any) -> float:
-    """Bytes of all tensors in these arguments; an expanded tensor counts what is stored of it."""
+    """Bytes of all tensors in these arguments; an expanded tensor counts its storage."""
     stored = (
         min(t.numel(), t.untyped_storage().nbytes() // max(1, t.element_size())) for t in tensors_in(values)
     )
@@ -79,7 +79,7 @@ def memory(elements: float) -> Kernel:
 
 
 def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    """Cost of mm and addmm, bmm and baddbmm, whose factors start at this argument."""
+    """Cost of mm, addmm, bmm and baddbmm; their factors start at this argument."""
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
@@ -156,12 +156,12 @@ _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
 RNN_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Recurrent layers, and the gates of each."""
 STATES_KEPT = 2
-"""Beside its gates, cuDNN's reserve space holds the state and the output of each step."""
+"""Besides its gates, cuDNN's reserve space holds the state and output of each step."""
 
 
 @dataclass
 class Recorder:
-    """The kernels of one pass, in order; nothing is added while it is paused."""
+    """The kernels of one pass, in order; paused, it records nothing."""
 
     kernels: list[Kernel] = field(default_factory=list)
     paused: bool = False
@@ -211,7 +211,7 @@ class FusedCalls(TorchFunctionMode):
 
     @contextmanager
     def _inside_too(self) -> Iterator[None]:
-        """Record what a function of torch written in Python calls: a mode sees no calls inside of a call."""
+        """Record the calls inside a torch function written in Python, which a dispatch mode does not see."""
         functional: Any = torch.nn.functional
         attend, dropout = functional.scaled_dot_product_attention, functional.dropout
         functional.scaled_dot_product_attention = lambda *a, **k: _attention(self._recorder, a, k)
@@ -353,7 +353,7 @@ class _FusedRnn(torch.autograd.Function):
 
 
 def _zeros(recorder: Recorder, like: Iterable[Tensor], needed: Iterable[bool]) -> list[Tensor | None]:
-    """Gradients of the right shapes; what a GPU moves for them is recorded elsewhere."""
+    """Gradients of the right shapes; their memory traffic is recorded elsewhere."""
     with recorder.pause():
         return [torch.zeros_like(t) if n else None for t, n in zip(like, needed, strict=True)]
 
@@ -370,7 +370,7 @@ def _attention(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Shapes of fused attention. The whole square of scores is counted, causal or not, as the field does."""
+    """Shapes of fused attention. All scores are counted, causal or not, as is the convention."""
 
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Peak memory of one step, by following storages as they live and die: no GPU, no memory, no arithmetic.
+"""Peak memory of one step, by tracking the lifetimes of storages: no GPU, no memory, no arithmetic.
 
 A whole step is run on fake tensors, which have shapes and types but no values. Bytes rise when a storage is
 made and fall when it dies. ``growth`` makes of traces at a few batch sizes what any other takes.
@@ -50,7 +50,7 @@ from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
-# Of prebuilt batches that have values all the same, such as what NumPy made
+# Prebuilt batches that have values after all, such as arrays of NumPy
 _MOST_HOST_BYTES = 64 * MIB
 # Of a step, or of what builds it, where each sample has some of its own
 _MOST_OPERATORS = 2_000
@@ -113,7 +113,7 @@ def trace_memory(
 def _alike(
     found: Sequence[StepMemory], made: _Made, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:
-    """Trace a step; what a large batch showed of the same task before is not looked for again."""
+    """Trace a step, reusing what a large batch of the same task showed before."""
     one, two = (made.follow(n, kind, is_amp) for n in BATCHES)
     step = on_lines(one, two, kind, is_amp=is_amp, recipe=made.recipe)
     before = next((known for known in found if known.task is kind), None)
@@ -132,7 +132,7 @@ def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
 
 
 def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tuple[TaskKind, bool]]]]:
-    """What else a workload without shipped variants is built by: loss in chunks, weights in float32."""
+    """Further recipes of a workload without shipped variants: chunked loss, weights in float32."""
     if not workload.also_at:
         return
     for field, value in (("loss_chunks", LOSS_CHUNKS), ("weight_type", WeightType.FLOAT32)):
@@ -147,7 +147,7 @@ def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tu
 def _variants(
     workload: Workload, *, has_blocks: bool
 ) -> Iterator[tuple[Recipe, Sequence[tuple[TaskKind, bool]]]]:
-    """What may be changed of a built model, and its tasks, with autocast or not; the most telling first."""
+    """The variations of a built model and its tasks, with autocast or without; the most informative first."""
     usual = workload.recipe
     casts = usual.weight_type is WeightType.FLOAT32 and "weight_type" not in workload.settings
     types = (WeightType.BFLOAT16,) if casts else ()
@@ -156,7 +156,7 @@ def _variants(
     if TaskKind.TRAIN not in workload.tasks or not has_blocks:
         return
     ways = () if "checkpointing" in workload.settings else (Checkpointing.FULL, Checkpointing.SELECTIVE)
-    for how in ways:  # else its own recipe says so
+    for how in ways:  # else its own recipe has it
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
             yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
@@ -297,13 +297,13 @@ def _stored_as(task: Task, weight_type: WeightType) -> Task:
 
 
 GPU_OPTIONS = {"fused": True, "foreach": True}
-"""What optimizers do on a GPU, the first that they know: fused where gpubench measures, else all at once."""
+"""The optimizer implementation on a GPU, the first available: fused as in gpubench, else foreach."""
 
 
 def step_trace(
     task: Task, optimizer: Optimizer | None, *, is_amp: bool, keep_gradients: bool = False
 ) -> StepTrace:
-    """Follow the bytes alive during one step of a task, on the tensors that it has, fake or real.
+    """Track the live bytes during one step of a task, on its fake or real tensors.
 
     Args:
         task: Built and on the CPU.
@@ -446,7 +446,7 @@ class Storages:
 
     @contextmanager
     def followed(self) -> Iterator[list[Moment]]:
-        """Adopt what every operator inside makes; the list tells the bytes alive after each."""
+        """Track the results of every operator inside; the list has the live bytes after each."""
         timeline = [self._moment()]
 
         def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -465,7 +465,7 @@ class Storages:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """Every tensor that holds bytes itself: of one that wraps others, such as a quantized weight, these."""
+    """The tensors that own bytes: for a wrapper, such as a quantized weight, the wrapped ones."""
     for tensor in tensors_of(values):
         if hasattr(type(tensor), "__tensor_flatten__"):
             yield from _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])  # type: ignore[attr-defined]

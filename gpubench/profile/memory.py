@@ -49,7 +49,7 @@ from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
 """No batch beyond this is searched or ranked: throughput has long stopped growing, and nobody trains so."""
-# Of the search for the largest batch; it needs four along one line, and one or two for each bend
+# Steps in the search for the largest batch: four along one line, and one or two for each bend
 _LOOKS_ALONG_LINES = 8
 LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
 """Of a step whose measured peak tells of another batch: in a smaller one the workspace weighs too much."""
@@ -66,7 +66,7 @@ GRADIENT_SHARE = 0.5
 
 
 def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
-    """Estimate what to plan for: the allocated figure of ``need_of``, with the libraries' workspace [B].
+    """Estimate the memory to plan for: ``need_of``'s allocated figure with the libraries' workspace [B].
 
     Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. Traced where the
     model could be, else the formula's estimate, raised by what it was ever too low. For planning; whether a
@@ -87,7 +87,7 @@ def need_of(
     scale: float = 1.0,
     accumulate: int = 1,
 ) -> MemoryNeed:
-    """Estimate what one step needs on one GPU of a class of card, in three figures with their intervals.
+    """Estimate the memory of one step on one GPU of a class of card, in three figures with intervals.
 
     Args:
         profile: Of the workload.
@@ -138,7 +138,7 @@ def need_on(
     scale: float = 1.0,
     accumulate: int = 1,
 ) -> MemoryNeed:
-    """Estimate what one step needs on a card: as on its class, but for what published steps ran there.
+    """Estimate the memory of one step on a card: as on its class, limited by published steps that ran there.
 
     Args as ``need_of``.
     """
@@ -215,7 +215,7 @@ def largest_of(step: StepMemory, card: CardMemory) -> int:
 
 
 def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
-    """What a card has left by the upper end; nothing, but no less, where as large a step ran on it."""
+    """Memory left on a card at the upper end; at least 0 if a step of this size ran on it."""
     high = figures.device.high
     if high is None:
         return -math.inf
@@ -224,7 +224,7 @@ def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
 
 
 def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> MemoryNeed:
-    """The need with its upper ends at what the card has, where as large a step ran on as small a card."""
+    """The need with its upper ends capped at the card's memory, if such a step ran on such a card."""
     device = need.device
     if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case.gpu_count, card):
         return need
@@ -252,7 +252,7 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
 
 
 def _has_run(held: Held, gpu_count: int, card: CardMemory) -> bool:
-    """Whether a step on one GPU with no fewer bytes ran on a card of the line with no more memory.
+    """Whether a published step of at least this size ran on a card of the line with at most this memory.
 
     Published steps are eager ones: what a graph may find pinned comes on top of its tensors.
     """
@@ -296,7 +296,7 @@ def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Inter
 def scale_of(
     profile: WorkloadProfile, case: Case, measured_bytes: float, card_class: CardClass
 ) -> float | None:
-    """What another batch of the same workload is scaled by, from a peak that was measured.
+    """The scale for another batch of the same workload, from a measured peak.
 
     What a peak holds beyond its trace is scratch space of the libraries up to ``WORKSPACE_BYTES``, which
     every upper end holds already, and what cuDNN took because it was free: neither grows with the batch as
@@ -322,7 +322,7 @@ def scale_of(
 
 
 def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> ClassAllowance:
-    # What a trace cannot know of the case on a class of card
+    # Memory of the case that a trace cannot see, on a class of card
     return load_allowance().of(card_class, convolves=profile.convolves(case.task))
 
 
@@ -330,7 +330,7 @@ def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> C
 
 
 def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | None:
-    """What one GPU holds at the highest moment of the case; None if such a step was not traced."""
+    """Memory of one GPU at the peak of the case; None if the step was not traced."""
     step = step_of(profile, case)
     return None if step is None else _held_in(step, profile, case, accumulate)
 
@@ -347,7 +347,7 @@ def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate:
 
 
 def _as_executed(held: Held, case: Case) -> Held:
-    """The same by the execution of the case, for it was an eager step that was traced.
+    """The same for the case's execution, since the traced step was eager.
 
     A CUDA graph allocates from its own pool. States that the first step made were cut from segments
     that activations had left; these cannot be handed back, and what is left of them the graph cannot use. It
@@ -403,7 +403,7 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
 
 
 def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:
-    """How the figure was found where it is not read off lines; None if it is."""
+    """The basis of the figure if it is not from memory lines; None if it is."""
     step = step_of(profile, case)
     batch = _micro(case, accumulate).batch_size
     if step is None or (step.is_on_lines(batch) and step.is_traced_at(batch)):

@@ -1,4 +1,4 @@
-"""What one GPU holds of a step, and three figures of it, never mixed, each with its ends.
+"""The memory of a step on one GPU, in three separate figures, each with its interval.
 
 FSDP by blocks, as torch's ``fully_shard`` does it: weights, gradients and optimizer state are shared out
 evenly; the blocks are gathered one after the other, the next while one computes; gradients are reduced block
@@ -48,7 +48,7 @@ BEYOND_FACTOR = 2.0
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU holds at the highest moment of a step [B].
+    """Memory of one GPU at the peak of a step [B].
 
     Attributes:
         apart: Of the reserved memory alone: what is alive at another moment, and comes from its own pool
@@ -84,7 +84,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool = False) -> Held:
-    """What a GPU holds that has all weights.
+    """Memory of a GPU that holds all weights.
 
     Args:
         step: As traced.
@@ -106,7 +106,7 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
 def on_several(
     step: StepMemory, profile: WorkloadProfile, case: Case, *, stored: float = 1.0, kept: bool = False
 ) -> Held:
-    """What one of several GPUs holds that share out weights, gradients and states.
+    """Memory of one of several GPUs that shard weights, gradients and optimizer states.
 
     Args:
         step: Traced in the type in which the weights are gathered.
@@ -117,7 +117,7 @@ def on_several(
         kept: As ``held_by_one`` takes it; each micro-batch reduces its own gradients.
     """
     count = case.gpu_count
-    blocks = profile.blocks or BlockSizes(  # a model without blocks is gathered whole
+    blocks = profile.blocks or BlockSizes(  # a model without blocks is gathered at once
         count=0, largest_parameters=0, outside_parameters=profile.parameters
     )
     element = step.weights_bytes / profile.parameters
@@ -144,7 +144,7 @@ def on_several(
 
 
 def _by_either_loop(step: StepMemory, by: Callable[[StepMemory], Held]) -> Held:
-    """What a loop holds that lets go of the outputs; its upper end is what one holds that keeps them."""
+    """Memory of a loop that frees the outputs; the upper end is that of a loop that keeps them."""
     held = by(step)
     if step.keeping is None:
         return held
@@ -168,7 +168,7 @@ def _held(step: StepMemory, line: MemoryLine, batch_size: int) -> Held:
 WORKSPACE_BYTES = 256 * MIB
 """Scratch space of cuDNN and cuBLAS, which torch's allocator hands out beside the tensors."""
 COMMUNICATION_HIGH_BYTES = 1 * GIB
-"""Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
+"""Upper end for the communication library: no separate reading of it has been published."""
 LEAST_CONTEXT_SHARE = 0.5
 """Of the usual overhead: an H100 had 767 MiB in use beside what torch held, where 1,300 are usual."""
 OTHER_CARD_BYTES = 256 * MIB
@@ -191,7 +191,7 @@ _CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 
 
 class Scratch(NamedTuple):
-    """What is taken beside the tensors, whatever the factor [B].
+    """Memory besides the tensors, independent of the factor [B].
 
     Attributes:
         blas: By cuBLAS.
@@ -215,7 +215,7 @@ class Scratch(NamedTuple):
 
 
 def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> Scratch:
-    """What is taken beside the tensors of a case; of inference no fixed part was read."""
+    """Memory besides the tensors of a case; no fixed part was read in inference."""
     return Scratch(
         blas=blas_bytes(profile, case, card_class),
         algorithm=algorithm_bytes(profile, case, card_class),
@@ -224,14 +224,14 @@ def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> S
 
 
 def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """What torch keeps for cuBLAS: the backward pass has its own thread."""
+    """Workspace that torch keeps for cuBLAS: the backward pass has its own thread."""
     multiplies = any(op.kind is OperatorKind.MATMUL for op in profile.operators_of(case.task))
     threads = 2 if case.task is TaskKind.TRAIN else 1
     return threads * BLAS_BYTES[card_class] if multiplies else 0.0
 
 
 def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """What cuDNN may take for the widest convolution in strict float32 [B].
+    """Workspace that cuDNN may take for the widest convolution in strict float32 [B].
 
     ``cudnn.benchmark`` takes the fastest algorithm for which there is memory. If there is less, it should
     take another; an H100 whose allocator was held to less ended with an error of cuDNN. No more than the
@@ -248,7 +248,7 @@ def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass)
 def compiled_loss_of(
     profile: WorkloadProfile, case: Case, step: StepMemory | None, traced_bytes: float, reserved: Interval
 ) -> Interval | None:
-    """What torch's allocator holds where a loop compiles its loss too, as gpubench does not [B].
+    """Memory that torch's allocator holds if a loop also compiles its loss, unlike gpubench [B].
 
     Args:
         profile: Of the workload.
@@ -275,7 +275,7 @@ def compiled_loss_of(
 
 
 class Figures(NamedTuple):
-    """Tensors, what torch's allocator holds, and memory in use on the device [B]."""
+    """Allocated by tensors, reserved by torch's allocator, and in use on the device [B]."""
 
     allocated: Interval
     reserved: Interval
@@ -315,7 +315,7 @@ def measured_figures(
 
 
 def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Scratch) -> Figures:
-    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
+    """The share of the factor that is scratch space, and so allocated, is unknown: it is in the upper end.
 
     What torch keeps for cuBLAS is known, and fixed; on the device it is in the overhead that was read, as are
     scratch space and segments of a small step. What a graph finds pinned is likely, and in no lower end.

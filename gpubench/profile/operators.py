@@ -45,7 +45,7 @@ _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from T
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen at one batch size.
+    """The trace at one batch size.
 
     Attributes:
         saved_bytes: Of activations, kept between forward and backward pass.
@@ -123,7 +123,7 @@ def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
 
 
 def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseError) -> Seen:
-    """Trace on the meta device what runs on a GPU only, with what stands in for its kernels."""
+    """Trace GPU-only code on the meta device, with substitutes for its kernels."""
     error, functions = refused.__cause__, set[type]()
     words = f"{missing_kernel(error)}; {HINT}"
     while error is not None and missing_kernel(error):
@@ -133,7 +133,7 @@ def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseE
             with standing_in(tuple(functions)):
                 trace = _trace_task(on_meta(workload, batch_size), workload.tasks)
             return replace(trace, missing_kernel=words)
-        except Exception as failed:  # noqa: BLE001 - of the model's own; the first cause is told
+        except Exception as failed:  # noqa: BLE001 - the model's own error; the first cause is reported
             error = failed if functions_of(failed) - functions else None
     raise MisuseError(f"{refused}; {HINT}") from refused.__cause__
 
@@ -156,7 +156,7 @@ def refusal(name: str, error: Exception) -> str:
 
 
 def on_meta(workload: Workload, batch_size: int) -> Task:
-    """Build a workload where nothing is allocated."""
+    """Build a workload without allocating memory."""
     with torch.device("meta"):
         task = workload.build(batch_size, _SEED)
     model, loss = task.model, task.loss
@@ -195,7 +195,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         if task.again is not None:
             task.loss(
                 forward(model, inputs), targets
-            ).backward()  # what a first step leaves may stop a second
+            ).backward()  # leftovers of a first step may break a second
         train.append(kernel)
     model.eval()
     infer = _trace_pass(lambda: forward(model, inputs))
@@ -268,7 +268,7 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
 
 
 def require_finite(loss: Tensor) -> None:
-    """Refuse a loss from which nothing is learned; on the meta device it has no value to look at.
+    """Refuse a loss without gradients; on the meta device it has no value to check.
 
     Raises:
         MisuseError: With the value.
@@ -284,7 +284,7 @@ def _recording() -> Iterator[list[Kernel]]:
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        schema = func._schema  # noqa: SLF001 - the only place where torch says what is a view
+        schema = func._schema  # noqa: SLF001 - the only place where torch marks views
         name = schema.name.partition("::")[2]
         aliases = [r.alias_info for r in schema.returns]
         is_view = any(a is not None and not a.is_write for a in aliases)
@@ -322,11 +322,11 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     return type(optimizer).__name__, kept, Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
 
 
-# --- what stands in for kernels that are none here ---------------------------------------------------------
+# --- substitutes for kernels that do not exist here ---------------------------------------------------------
 
 
 def missing_kernel(error: BaseException | None) -> str | None:
-    """Say which kernel a step lacks away from a GPU; None where an error is anything else.
+    """Name the kernel that a step lacks without a GPU; None for any other error.
 
     The dispatcher of torch says so, or an assertion of the model's on the device of a tensor, or what an
     autograd function calls: an extension by its check of the device, or Triton, which finds no driver.
@@ -352,7 +352,7 @@ def _wants_cuda(error: BaseException) -> bool:
         return bool(_WANTS_CUDA.search(f"{error} {line}"))
     if not isinstance(error, RuntimeError | ValueError):
         return False
-    # Its line may say CUDA and mean something else: here the message alone tells
+    # Its source line may mention CUDA for another reason: only the message counts
     says = _WANTS_CUDA.search(str(error)) or _TRITON_WANTS_CUDA.search(str(error))
     return bool(says and functions_of(error))
 
@@ -380,7 +380,7 @@ def standing_in(functions: Sequence[type]) -> Iterator[None]:
             if not _NO_FAKE.search(str(error)):
                 raise
             like = _largest((*args, *kwargs.values()))
-            outs = [like.clone() for _ in func._schema.returns]  # noqa: SLF001 - nothing else tells how many
+            outs = [like.clone() for _ in func._schema.returns]  # noqa: SLF001 - the only source of their number
             return tuple(outs) if len(outs) > 1 else next(iter(outs), None)
 
     names = {"forward": _forward, "backward": _backward, "setup_context": _SingleLevelFunction.setup_context}
