@@ -69,8 +69,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         aliases: Other names that people type, and models of the very same shape.
         head_width: Channels of one head; of latent attention, those of its values.
         forward_width: Inside of the feed-forward network of a dense layer.
-        activation: swiglu, geglu and gegelu have a gate, and so three matrices; gelu_new is not a single
-            kernel.
+        activation: swiglu, clamped_swiglu, geglu and gegelu have a gate, and so three matrices; gelu_new and
+            clamped_swiglu are not single kernels.
         vocabulary: Rows of the embedding, with padding.
         context: Tokens that it was made for.
         tied: Whether the head shares the embedding.
@@ -98,7 +98,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     key_value_heads: int
     head_width: int
     forward_width: int
-    activation: Literal["swiglu", "geglu", "gegelu", "gelu", "gelu_new", "relu"]
+    activation: Literal["swiglu", "clamped_swiglu", "geglu", "gegelu", "gelu", "gelu_new", "relu"]
     vocabulary: int
     context: int
     tied: bool
@@ -128,7 +128,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gated(self) -> bool:
         """Whether its feed-forward networks have a gate."""
-        return self.activation in {"swiglu", "geglu", "gegelu"}
+        return self.activation in {"swiglu", "clamped_swiglu", "geglu", "gegelu"}
 
     @property
     def query_width(self) -> int:

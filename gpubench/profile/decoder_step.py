@@ -92,6 +92,11 @@ _SCORES, _SCORES_BACKWARD = (2, 2, 2, 2, 2), (2, 3, 2, 2)
 _GELU_NEW, _GELU_NEW_BACKWARD = (2, 2, 3, 2, 2, 2, 2, 3), (3, 3, 3, 2, 2, 3, 2, 2, 3)
 """Elements that each kernel reads and writes over those of its input: of a norm, the gradient of its weight,
 the rotary embedding, scores that are held, and an activation that is no one kernel."""
+_KEPT_AND_WIDE = {
+    "swiglu": (3, 6), "geglu": (3, 6), "gegelu": (3, 6), "clamped_swiglu": (6, 9), "gelu": (1, 3),
+    "gelu_new": (4, 8), "relu": (1, 3),
+}  # fmt: skip
+"""Elements that an activation keeps for its backward pass, and that are alive during it, over its width."""
 _ROOTS, _ROOTS_BACKWARD = 2, 3
 """Kernels of a norm that work on one number a token."""
 # a sum reads two elements and writes one
@@ -573,16 +578,14 @@ class _Step:
     def _inner_kept(self) -> int:
         # Elements that the feed-forward network keeps, in multiples of its width. The result of relu is kept
         # once: for its own gradient and for that of the trained layer after it.
-        if self.decoder.activation == "relu":
-            return 1
-        return (3 if self.decoder.gated else 4 if self.is_slow else 1) + self.is_full
+        kept, _ = _KEPT_AND_WIDE[self.decoder.activation]
+        return kept + (self.is_full and self.decoder.activation != "relu")
 
     @property
     def _at_work(self) -> float:
         """Bytes of one layer at the worst moment of its backward pass, its kept ones among them."""
         decoder = self.decoder
-        wide = 6 if decoder.gated else 8 if self.is_slow else 3
-        inside = self._bytes((wide - self._inner_kept) * self._inner)
+        inside = self._bytes((_KEPT_AND_WIDE[decoder.activation][1] - self._inner_kept) * self._inner)
         if decoder.score_bytes:
             # Gradients of the scores: in float32; in torch without flash kernels twice, and in 16 bits
             more_bytes = _HALF + 2 * _FLOAT if self.recipe.stack is Stack.NO_FLASH else _FLOAT

@@ -194,7 +194,7 @@ HUB = {
     "granite": ("GraniteForCausalLM", _OF_LLAMA, _small("granite-3.0-8b"), 0.05),
     "gptj": ("GPTJForCausalLM", _OF_GPTJ, _small("gpt-j-6b"), 0.05),
     "mpt": ("MptForCausalLM", _OF_MPT, _small("mpt-7b"), 0.06),
-    "gpt_oss": ("GptOssForCausalLM", _MIXED | {"pad_token_id": 0}, _small("gpt-oss-20b", **_SPARSE), 0.12),
+    "gpt_oss": ("GptOssForCausalLM", _MIXED | {"pad_token_id": 0}, _small("gpt-oss-20b", **_SPARSE), 0.05),
     "opt": ("OPTForCausalLM", _OF_OPT, _small("opt-1.3b", position_rows=258), 0.05),
     "gpt2": ("GPT2LMHeadModel", _OF_GPT2, _small("gpt2", position_rows=256), 0.05),
     "gpt_neox": ("GPTNeoXForCausalLM", _OF_NEOX, _small("pythia-1b"), 0.05),
