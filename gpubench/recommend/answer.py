@@ -205,7 +205,9 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
             what=_TRAINED[case.trainable],
             tokens=f"{case.context_tokens or profile.tokens_per_sample:,}",
             batch=batch,
-            stack=_STACKS[case.stack],
+            stack="plain transformers"
+            if (case.trainable, case.stack) == (Trainable.FULL, Stack.PLAIN)
+            else _STACKS[case.stack],
             other=Stack.PLAIN if case.stack is Stack.FUSED else Stack.FUSED,
         )
     elif costs := token_costs(row):
@@ -328,7 +330,7 @@ def _by_energy(ranking: Ranking) -> Iterator[Told]:
     unit = ranking.rows[0].estimate.case.sample_unit
     yield tell("by_energy", gpu=first[0], joules=first[1], unit=unit)
     if others:
-        yield tell("next_by_energy", gpus=listing([f"{gpus} at {joules}" for gpus, joules in others]))
+        yield tell("next_by_energy", gpus="; ".join(f"{gpus} at {joules}" for gpus, joules in others))
 
 
 def _joules_of(row: Row) -> str:

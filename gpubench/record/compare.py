@@ -130,7 +130,10 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
         if m.case in good[0] and m.case not in good[1]
     )
     if not common and not broken:
-        raise MisuseError(f"no case is in both runs: {_first_difference(a, b)}")
+        raise MisuseError(
+            f"no case is in both runs: {_first_difference(a, b)}; gpubench run measures a case with the same "
+            "options, such as --batch-size, --precision and --execution"
+        )
     rows = tuple(_row(good[0][case], good[1][case]) for case in common)
     seen = {*common, *(each.case for each in broken)}
     return Comparison(rows=rows, broken=broken, remarks=(*_of_launches(good, common), *_remarks(a, b, seen)))
