@@ -355,7 +355,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """
         task = TaskKind(asked)
         if task is TaskKind.INFER and task not in self.tasks:
-            serving = ", or ask for llama_1b, llama_8b or llama_70b" if self.tokens_per_sample else ""
+            serving = ", or ask for llama_8b, which generates" if self.tokens_per_sample else ""
             raise MisuseError(f"{self.name} is trained and nothing else: leave out --task infer{serving}")
         return task if task in self.tasks or not self.settings else self.tasks[0]
 
