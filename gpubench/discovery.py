@@ -82,8 +82,8 @@ def load_workload(reference: str) -> Workload:
             )
         unknown = options.unknown_name("workload", reference, models_like(reference) or NO_MODEL_NEAR)
         raise MisuseError(
-            f"{unknown}. A model of your own is given as ./file.py or module:NAME, one of the Hugging "
-            "Face hub by its config.json: hf:PATH/config.json"
+            f"{unknown}. For a model of your own, `gpubench new-workload my_model` writes the file to fill "
+            "in; a model of the Hugging Face hub is given by its config.json: hf:PATH/config.json"
         )
     need_torch(f"building {reference}")
     workload = foreign_code.load_plugin("workload", known[reference])

@@ -154,7 +154,8 @@ class Effect:
 def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     """Return the throughput of one measurement over that of another.
 
-    The two are independent, so their half-widths add in quadrature on the log scale.
+    The two are independent, so their half-widths add in quadrature on the log scale. If only one card
+    was still warming up, it may slow down further, which widens the interval on one side.
 
     Raises:
         MisuseError: If one of them has no figure.
@@ -167,8 +168,11 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     widths = (measurement.relative_half_width, baseline.relative_half_width)
     if widths[0] is None or widths[1] is None:
         return Interval(value)
-    spread = math.hypot(math.log1p(widths[0]), math.log1p(widths[1]))
-    return Interval(value, value * math.exp(-spread), value * math.exp(spread))
+    to_come = [each.slowing_to_come or 0.0 for each in (measurement, baseline)]
+    to_come = [each - min(to_come) for each in to_come]  # what heat takes from both cancels
+    down = math.hypot(math.log1p(widths[0] + to_come[0]), math.log1p(widths[1]))
+    up = math.hypot(math.log1p(widths[0]), math.log1p(widths[1] + to_come[1]))
+    return Interval(value, value * math.exp(-down), value * math.exp(up))
 
 
 def effect(of: Result, to: Result) -> Effect:

@@ -10,7 +10,7 @@ from functools import cache
 
 import msgspec
 
-from gpubench.models import Offer, Pricing
+from gpubench.models import Offer
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days, freshness, has_day
@@ -104,27 +104,30 @@ def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
     A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
     without a day does not rank if there is one with a day for the same GPU, provider, region and count.
     """
-    newer: set[tuple[str, Pricing]] = set()
-    dated: set[tuple[object, ...]] = set()
     there = [
         (offer, (offer.gpu_key, offer.pricing), (offer.provider, offer.region, offer.gpu_count))
         for offer in offers.where(~(offers.by_user | offers.is_owned))
         if offer.kind not in NOT_RANKED
     ]
+    ages = [age_days(offer.price_date, today) for offer, *_ in there]
+    newer = {paid for (_, paid, _), age in zip(there, ages, strict=True) if age <= NOT_CURRENT_AFTER_DAYS}
+    reasons = {
+        offer_key(
+            offer
+        ): f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones of this GPU"
+        for (offer, paid, _), age in zip(there, ages, strict=True)
+        if age > NOT_CURRENT_AFTER_DAYS and paid in newer
+    }
+    dated = {
+        (paid, place)
+        for offer, paid, place in there
+        if has_day(offer.price_date) and offer_key(offer) not in reasons  # an outdated price displaces none
+    }
     for offer, paid, place in there:
-        if has_day(offer.price_date):
-            dated.add((paid, place))
-        if age_days(offer.price_date, today) <= NOT_CURRENT_AFTER_DAYS:
-            newer.add(paid)
-    reasons: dict[OfferKey, str] = {}
-    for offer, paid, place in there:
-        age = age_days(offer.price_date, today)
-        if age > NOT_CURRENT_AFTER_DAYS and paid in newer:
-            reasons[offer_key(offer)] = (
-                f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones of this GPU"
+        if (paid, place) in dated and not has_day(offer.price_date):
+            reasons.setdefault(
+                offer_key(offer), "its price has no day, and there is one of this GPU there that has"
             )
-        elif (paid, place) in dated and not has_day(offer.price_date):
-            reasons[offer_key(offer)] = "its price has no day, and there is one of this GPU there that has"
     return reasons
 
 

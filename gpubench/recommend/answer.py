@@ -266,14 +266,12 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     named = answered(ranking)
     doubted: dict[str, dict[str, None]] = {}
     for each in named:
-        if each.price_doubt:
-            doubted.setdefault(each.price_doubt, {})[gpu_name(each.offer.gpu_key)] = None
+        is_lone = each.condition is PriceCondition.SINGLE_HOST
+        if doubt := each.price_doubt or (CONDITION_WORDS[each.condition] if is_lone else None):
+            doubted.setdefault(doubt, {})[gpu_name(each.offer.gpu_key)] = None
     if doubted:
-        doubts = (f"{listing(gpus)} at {doubt}" for doubt, gpus in doubted.items())
+        doubts = (f"{listing(gpus)} ({why})" for why, gpus in doubted.items())
         yield tell("price_doubt", doubts="; ".join(doubts))
-    lone = [gpu_name(each.offer.gpu_key) for each in named if each.condition is PriceCondition.SINGLE_HOST]
-    if lone:
-        yield tell("private_host", gpu=listing(dict.fromkeys(lone)))
     for each in named:
         if each.can_feed is False:
             yield tell(

@@ -40,8 +40,8 @@ class Market:
         today: The day that ages count to.
         asks: The asks of hosts for each GPU.
         drift: Standard deviation of the logarithm of a list price after a year, and of a card's.
-        card_share: Of hardware to buy at a dated price, the share of a useful hour's cost that goes with the
-            price of the cards; what the buyer quoted is none of it.
+        card_share: For hardware to buy at a dated price, the share of the cost of a useful hour that follows
+            the price of the cards. A price that the buyer quoted is certain and has no entry.
     """
 
     today: date
@@ -55,11 +55,11 @@ class Prices:
     """Columns over N offers [USD/h of the instance].
 
     Attributes:
-        expected: What a buyer should expect to pay: as likely too little as too much.
+        expected: The price to expect; the real one is as likely to be above it as below it.
         sigma: Standard deviation of its logarithm.
-        group: Prices of one group move together: one hand sets a provider's prices of a GPU. An ask is its
-            own group.
-        names: Name of each group, which seeds its draws regardless of the other groups.
+        group: Prices of one group move together, because a provider sets all its prices of a GPU. Each ask
+            is a group of its own.
+        names: Name of each group. It seeds the draws, which therefore do not depend on the other groups.
     """
 
     expected: Floats
@@ -69,14 +69,14 @@ class Prices:
 
     @property
     def half_width(self) -> Floats:
-        """How far nine tenths extend to either side, in the logarithm."""
+        """Half the width of the 9-in-10 interval of the logarithm."""
         return Z90 * self.sigma
 
 
 def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     """Return the expected price of each offer; the price of quoted hardware is certain.
 
-    Card prices move together in all sets, each by the cards' share of its cost.
+    Card prices move together in every set of hardware, in proportion to the share of the cards in its cost.
     """
     every = Offers.of(offers)
     expected = every.price.copy()
@@ -149,11 +149,12 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
 
 
 def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
-    """Return the price to expect from an ask of this age, and its sigma: an old ask is like any other.
+    """Return the price to expect from an ask of this age, and its sigma.
 
-    Its logarithm returns to the middle of all asks by one half per half-life, while its spread grows to that
-    of all asks: after one half-life 0.20 is expected at sqrt(0.20 x 0.40) = 0.283 if the middle is 0.40. If
-    asks are few, it returns from the first day on, by the weight of the clouds' prices.
+    With each half-life, the logarithm of the ask moves halfway to the median of all asks, and its spread
+    grows toward that of all asks. Example: after one half-life, an ask of 0.20 is expected at
+    sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few asks, even a fresh one is moved, by the
+    weight of the clouds' prices.
     """
     kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
     middle = math.log(asks.median_usd_per_hour * gpu_count)

@@ -41,10 +41,10 @@ from gpubench.units import count, format_duration, format_price, plain
 
 @takes_options_of(RankRequest)
 def rank(request: RankRequest) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours, from the installed tables; no network, no GPU.
+    """Rank GPUs and instances for a job by dollars and hours. It needs no network and no GPU.
 
     Returns:
-        The ranked offers, those left out with their reasons, and the verdict in a sentence.
+        The three answers, the ranked offers, the excluded offers with reasons, and the sentences about them.
 
     Raises:
         MisuseError: If an option is wrong, a name is unknown, or no offer is left.
@@ -63,7 +63,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
     Args:
         request: What is asked.
-        only: Which of the requested rows to make (100,000 take seconds); None is all.
+        only: Chooses the rows to make, because 100,000 of them take seconds; None makes all.
 
     Raises:
         MisuseError: As ``rank`` does.
@@ -112,7 +112,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
 
 def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
-    """Answer what to rent if a sum buys nothing, what it would buy for an owned host, and for how many jobs.
+    """Answer a sum that buys nothing: what to rent, for how many jobs, and what it buys for an owned host.
 
     Raises:
         NothingLeftError: If no sum was given, or nothing to rent is left either.
@@ -150,7 +150,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
 def _machines(
     request: RankRequest, runs: Runs, today: date
 ) -> tuple[list[Ownership], Mapping[Offer, Ownership]]:
-    """Return the hardware to rank, or else the hardware to buy shown beside the ranking."""
+    """Return the hardware to rank, and the hardware to buy that is shown beside a ranking of rentals."""
     power_w, own_keys = mean_power_w(runs), {key for run in runs.own if (key := device_key(run))}
     machines = ownerships(request, power_w, today, own_keys)
     if machines or request.buys or request.rent_or_buy is not None:
@@ -160,7 +160,7 @@ def _machines(
 
 
 def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
-    """Yield the rows set aside, from the user's table and others, each with the command that shows them."""
+    """Yield how many rows were set aside, of the user's table and of others, and how to see them."""
     theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
     if theirs:
         first = f"{count(len(theirs), 'row')} ({plain(theirs[0].row)}: {plain(theirs[0].reason)})"
@@ -191,8 +191,8 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
 
     Args:
         ranking: The answer.
-        asked: What was given, with its paths and settings: ``gpubench try`` asks it again. A report, which is
-            shared, goes without.
+        asked: The request as given, with its paths and settings, so that ``gpubench try`` can repeat it. None
+            for a report, because a report is shared.
     """
     by_rule: dict[str, list[ExcludedOffer]] = {}
     for offer in ranking.excluded:
@@ -232,12 +232,12 @@ BRIEF_DIGITS = 6
 
 
 def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
-    """Return the parts of the document that a script acts on: question, answers with their rows, no notes.
+    """Return the parts of the document that a script acts on: the question, and the answers with their rows.
 
-    Figures of rows have six digits. Whatever exceeds 8 kB is left out, the sentences of least weight first,
-    and counted as ``more``; the question and every caution stay.
+    Figures in rows have six digits. Above 8 kB, sentences are left out, those of least weight first, and
+    counted in ``more``; the question and all cautions stay.
 
-    Args as ``document``.
+    Args as in ``document``.
     """
     told = [each for each in ranking.sentences if each.kind != "note"]
     whole = document(msgspec.structs.replace(ranking, rows=(), sentences=tuple(told)), asked)

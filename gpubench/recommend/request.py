@@ -49,26 +49,26 @@ IMAGENET_IMAGES = 1_281_167
 """Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""
 
 STARTUP_MINUTES = 10.0
-"""From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
+"""Assumed time from ordering a machine to the first step: boot, driver, container, data [min]."""
 
 UPLOAD_MBIT_PER_S = 100.0
-"""Assumed rate for sending a data set to a rented machine: an office line, or one stream from a bucket."""
+"""Assumed upload rate to a rented machine: an office line, or one stream from a bucket."""
 
 STARTUP_FACTOR = 2.0
-"""Factor by which a start may take longer or shorter, in nine of ten cases; assumed too."""
+"""Assumed factor by which a start may be longer or shorter, in nine of ten cases."""
 
 HOUR_WORTH_USD = 2.0
 """The default worth of an hour of waiting [USD]."""
 
 COMMITMENTS = {"1y": 1, "3y": 3}
-"""Terms of commitments, as an option takes them [years]."""
+"""Terms of commitments by their name in options [years]."""
 
 SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput", "joules")
-"""Spelled out here so that help does not load the models; a test compares them with ``SortedBy``."""
+"""Repeated here so that help does not load the models; a test compares them with ``SortedBy``."""
 
 
 class Range(NamedTuple):
-    """An assumption: its likely value between two ends."""
+    """An assumption: a likely value and its limits."""
 
     low: float
     likely: float
@@ -81,9 +81,9 @@ class Range(NamedTuple):
 
 
 def read_range(value: Any, name: str) -> Range:
-    """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or as many numbers.
+    """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or a sequence of one to three numbers.
 
-    With two the likely value is the middle.
+    The likely value of two is their middle.
 
     >>> read_range("0.3-0.7", "the setting utilization")
     Range(low=0.3, likely=0.5, high=0.7)
@@ -152,10 +152,10 @@ _Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
 class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     """What to rank and how; a field that is None or empty does not restrict.
 
-    Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance if
-    a job is trained (``samples``, ``epochs`` times ``dataset_size``, or the default), else one job per GPU.
-    ``asked`` are the names of the options that were given, ``settings`` what a file set, in words; both are
-    empty if the request was made in code.
+    Several workloads are combined by their geometric mean. If ``jobs`` is None, a training job (``samples``,
+    ``epochs`` times ``dataset_size``, or the default) runs over all GPUs of an instance, and any other work
+    is one job per GPU. ``asked`` has the names of the options that were given, and ``settings`` describes
+    what a file set; both are empty if the request was made in code.
     """
 
     workloads: Annotated[
@@ -185,21 +185,21 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     max_latency_ms: Annotated[
         Positive | None,
         Option(
-            "With --task infer: choose the batch whose pessimistic step time meets it; of a generation the "
-            "time of each token after the first [ms].",
+            "With --task infer: choose the batch whose pessimistic step time meets this limit; for a "
+            "generation, the time of each token after the first [ms].",
         ),
     ] = None
 
     samples: Annotated[Positive | None, Option("Samples to train on, in all.", JOB)] = None
     epochs: Annotated[
         Positive | None,
-        Option("Epochs; with --dataset-size, but of resnet50, which is known by ImageNet.", JOB),
+        Option("Epochs; needs --dataset-size, except for resnet50 (ImageNet).", JOB),
     ] = None
     dataset_size: Annotated[Positive | None, Option("Samples per epoch.", JOB)] = None
     dataset_gb: Annotated[
         Positive | None,
         Option(
-            f"Data that is sent to a rented machine before the first step, at {UPLOAD_MBIT_PER_S:g} Mbit/s "
+            f"Data to send to a rented machine before the first step, at {UPLOAD_MBIT_PER_S:g} Mbit/s "
             "(assumed) [GB].",
             JOB,
         ),
@@ -216,17 +216,17 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
     deadline_hours: Annotated[
-        Positive | None, Option("Keep offers whose pessimistic estimate meets it.", JOB)
+        Positive | None, Option("Keep offers whose pessimistic time meets this limit.", JOB)
     ] = None
     budget_usd: Annotated[
-        Positive | None, Option("Keep offers whose pessimistic cost stays within it.", JOB)
+        Positive | None, Option("Keep offers whose pessimistic cost stays within this limit.", JOB)
     ] = None
     startup_minutes: Annotated[
         NotNegative | None,
         Option(
             "Billed before the first step [min].",
             JOB,
-            default=f"{STARTUP_MINUTES:g}, of what is rented",
+            default=f"{STARTUP_MINUTES:g} for rentals",
             way="setting",
         ),
     ] = None
@@ -238,7 +238,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Share of work repeated after spot interruptions, for example 0.2.",
             JOB,
-            default="that of one interruption in 24 h",
+            default="from one interruption in 24 h",
             way="setting",
         ),
     ] = None
@@ -247,7 +247,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Share of training work repeated after failures of a private host, for example 0.05.",
             JOB,
-            default="that of one failure in a week",
+            default="from one failure in a week",
             way="setting",
         ),
     ] = None
@@ -260,7 +260,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     hour_worth_usd: Annotated[
         NotNegative,
         Option(
-            "What an hour of waiting for the job is worth; the order is of dollars and hours together [USD].",
+            "What an hour of waiting is worth; offers are ranked by dollars plus hours at this worth [USD].",
             JOB,
             name="hour_worth",
         ),
@@ -268,7 +268,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     relative: Annotated[
         bool,
         Option(
-            "Relative units, and no job: what a dollar buys in place of hours and dollars.",
+            "Relative units without a job: what a dollar buys instead of hours and dollars.",
             JOB,
             way="setting",
         ),
@@ -288,7 +288,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     commit: Annotated[
         str | None,
         Option(
-            "Also rank commitments of this term, and say from which use on they pay.",
+            "Also rank commitments of this term, and say from what utilization they pay off.",
             WHICH,
             choices=("1y", "3y"),
         ),
@@ -302,16 +302,16 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option("Leave out older prices [days].", WHICH, name="max_price_age", way="setting"),
     ] = None
 
-    min_memory_gib: Annotated[Positive | None, Option("Least memory of one GPU [GiB].", CARD)] = None
+    min_memory_gib: Annotated[Positive | None, Option("Minimum memory of one GPU [GiB].", CARD)] = None
     memory_type: Annotated[str | None, Option("HBM, GDDR, GDDR6 ...", CARD, way="setting")] = None
     min_bandwidth_gbps: Annotated[
-        Positive | None, Option("Least memory bandwidth [GB/s].", CARD, way="setting")
+        Positive | None, Option("Minimum memory bandwidth [GB/s].", CARD, way="setting")
     ] = None
     min_cores: Annotated[
-        AtLeastOne | None, Option("Least number of CUDA cores or stream processors.", CARD, way="setting")
+        AtLeastOne | None, Option("Minimum number of CUDA cores or stream processors.", CARD, way="setting")
     ] = None
     min_tensor_cores: Annotated[
-        AtLeastOne | None, Option("Least number of tensor cores.", CARD, way="setting")
+        AtLeastOne | None, Option("Minimum number of tensor cores.", CARD, way="setting")
     ] = None
     lines: Annotated[
         tuple[str, ...],
@@ -365,14 +365,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     jobs_per_month: Annotated[
         Positive | None,
-        Option("Jobs a month that owned hardware does: gives its utilization.", BUYING, way="setting"),
+        Option("Jobs a month on owned hardware, which give its utilization.", BUYING, way="setting"),
     ] = None
     host_usd: Annotated[
         NotNegative | None,
         Option(
-            "Price of the host, 0 where there is one [USD].",
+            "Price of the host, 0 if you have one [USD].",
             BUYING,
-            default="of the smallest host that holds the cards to buy, none for --have",
+            default="that of the smallest host for the cards to buy, none for --have",
             way="setting",
         ),
     ] = None
@@ -412,14 +412,16 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         date | None, Option("Rank as of this day; later prices are left out.", panel=EVIDENCE)
     ] = None
     accept_outliers: Annotated[
-        bool, Option("Also rank prices far below those of every other provider.", EVIDENCE, way="setting")
+        bool, Option("Also rank prices far below those of all other providers.", EVIDENCE, way="setting")
     ] = False
     reference_gpu: Annotated[
-        str, Option("GPU that speeds are multiples of.", EVIDENCE, name="reference", way="setting")
+        str, Option("GPU to which speeds are relative.", EVIDENCE, name="reference", way="setting")
     ] = DEFAULT_REFERENCE_GPU
     sort: Annotated[
         str,
-        Option("Order of the rows; value is dollars and hours where there is a job.", OUTPUT, choices=SORTS),
+        Option(
+            "Order of the rows; for a job, value is dollars plus hours at their worth.", OUTPUT, choices=SORTS
+        ),
     ] = "value"
     limit: Annotated[
         AtLeastOne | None, Option("Number of rows.", OUTPUT, default="20 in a terminal, all in JSON")
@@ -459,26 +461,26 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def job_samples(self) -> float | None:
-        """Samples of the whole job; None where no job is given."""
+        """Samples of the whole job; None if no job is given."""
         if self.epochs is None or self.epoch_samples is None:
             return self.samples
         return self.epochs * self.epoch_samples
 
     @property
     def epoch_samples(self) -> float | None:
-        """Samples of an epoch: those of ImageNet where it is the data set by which a workload is known."""
+        """Samples of an epoch; for resnet50 the default is ImageNet."""
         is_of_imagenet = self.workload_names == ("resnet50",)
         return IMAGENET_IMAGES if self.dataset_size is None and is_of_imagenet else self.dataset_size
 
     @property
     def rented_startup_minutes(self) -> float:
-        """Paid on a rented machine before the first step [min]."""
+        """Time paid for on a rented machine before the first step [min]."""
         start = STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
         return start + (self.dataset_gb or 0.0) * 8000 / UPLOAD_MBIT_PER_S / 60
 
     @property
     def startup_factor(self) -> float:
-        """Factor by which a start may take longer or shorter, in nine of ten cases; 1 for a given start."""
+        """Factor by which a start may be longer or shorter, in nine of ten cases; 1 if its time was given."""
         is_certain = self.startup_minutes is not None and self.dataset_gb is None
         return 1.0 if is_certain else STARTUP_FACTOR
 
@@ -489,16 +491,16 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def spot_lost_share(self) -> float:
-        """Share of the work repeated on spot: as given, else for one interruption in 24 h."""
+        """Share of the work repeated on spot machines: as given, else from one interruption in 24 h."""
         from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 
         return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost
 
     @property
     def host_lost_share(self) -> float:
-        """Share of the work that failures of a private host cost: done again, and all data sent again.
+        """Share of the work lost to failures of a private host: work repeated, and all data sent again.
 
-        What was given, else of one failure in a week; answering questions loses none.
+        As given, else from one failure in a week. Inference loses nothing.
         """
         from gpubench.recommend.economics import HOST_HOURS_BETWEEN, MINUTES_PER_HOUR, lost_to_interruptions
 
@@ -518,13 +520,13 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def one_job_over_all_gpus(self) -> bool:
-        """Whether an instance of several GPUs counts as one data-parallel job."""
+        """Whether the GPUs of an instance run one data-parallel job."""
         usual = "independent" if self.relative or self.task == "infer" else "ddp"
         return (self.jobs or usual) == "ddp"
 
 
 class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs to feed, and their consumers."""
+    """The GPUs to feed with prepared samples."""
 
     gpus: Annotated[
         tuple[str, ...],
@@ -533,7 +535,7 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     clips: Annotated[
         bool,
         Option(
-            "Prepare video clips of 16 frames, with one random augmentation a clip, instead of photographs."
+            "Prepare video clips of 16 frames, with one random augmentation per clip, instead of photographs."
         ),
     ] = False
     results: Results = None

@@ -1,4 +1,4 @@
-"""The places of a ranking as rows: the figures of the offers shown, and which places those are."""
+"""The rows of a ranking: which positions become rows, and their figures."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
 
 Chosen: TypeAlias = Callable[[Eligible], Indices]
-"""Which places of a ranking become rows."""
+"""Chooses the positions of a ranking that become rows."""
 
 # --- places ----------------------------------------------------------------------------------------------
 
 
 def best_places(found: Eligible) -> list[int]:
-    """Return the first place of each GPU to rent, and the first to own, in their order."""
+    """Return the first position of each GPU to rent, and of each GPU to own, in order."""
     by_kind = alike(2 * found.pool.gpu[found.order] + found.is_owned)
     return [int(places[0]) for places in by_kind.values()]
 
 
 def one_a_gpu(found: Eligible) -> Sequence[int]:
-    """Return the best place of each GPU to rent, and each owned machine; for one GPU every place."""
+    """Return the best position of each GPU to rent, and each owned machine; all positions of a sole GPU."""
     if len(found.by_gpu) == 1:
         return range(len(found))
     return sorted({*best_places(found), *owned(found).tolist()})
 
 
 def owned(found: Eligible) -> Indices:
-    """Return the places of hardware to own."""
+    """Return the positions of hardware to own."""
     return np.flatnonzero(found.is_owned)
 
 
 def head(found: Eligible, most: int) -> Indices:
-    """Return this many places, and those in every cut: the best of each GPU, and owned hardware.
+    """Return the first positions, the best of each GPU, and owned hardware.
 
-    Twice as many places of the Pareto set stay, so that enough are left below the first.
+    Up to twice as many positions of the Pareto set are added, so that enough of them follow the first ones.
     """
     undominated = np.flatnonzero(_dominators(found, np.arange(len(found))) < 0)[: 2 * most]
     first = np.arange(min(most, len(found)))
@@ -72,7 +72,7 @@ def head(found: Eligible, most: int) -> Indices:
 
 
 def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]:
-    """Return the rows at these places."""
+    """Return the rows at these positions."""
     chosen = np.fromiter(places, np.int64)
     columns = _static_columns(found, chosen) | _figures(found, chosen) | _pareto(found, chosen)
     names = tuple(columns)
@@ -85,7 +85,7 @@ def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]
 
 
 def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    """Return the fields of rows known before any arithmetic: the offer, its GPU, the age of its price."""
+    """Return the fields of rows that need no arithmetic: the offer, its GPU, the age of its price."""
     pool, today = found.pool, found.filtered.market.today
     offers = [_noted(found, found.offers[place]) for place in chosen.tolist()]
     rows = found.order[chosen].tolist()
@@ -117,7 +117,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
 
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
-    """Return an offer with the doubt about its price first in its note."""
+    """Return an offer whose note begins with the doubt about its price."""
     doubt = found.filtered.doubts.get(offer_key(offer)) if found.filtered.doubts else None
     if doubt is None:
         return offer
@@ -265,18 +265,18 @@ def _dominators(found: Eligible, places: Indices) -> Indices:
 
 
 def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows: Indices) -> Indices:
-    """Return for each of these rows one that dominates it, or -1 if it is on the Pareto set.
+    """Return, for each of these rows, a row that dominates it, or -1 if it is in the Pareto set.
 
-    A row dominates another when it is no worse in time, cost and memory and better in at least one. Among
-    the rows that dominate, the cheapest is named, of several the fastest. Rows alike in all three do not
-    dominate each other.
+    A row dominates another if it is no worse in time, cost and memory, and better in at least one. Of several
+    dominating rows the cheapest is returned, and of equally cheap ones the fastest. Rows equal in all three
+    do not dominate each other.
 
     Args:
-        time: (N,) time to train, less is better.
-        cost: (N,) cost to train, less is better.
-        memory: (N,) memory of one GPU, more is better; NaN is unknown and counts as none.
-        kinds: (N,) rows of one kind are alike in time and memory: the cheapest beats what another beats.
-        rows: (M,) which of them are asked about.
+        time: (N,) time to train; less is better.
+        cost: (N,) cost to train; less is better.
+        memory: (N,) memory of one GPU; more is better. NaN means unknown and counts as zero.
+        kinds: (N,) rows of one kind have equal time and memory, so only the cheapest of them is compared.
+        rows: (M,) the rows to examine.
     """
     memory = np.nan_to_num(memory, nan=0.0)
     by_cost = np.argsort(cost, kind="stable")

@@ -1,6 +1,6 @@
-"""How n GPUs share one job: whether each has room for it, and the efficiency of n GPUs.
+"""How n GPUs share one job: whether each has enough memory, and how efficient n GPUs are.
 
-Measured where it was, else modeled.
+The efficiency is measured if a run has it, else modeled.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class Efficiency:
     """Throughput of n GPUs over n times that of one by the same recipe, with its interval.
 
     Attributes:
-        by_recipe: Rate of one GPU with the recipe of the job, over that with the recipe of a single GPU.
-        mode: How they share the job.
-        fit: Memory of one of them, where it is known and fits.
+        by_recipe: Rate of one GPU with the recipe of the shared job, divided by its rate with the recipe for
+            a single GPU.
+        mode: How the GPUs share the job.
+        fit: The fit in the memory of each GPU, if it is known and the job fits.
     """
 
     likely: float
@@ -61,18 +62,19 @@ class Efficiency:
 
 
 Scaler = Callable[[str, GpuSpec, int, Estimate], Efficiency]
-"""Maps (workload, GPU, number of GPUs, estimate of one) to how well they train together."""
+"""Maps (workload, GPU, number of GPUs, estimate for one) to the efficiency of training together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How an instance scales; ``half_width`` is of the log efficiency, at 90 %.
+    """How an instance scales.
 
     Attributes:
-        by_recipe: As ``Efficiency.by_recipe``; times the efficiency it is the rate of each GPU over that of
-            one alone.
+        half_width: Half the width of the 9-in-10 interval of the log efficiency.
+        by_recipe: As ``Efficiency.by_recipe``. Multiplied by the efficiency, it is the rate of each GPU
+            divided by the rate of a single one.
         mode: How its GPUs share the job: by FSDP if any workload fits only that way.
-        fits: Memory by workload, as ``Efficiency.fit``.
+        fits: ``Efficiency.fit`` of each workload.
     """
 
     efficiency: float
@@ -98,11 +100,12 @@ def scaling_of(
     """Return how an instance scales and where the figure comes from.
 
     Args:
-        spec: Its GPU.
-        gpu_count: How many.
-        parts: The estimate of one GPU, by workload.
-        scaler: Of one job over all GPUs, or of a job on each; None if those do not hinder each other.
-        shares: Of the samples by workload; empty if the workloads count by geometric mean.
+        spec: The GPU of the instance.
+        gpu_count: Number of its GPUs.
+        parts: The estimate for one GPU, by workload.
+        scaler: The model of one job over all GPUs, or of one job on each; None if such jobs do not slow each
+            other down.
+        shares: Share of the samples by workload; empty for the geometric mean of the workloads.
     """
     if gpu_count == 1:
         return SINGLE
@@ -130,21 +133,21 @@ def scaling_of(
 
 
 class Seen(NamedTuple):
-    """Measurements, and those of a workload that tell its peak memory."""
+    """Measurements, and the readings of peak memory of one workload."""
 
     measured: Sequence[Run]
     peaks: Sequence[Reading]
 
 
 class OneOf(NamedTuple):
-    """The question with the recipe of a job of several GPUs, and the estimate of one of them with it."""
+    """The question with the recipe for several GPUs, and the estimate for one of them."""
 
     question: Question
     answer: Estimate | Refusal
 
 
 class Sharing(NamedTuple):
-    """How several GPUs share one job: memory of each if known, or why they have no room."""
+    """How several GPUs share one job: the fit in each, if known, or why the job does not fit."""
 
     mode: ParallelMode
     fit: MemoryFit | None = None
@@ -152,7 +155,7 @@ class Sharing(NamedTuple):
 
 
 def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing:
-    """Say how this many GPUs share one job: all weights on each if that fits, else a share on each."""
+    """Return how this many GPUs share one job: all weights on each if that fits, else a shard on each."""
     alone = one.answer
     if isinstance(alone, Refusal):
         return Sharing(ParallelMode.FSDP, reason=alone.reason)
@@ -182,7 +185,7 @@ def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Est
         return Sharing(mode)
     need = memory.need_of(question, case, spec, seen.peaks)
     if card.verdict_of(need.device) is Verdict.FITS:
-        # as nearly all do: only the rest needs the largest batch
+        # The usual case. Only the others need the largest batch.
         there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
         return Sharing(mode, there)
     fit = memory.fit_of(question, case, spec, seen.peaks)
@@ -190,7 +193,7 @@ def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Est
     if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
         return Sharing(mode, fit.after_a_run(case.batch_size))
     if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
-        # a job over several takes a somewhat smaller batch, at nearly the same rate
+        # A job on several GPUs can take a somewhat smaller batch, at nearly the same rate.
         smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
         return Sharing(mode, memory.fit_of(question, smaller, spec, seen.peaks))
     return Sharing(mode, reason=_short_of(case, fit))
@@ -206,9 +209,9 @@ def _short_of(case: Case, fit: MemoryFit) -> str:
 def efficiency_of(
     one: OneOf, spec: GpuSpec, gpu_count: int, mode: ParallelMode, measured: Sequence[Run]
 ) -> Efficiency:
-    """Return how well this many GPUs share one job at the batch of a single one: measured, else modeled."""
+    """Return the efficiency of this many GPUs at the batch of a single one: measured, else modeled."""
     alone = one.answer
-    assert isinstance(alone, Estimate)  # else there is no room, and nothing to scale
+    assert isinstance(alone, Estimate)  # a job that does not fit is not scaled
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
     found = found or measured_together(measured, alone, gpu_count, mode)
     if found is not None:
@@ -227,8 +230,8 @@ def measured_efficiency(
 ) -> Efficiency | None:
     """Return the efficiency of n GPUs if runs have the case on one GPU and on n, else None.
 
-    Three GPUs at 2,700/s where one does 1,000/s: 2,700 / (3 x 1,000) = 0.9. Several GPUs are measured
-    eagerly. A host-bound row shows the efficiency of the host, and does not apply to a graph.
+    Example: three GPUs do 2,700/s and one does 1,000/s, so it is 2,700 / (3 x 1,000) = 0.9. Several GPUs are
+    measured in eager mode. A host-bound row shows the efficiency of the host, so it says nothing of a graph.
     """
     several = msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode)
     exact = _efficiency(runs, several, gpu_key, _UNFIT)
@@ -241,9 +244,9 @@ def measured_efficiency(
 def measured_together(
     runs: Sequence[Run], alone: Estimate, gpu_count: int, mode: ParallelMode
 ) -> Efficiency | None:
-    """Return the same for a sharded job, relative to the estimate of one GPU; None if no run has it.
+    """Return the efficiency of a sharded job relative to the estimate for one GPU; None if no run has it.
 
-    Several GPUs are measured eagerly.
+    Several GPUs are measured in eager mode.
     """
     if mode is not ParallelMode.FSDP:
         return None

@@ -1,4 +1,4 @@
-"""Throughput of one GPU of each kind: figure, interval and draws, from one workload or several."""
+"""The throughput of one GPU of each kind, with interval and draws, for one workload or several."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Answers = Mapping[str, Estimate | Refusal]
 
 
 class Drawer(Protocol):
-    """``predict.answers.draw`` or similar: (estimates, n, seed) to (len(estimates), n) samples/s."""
+    """A function such as ``predict.answers.draw``."""
 
     def __call__(self, estimates: Sequence[Estimate], n: int, seed: int) -> Floats:
-        """Draw."""
+        """Return (len(estimates), n) draws of the throughput [samples/s]."""
 
 
 _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
@@ -32,14 +32,15 @@ class Speeds:
     """The speeds of GPUs, row by row.
 
     Attributes:
-        keys: GPU keys; row g of all else belongs to ``keys[g]``.
-        estimates: One for each GPU; for several workloads their combination.
-        parts: The estimates it combines, one for each workload.
+        keys: GPU keys, in the order of the rows of all other fields.
+        estimates: The estimate for each GPU; for several workloads their combination.
+        parts: The combined estimates, one per workload.
         samples_per_s, low, high: (G,) throughput of one GPU; NaN bounds are unknown.
-        draws: (G, D) joint draws of it.
-        refusals: GPU key to the reason why there is no figure.
+        draws: (G, D) joint draws of the throughput.
+        refusals: The reason for each GPU without a figure, by GPU key.
 
-    If a job fits only on several of a GPU, the throughput is that of one of them as if it held everything.
+    If a job fits only on several GPUs of a kind, the throughput is that of one of them as if it held
+    everything.
     """
 
     keys: tuple[str, ...]
@@ -52,7 +53,7 @@ class Speeds:
     refusals: dict[str, str]
 
     def row_of_one(self, key: str) -> int | None:
-        """The row of a GPU that can do the work by itself; None without a figure, or if it needs others."""
+        """Return the row of a GPU; None if it has no figure, or if the job does not fit on a single one."""
         row = self.keys.index(key) if key in self.keys else None
         return None if row is None or self.estimates[row].fewest_gpus > 1 else row
 
@@ -62,17 +63,17 @@ def combine(
 ) -> Speeds:
     """Combine the answers for each workload into one speed for each GPU.
 
-    One workload keeps its speed. Several without shares take the geometric mean of their samples/s, which
-    orders GPUs as the geometric mean of ratios to any one GPU does. With shares it is the rate of that
-    mixture of samples: 1 / sum(share_i / s_i).
+    A single workload keeps its speed. Several workloads without shares are combined by the geometric mean of
+    their samples/s, which gives the same order of GPUs as the geometric mean of ratios to any one GPU. With
+    shares, the result is the rate of that mixture of samples: 1 / sum(share_i / s_i).
 
-    A GPU's own error is taken as the same for all workloads (its draws use the same random numbers), so
-    averaging over workloads does not make a GPU look more certain than one workload does.
+    The error of a GPU is assumed to be the same for all workloads (its draws use the same random numbers), so
+    that an average over workloads does not look more certain than a single workload.
 
     Args:
-        answers: By workload, by GPU key.
+        answers: The answers by workload, then by GPU key.
         shares: Share of the samples by workload; empty for the geometric mean.
-        drawer: ``predict.answers.draw`` or alike.
+        drawer: A function such as ``predict.answers.draw``.
         draws: Number of joint draws.
         seed: Equal seeds give equal draws.
     """
@@ -116,20 +117,20 @@ def _refusals(answers: Mapping[str, Answers]) -> dict[str, str]:
 
 
 def gpus_needed(fewest: int) -> str:
-    """Say how many GPUs a job needs for its memory: ``fits on 1``, ``needs 2 with FSDP``."""
+    """Return how many GPUs the memory of a job needs: ``fits on 1``, ``needs 2 with FSDP``."""
     return "fits on 1" if fewest == 1 else f"needs {fewest} with FSDP"
 
 
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
-    """The batch of each workload behind a figure, in their order."""
+    """Return the batch size of each workload behind a figure, in order."""
     return tuple(estimate.case.batch_size for estimate in estimates)
 
 
 def mean_of(rates: Floats, workloads: Sequence[str], shares: Mapping[str, float]) -> Floats:
-    """Return one rate of several workloads, over the first axis.
+    """Return the combined rate of several workloads, which are the first axis.
 
-    Without shares the geometric mean: of 200/s and 800/s it is 400/s. With shares the rate of the
-    mixture: half at 100/s and half at 300/s is 1 / (0.5/100 + 0.5/300) = 150/s.
+    Without shares it is the geometric mean: 200/s and 800/s give 400/s. With shares it is the rate of the
+    mixture: half at 100/s and half at 300/s give 1 / (0.5/100 + 0.5/300) = 150/s.
     """
     if len(workloads) == 1:
         return np.asarray(rates[0])
@@ -184,9 +185,9 @@ def with_fits(
     """Return the estimates of single workloads, each with the memory of its fit if there is one.
 
     Args:
-        parts: Of one GPU.
-        fits: On each of several, by workload.
-        sharded: Whether these shard the job by FSDP.
+        parts: The estimates for one GPU.
+        fits: The fit on each of several GPUs, by workload.
+        sharded: Whether the GPUs shard the job by FSDP.
     """
     if not any(fits):
         return parts

@@ -1,4 +1,4 @@
-"""The cost of a million tokens, and the time of a token: training, prompts, generated tokens."""
+"""The cost of a million tokens and the time of a token, for training, prompts and generated tokens."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MILLION = 1e6
 
 
 class GenerationTimes(NamedTuple):
-    """The times of one static batch, as predicted or measured.
+    """The times of one static batch, predicted or measured.
 
     Attributes:
-        first_token_s: From the prompts to their first ids.
-        per_token_s: Of each token after.
+        first_token_s: Time to the first token.
+        per_token_s: Time of each token after the first.
     """
 
     first_token_s: Interval
@@ -25,7 +25,10 @@ class GenerationTimes(NamedTuple):
 
 
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
-    """Return the times of a generation, else None; measured ones have the relative error of the whole."""
+    """Return the times of a generation, or None for other work.
+
+    The two times of a measured generation have the relative error of its total time.
+    """
     case, per_token_s = estimate.case, estimate.per_token_s
     if case.new_tokens == 0 or per_token_s.value is None:
         return None
@@ -52,7 +55,7 @@ def generation_times(estimate: Estimate) -> GenerationTimes | None:
 
 
 def _measured(estimate: Estimate, seconds: float) -> Interval:
-    """A time of a measured generation, with the relative ends of the whole."""
+    """Return a measured time with the relative interval of the whole generation."""
     ends = (estimate.high, estimate.low)
     return Interval(
         seconds, *(None if end is None else seconds * estimate.samples_per_s / end for end in ends)
@@ -60,15 +63,15 @@ def _measured(estimate: Estimate, seconds: float) -> Interval:
 
 
 def token_cost(row: Row) -> Interval | None:
-    """Return the cost of a million tokens, for a generation of those generated; None without tokens."""
+    """Return the cost of a million tokens (of a generation, the generated ones); None without tokens."""
     return next(reversed(token_costs(row).values()), None)
 
 
 def token_costs(row: Row) -> dict[str, Interval]:
-    """Return the cost of a million tokens of an offer [USD], by what they are of; empty if none are known.
+    """Return the cost of a million tokens of an offer [USD] by the kind of token; empty if none is known.
 
-    Of training it follows from the throughput of the whole instance, of a generation from one static batch on
-    each GPU: a server that joins sequences as they come has another cost.
+    The cost of training follows from the throughput of the whole instance. That of a generation is for one
+    static batch on each GPU; a server with continuous batching has other costs.
     """
     case = row.estimate.case
     profile = known_profile(case.workload)

@@ -17,8 +17,8 @@ import numpy as np
 
 from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
-from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
-from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
+from gpubench.labels import CONDITION_WORDS, FRONTIER, SELLERS, gpu_name, offer_name
+from gpubench.models import Estimate, PriceCondition, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
@@ -360,7 +360,8 @@ def _offers(
             "have": f"{offer.gpu_count}x {offer.gpu_key}"
             if offer not in given and (offer.pricing, offer.provider) == TO_CHOOSE
             else None,
-            "doubt": filtered.doubt(offer),
+            "doubt": filtered.doubt(offer)
+            or (CONDITION_WORDS[PriceCondition.SINGLE_HOST] if offer.kind == "marketplace" else None),
             "barred": cases,
         }
         for offer, (usd, sigma, group, share), cases in zip(kept, of_rows, barred, strict=True)

@@ -291,7 +291,10 @@ def offers(
         number("Time of a token" if generated else "Latency", _latency) if wide and late else None,
         text(
             "Basis",
-            lambda r: f"{BASIS_GLYPHS[r.estimate.basis]}{NO_BREAK_SPACE}{r.estimate.basis}",
+            lambda r: (
+                f"{BASIS_GLYPHS[r.estimate.basis]}{NO_BREAK_SPACE}"
+                f"{'guess' if r.estimate.is_extrapolated else r.estimate.basis}"
+            ),
             optional=1,
             glyph=True,
         ),

@@ -112,7 +112,7 @@ def test_a_floor_is_marked_and_said_where_it_decides():
         o.provider for o in floors
     }
     ranking = rank("vgg16", gpu=["h100"], provider=["voltagepark"])
-    assert 'H100 SXM5 80GB at a "starting at" price' in ranking.verdict
+    assert 'H100 SXM5 80GB (a "starting at" price)' in ranking.verdict
 
 
 def test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike():
@@ -144,6 +144,12 @@ def test_a_price_without_a_day_ranks_where_its_like_has_none_with_one(change, ra
     assert (offer_key(without) not in outdated(Offers.of([without, other]), TODAY)) == ranks
 
 
+def test_an_outdated_price_displaces_none():
+    """Else nobody would sell the GPU: each of the two would be left out for the sake of the other."""
+    without, old = dated("2026-08", 1.0, instance="x"), dated("2025-11-20", 1.0, instance="y")
+    assert list(outdated(Offers.of([without, old]), TODAY)) == [offer_key(old)]
+
+
 def test_old_prices_are_left_out_with_the_option_that_ranks_them():
     ranking = rank("vgg16", gpu=["v100"], as_of="2026-11-28", accept_outliers=True)
     assert all(row.price_age_days <= 180 for row in ranking.rows if row.price_age_days is not None)
@@ -161,7 +167,7 @@ def test_an_old_price_that_nothing_newer_replaces_is_said_in_the_answer():
     """On that day one seller had the card, at a price of which no more than the year is known."""
     ranking = rank("vgg16", gpu=["quadro rtx 6000"], as_of="2026-10-01")
     said = next(each for each in ranking.said("caution") if each.startswith("Check before you pay"))
-    assert "at a price of 2026, up to 273 days old" in said
+    assert "(a price of 2026, up to 273 days old)" in said
 
 
 def test_the_ranking_says_how_old_its_prices_are():

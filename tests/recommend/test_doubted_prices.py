@@ -153,7 +153,7 @@ def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_
     assert choice.offer.provider == "mine"
     assert re.fullmatch(r"0\.00\d+ times what \d+ others \w+", choice.price_doubt)
     assert choice.price_note == ranking.rows[0].offer.note == f"price {choice.price_doubt}; a quote"
-    caution = f"Check before you pay: B200 180GB at {choice.price_doubt}."
+    caution = f"Check before you pay: B200 180GB ({choice.price_doubt})."
     assert caution in ranking.said("caution")
     assert any(caution in getattr(part, "text", "") for part in screen(ranking))
     admitted = rank_of([*HONEST, CENT], RATES, width=1.2, accept_outliers=True)

@@ -34,7 +34,14 @@ QUESTIONS = {
 
 
 ASKED = {
-    QUESTIONS[name] for name in ("a language model", "clouds of one region, spot", "a card at hand", "a desk")
+    QUESTIONS[name]
+    for name in (
+        "a language model",
+        "a deadline and a budget",
+        "clouds of one region, spot",
+        "a card at hand",
+        "a desk",
+    )
 }
 """What they ask about stands on the screen beside all that stands there otherwise."""
 

@@ -76,7 +76,9 @@ def asked_of(tmp_path: Path, rows: list[dict[str, object]], **options: object) -
 
 def uncautioned(ranking: Ranking) -> list[str]:
     """Return the answers that are a bait, and whose GPU no caution of the answer names."""
-    cautions = " ".join(each for each in ranking.said("caution") if each.startswith("Check before you pay: "))
+    told = [each for each in ranking.said("caution") if each.startswith("Check before you pay: ")]
+    parts = [part for each in told for part in each.split("; ")]
+    cautions = " ".join(part for part in parts if "one host's ask" not in part)  # that is true of every host
     named = {name: answer.row.offer for name, answer in ranking.answers.items()}
     named["first"] = ranking.first.offer
     baits = {name: offer for name, offer in named.items() if offer.instance.startswith("bait")}

@@ -12,6 +12,7 @@ from command import here
 from gpubench.effects import amp_effects, document, ratio, results_of, scaling_effects
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE
+from gpubench.heat import Moment
 from gpubench.interval import Interval
 from gpubench.models import (
     Execution,
@@ -268,6 +269,20 @@ def test_the_ratio_has_the_interval_of_both(make_run):
     width = (1 + a.relative_half_width) ** (2**0.5)
     assert found.high / found.value == pytest.approx(width, rel=1e-3)
     assert found.holds(1) is False
+
+
+def test_a_card_that_may_still_slow_down_widens_the_side_that_this_would_reach(make_run):
+    a, b = (with_launch(make_run(), launch(step_s=s)).measurements[0] for s in (0.1, 0.11))
+    a, warming = msgspec.structs.replace(a), msgspec.structs.replace(a)  # both without the prior of a run
+    warming.__dict__["moments"] = [Moment(step_s=0.1, temperature_c=c, clock_hz=1.9e9) for c in (50.0, 60.0)]
+    assert warming.slowing_to_come > 0
+    cool, hot, under = ratio(a, b), ratio(warming, b), ratio(b, warming)
+    assert hot.high == cool.high
+    assert hot.low < cool.low
+    assert hot.low == pytest.approx(1 / under.high)
+    b.__dict__["moments"] = warming.moments
+    both = ratio(warming, b)
+    assert both.high * both.low == pytest.approx(both.value**2)  # heat takes as much from both
 
 
 def test_a_regression_fails_only_beyond_its_interval(make_run):
