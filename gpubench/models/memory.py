@@ -206,7 +206,9 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         Args:
             sharded: Whether the job is sharded by FSDP, which a verdict that fits then mentions.
         """
-        return f"{self.verdict_text(sharded=sharded)} ({self.needs_text()})"
+        if self.ran or self.fits:
+            return f"{self.verdict_text(sharded=sharded)} ({self.needs_text()})"
+        return f"{self.verdict} ({self.needs_text()}); {self.largest_text()}"
 
     def verdict_text(self, *, sharded: bool = False) -> str:
         """Return the verdict without its figures: ``does not fit; largest batch 96``. Args as in ``text``."""

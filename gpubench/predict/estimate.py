@@ -20,6 +20,7 @@ from gpubench.models import (
     MemoryFit,
     Run,
     TaskKind,
+    Trainable,
     Verdict,
 )
 from gpubench.options import asked_recipe, takes_options_of
@@ -144,7 +145,7 @@ def estimate(
 
     Args:
         question: Workload, precision, execution, task and batch.
-        specs: The GPUs to answer for.
+        specs: The GPUs to answer for. Where the default batch does not fit, the largest that does is taken.
         own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
         most_sharing: Maximum GPUs over which to shard a case (FSDP) that does not fit on one; 1 to refuse it.
@@ -170,6 +171,9 @@ def estimate(
         if reading is not None:
             answers[spec.key] = _measured(reading, fit)
             continue
+        if fit is not None and _takes_smaller(question, fit, may_fit=may_fit):
+            case = msgspec.structs.replace(case, batch_size=fit.largest_batch)
+            fit = memory.fit_of(question, case, spec, peaks)
         found = _room(question, _ToPredict(spec, case, fit), peaks, most_sharing, may_fit=may_fit)
         if isinstance(found, Refusal):
             answers[spec.key] = found
@@ -200,6 +204,18 @@ class _ToPredict:
     case: Case
     fit: MemoryFit | None
     fewest_gpus: int = 1
+
+
+def _takes_smaller(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool:
+    """Whether to take the largest batch that fits: the default does not, and nobody asked for it.
+
+    Not for a language model with all its weights, which is sharded instead, or for less than half the batch.
+    """
+    is_refused = not (fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT))
+    is_default = question.batch_size is None and question.task is TaskKind.TRAIN
+    recipe, profile = question.profile.recipe, question.profile
+    is_sharded = bool(profile.tokens_per_sample) and recipe.trainable is Trainable.FULL
+    return is_default and is_refused and not is_sharded and 2 * fit.largest_batch >= question.batch
 
 
 def _room(

@@ -24,7 +24,7 @@ from gpubench.models import (
     Verdict,
 )
 from gpubench.names import counted, sized
-from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
+from gpubench.offers.dates import HOURS_PER_YEAR, STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import known_profile, load_profiles
@@ -36,7 +36,7 @@ from gpubench.recommend.economics import HOST_HOURS_BETWEEN, SECONDS_PER_HOUR, t
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, meant_by
-from gpubench.recommend.objective import is_a_guess
+from gpubench.recommend.objective import ALIKE, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of
@@ -60,10 +60,6 @@ from gpubench.units import (
 NO_GPU_HOURS = 1.0
 """If the CPU finishes a job within this time, no GPU is needed, unless a deadline says otherwise."""
 
-ALIKE = 0.02
-"""Two jobs count as equally long if their hours differ by less than this share; an hour between them then has
-no price."""
-
 TITLES = {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"}
 """The names of the answers in a table."""
 
@@ -74,7 +70,7 @@ BASES = {
     "measured": "measured here",
     "reference": "measured",
     "predicted": "predicted",
-    "guess": "guess beyond the fit",
+    "guess": "extrapolated guess",
 }
 """The bases of a throughput."""
 
@@ -165,10 +161,12 @@ def _chances(ranking: Ranking) -> Iterator[Told]:
         if answer.toss_up is None or (key := (id(answer.row), answer.toss_up)) in told:
             continue
         told.add(key)
-        (gpu, p), (other_gpu, other_p) = (
-            (machine_name(k, n), format_chance(c)) for k, n, c in answer.toss_up
+        (gpu, other_gpu), (p, other_p) = zip(
+            *((machine_name(k, n), format_chance(c)) for k, n, c in answer.toss_up), strict=True
         )
-        yield tell("toss_up", objective=OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
+        (*_, chance), (*_, other_chance) = answer.toss_up
+        sentence = "toss_up" if chance >= other_chance else "toss_up_against"
+        yield tell(sentence, objective=OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
 
 
 def machine_name(gpu_key: str, gpu_count: int) -> str:
@@ -205,9 +203,7 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
             what=_TRAINED[case.trainable],
             tokens=f"{case.context_tokens or profile.tokens_per_sample:,}",
             batch=batch,
-            stack="plain transformers"
-            if (case.trainable, case.stack) == (Trainable.FULL, Stack.PLAIN)
-            else _STACKS[case.stack],
+            stack=_PLAIN[case.trainable] if case.stack is Stack.PLAIN else _STACKS[case.stack],
             other=Stack.PLAIN if case.stack is Stack.FUSED else Stack.FUSED,
         )
     elif costs := token_costs(row):
@@ -224,14 +220,18 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
 _TOKENS = {"prefill": "in the prompt", "decode": "generated", "forward pass": "read"}
 _STACKS = {
     Stack.TORCH: "the plain operators of PyTorch",
-    Stack.PLAIN: "plain PEFT and bitsandbytes",
     Stack.NO_FLASH: "plain transformers without flash attention",
     Stack.FUSED: "the fused kernels of Liger or Unsloth",
 }
+_PLAIN = {
+    Trainable.FULL: "plain transformers",
+    Trainable.LORA: "plain PEFT",
+    Trainable.QLORA: "plain PEFT and bitsandbytes",
+}
 _TRAINED = {
     Trainable.FULL: "all weights",
-    Trainable.LORA: "adapters (LoRA)",
-    Trainable.QLORA: "adapters over 4 bits (QLoRA)",
+    Trainable.LORA: "LoRA adapters",
+    Trainable.QLORA: "LoRA adapters on a 4-bit base (QLoRA)",
 }
 
 
@@ -272,6 +272,8 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     if doubted:
         doubts = (f"{listing(gpus)} ({why})" for why, gpus in doubted.items())
         yield tell("price_doubt", doubts="; ".join(doubts))
+    if sharded := [gpus_of(each.offer) for each in named if each.row.parallel_mode is ParallelMode.FSDP]:
+        yield tell("sharded", gpus=listing(dict.fromkeys(sharded)))
     for each in named:
         if each.can_feed is False:
             yield tell(
@@ -280,6 +282,16 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
                 gpu=gpus_of(each.offer),
                 needed=format_number(each.feed_vcpus, 2),
             )
+    per_year = (
+        (each.offer, each.offer.usd_per_gpu_hour * each.offer.gpu_count * HOURS_PER_YEAR) for each in named
+    )
+    totals = [
+        f"{plain(offer.provider, 40)} {format_price(usd * offer.term_years)}"
+        for offer, usd in per_year
+        if offer.pricing is Pricing.RESERVED and offer.term_years
+    ]
+    if totals:
+        yield tell("commit_total", totals=listing(totals))
     if turns := [each.row.spot_break_even for each in named if each.row.spot_break_even]:
         yield tell("spot_pays", share=format_percent(min(turns)))
     yield from _on_speeds(found, ranking)
@@ -302,8 +314,8 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     if found.request.sort == "joules":
         yield from _by_energy(ranking)
     named = [each.row for each in answered(ranking)]
-    if (guess := _faster_guess(found, ranking)) is not None:
-        told = tell("guess_faster", gpu=guess)
+    for guess, better in _better_guesses(found, ranking):
+        told = tell("guess_faster", gpu=guess, better=better)
         yield told._replace(kind="asked") if found.request.sort == "time" else told
     beyond = (row for row in named if row.estimate.is_extrapolated)
     for gpu in dict.fromkeys(gpu_name(row.offer.gpu_key) for row in beyond):
@@ -337,12 +349,14 @@ def _joules_of(row: Row) -> str:
     return of_all.by(format_number, " J")
 
 
-def _faster_guess(found: Eligible, ranking: Ranking) -> str | None:
-    """Return the GPUs outside the fit that are more likely to be the fastest than the named ones."""
-    p_fastest = np.where(is_a_guess(found.pool)[found.order], np.nan_to_num(found.chances.p_fastest), 0.0)
-    place, named = int(np.argmax(p_fastest)), ranking.answers["fastest"]
-    is_likelier = not named.row.estimate.is_extrapolated and p_fastest[place] > (named.row.p_fastest or 0.0)
-    return gpus_of(found.offers[place]) if is_likelier else None
+def _better_guesses(found: Eligible, ranking: Ranking) -> Iterator[tuple[str, str]]:
+    """Yield GPUs outside the fit that are more likely to be the fastest or cheapest than the named ones."""
+    is_guess = is_a_guess(found.pool)[found.order]
+    for name, better in (("fastest", "faster"), ("cheapest", "cheaper")):
+        chance = np.where(is_guess, np.nan_to_num(getattr(found.chances, f"p_{name}")), 0.0)
+        place, named = int(np.argmax(chance)), ranking.answers[name].row
+        if not named.estimate.is_extrapolated and chance[place] > (getattr(named, f"p_{name}") or 0.0):
+            yield gpus_of(found.offers[place]), better
 
 
 def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
@@ -369,8 +383,8 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
     costs = (
-        (request.tax, f"{format_percent(request.tax)} of tax"),
-        (request.egress_usd, f"{format_usd(request.egress_usd)} of egress"),
+        (request.tax, f"{format_percent(request.tax)} tax"),
+        (request.egress_usd, f"{format_usd(request.egress_usd)} for egress"),
         (request.storage_usd_per_month, f"storage at {format_usd(request.storage_usd_per_month)} a month"),
     )
     if extras := [words for is_paid, words in costs if is_paid]:
@@ -391,8 +405,15 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         )
     offered = set(pool.offers.gpu_key.present)  # this CPU is none of them
     of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
-    if request.max_latency_ms is None and len({batches_of(p) for key, p in of_each if key in offered}) > 1:
-        yield tell("other_batches")
+    batches = {batches_of(p) for key, p in of_each if key in offered}
+    if request.max_latency_ms is not None or len(batches) < 2:
+        return
+    yield tell("other_batches")
+    most = max(batches)
+    smaller = {gpus_of(row.offer): batch for row in answers if (batch := batches_of(row.estimates)) < most}
+    if smaller and len(most) == 1:
+        of_gpus = listing([f"{gpus} at {batch}" for gpus, (batch,) in smaller.items()])
+        yield tell("smaller_batch", batches=of_gpus, most=f"{most[0]:,}")
 
 
 # --- owning and buying -------------------------------------------------------------------------------------
@@ -436,6 +457,9 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     first = ranking.first
     if request.buys and request.host_usd is None and first.source == "own" and first.host_usd:
         yield tell("buy_without_host", usd=format_price(first.host_usd))
+    if request.buys and first.purchase_usd and first.row.hours.value is not None:
+        share = format_percent(request.utilization.likely)
+        yield tell("share_of_purchase", share=share, years=f"{request.years:g}")
     rented_usd = ranking.first.row.cost_usd.value
     if own is not None and ranking.first.source != "own" and rented_usd is not None:
         own_usd = own.row.cost_usd.value
@@ -566,8 +590,6 @@ def _on_sharing(pool: Candidates) -> Iterator[Told]:
         if ends:
             told = dict.fromkeys(format_number(end, 2) for end in (ends[0], ends[-1]))
             yield tell("scaling", efficiency=" to ".join(told), basis=basis)
-    if any(each.mode is ParallelMode.FSDP for each in pool.scalings):
-        yield tell("sharded")
 
 
 def _on_estimates(pool: Candidates) -> Iterator[Told]:

@@ -283,12 +283,20 @@ class Eligible:
 
     @cached_property
     def answers(self) -> Mapping[str, int]:
-        """The places of the three answers, guesses beyond the fit after all others."""
-        place_of = np.empty(len(self), dtype=np.int64)
+        """The positions of the three answers; guesses outside the fit come after all others.
+
+        The fastest is the cheapest offer of the fastest GPUs: sellers of the same machine differ by little.
+        """
+        pool, place_of = self.pool, np.empty(len(self), dtype=np.int64)
         place_of[self.order] = np.arange(len(self))
         sorts = {"cheapest": "cost", "sensible": "value", "fastest": "time"}
         asked = {name: msgspec.structs.replace(self.request, sort=sort) for name, sort in sorts.items()}
-        return {name: int(place_of[objective.first(each, self.pool)]) for name, each in asked.items()}
+        rows = {name: objective.first(each, pool) for name, each in asked.items()}
+        (time, _), fastest = objective.time_and_cost(self.request, pool, slice(None)), rows["fastest"]
+        is_same = (pool.gpu == pool.gpu[fastest]) & (pool.count == pool.count[fastest])
+        is_same &= time <= time[fastest] * (1 + objective.ALIKE)
+        rows["fastest"] = objective.first(asked["cheapest"], pool, is_same)
+        return {name: int(place_of[row]) for name, row in rows.items()}
 
     @cached_property
     def time_and_cost(self) -> tuple[Floats, Floats]:

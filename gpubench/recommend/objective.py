@@ -24,6 +24,10 @@ from gpubench.recommend.request import RankRequest
 _AT_ONCE = 16
 """Number of rows to compute together, so that intermediate results stay in the processor's cache."""
 
+ALIKE = 0.02
+"""Two jobs count as equally long if their hours differ by less than this share; an hour between them then has
+no price."""
+
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "value": "value",
     "cost": "value",

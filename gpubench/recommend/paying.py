@@ -39,8 +39,9 @@ def on_commitments(found: Eligible) -> Iterator[Told]:
     asked = COMMITMENTS[found.request.commit]
     best = _cheapest(found, possible, asked)
     for years in (asked, *(each for each in COMMITMENTS.values() if each != asked)):
-        same = None if best is None else _cheapest(found, possible, years, best.gpu_key)
-        offer = same or _cheapest(found, possible, years)
+        offer = _cheapest(found, possible, years, None if best is None else best.gpu_key)
+        if offer is None and found.request.gpus:
+            offer = _cheapest(found, possible, years)  # all of them were asked about
         if offer is not None:
             yield from _against_on_demand(offer, possible, count(years, "year"))
     on_demand = found.offers.where(found.offers.pricing.equals(Pricing.ON_DEMAND))

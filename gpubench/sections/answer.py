@@ -130,7 +130,7 @@ def screen(ranking: Ranking) -> list[Part]:
     """Return the first screen: title, answers, and the sentences that fit."""
     shown = answer_table(ranking)
     kept, left = _kept(ranking, shown)
-    rest = f"{count(left, 'more remark')}, {count(len(ranking.by_gpu), 'GPU')}: --table"
+    rest = f"{count(left, 'more note')}, {count(len(ranking.by_gpu), 'GPU')}: add --table"
     return [
         Paragraph(text=title(ranking), tone="headline"),
         shown,

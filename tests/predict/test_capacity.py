@@ -151,7 +151,7 @@ def test_a_ranking_names_the_cards_without_bf16_and_their_memory():
     ranking = rank("llama_8b_qlora", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
     reasons = {each.reason for each in ranking.excluded if each.gpu_key == "nvidia-tesla-t4-16gb"}
     assert any(SPEED_UNTOLD in reason and "fits" in reason for reason in reasons)
-    assert "Not ranked, as it has no BF16 hardware: T4." in ranking.said("note")
+    assert "Not ranked for lack of BF16 hardware: T4." in ranking.said("note")
     at_amp = rank("bert_base", precision="amp", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
     assert not [note for note in at_amp.said("note") if "BF16" in note]
 

@@ -48,7 +48,14 @@ def test_where_no_term_is_known_that_is_said_and_nothing_else():
     assert "pays from" not in said(found)
 
 
-def test_where_the_other_term_is_not_sold_of_that_gpu_its_best_of_any_is_told():
+def test_another_term_is_told_of_the_same_gpu_or_of_those_that_were_named():
     prices = [offer(H100, 3.2, provider="gcp"), offer(H100, 2.0, **YEAR), offer(L4, 0.2, **THREE)]
-    found = rank_of([*prices, offer(L4, 0.4, provider="gcp")], RATES, commit="1y")
-    assert "L4 at gcp costs $0.200 committed for 3 years" in said(found)
+    prices = [*prices, offer(L4, 0.4, provider="gcp")]
+    assert "3 years" not in said(rank_of(prices, RATES, commit="1y"))
+    named = rank_of(prices, RATES, commit="1y", gpus=("h100", "l4"))
+    assert "L4 at gcp costs $0.200 committed for 3 years" in said(named)
+
+
+def test_what_a_commitment_costs_in_all_stands_beside_the_share_of_the_job():
+    found = rank_of([offer(H100, 2.0, **YEAR)], RATES, commit="1y")
+    assert "A commitment is paid in full, used or not: gcp $17,520." in said(found)

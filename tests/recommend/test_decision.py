@@ -120,7 +120,7 @@ def test_an_offer_that_cannot_feed_its_gpus_says_so_in_its_row_and_before_it_is_
     assert (ten.offer.instance, bound.value, bound.limit) == ("ten", pytest.approx(20), 10)
     assert not any(f.kind is FindingKind.FEED_BOUND for row in others for f in row.findings)
     (caution,) = [each for each in ranking.said("caution") if "decoding" in each]
-    assert caution == "Image decoding limits 1x H100 SXM5 80GB: 10 of 20 vCPUs (assumed)."
+    assert caution == "Image decoding slows 1x H100 SXM5 80GB: 10 of 20 vCPUs needed (assumed)."
 
 
 def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():

@@ -104,9 +104,9 @@ def test_a_gpu_on_a_riser_falls(asked):
 
 def test_what_a_host_does_not_say_is_told_with_what_the_job_takes(asked):
     said = {"ram_gib": "64", "disk_bytes": "1000000000000", "pcie_bytes_per_s": "1.2e10"}
-    assert not [note for note in asked("vgg16", all=said).said("note") if "Nobody says" in note]
-    (note,) = [note for note in asked("vgg16", none={}).said("note") if "Nobody says" in note]
-    assert note.startswith("Nobody says of the host of 1x L4 its RAM (")
+    assert not [note for note in asked("vgg16", all=said).said("note") if "does not state" in note]
+    (note,) = [note for note in asked("vgg16", none={}).said("note") if "does not state" in note]
+    assert note.startswith("The host of 1x L4 does not state its RAM (")
     assert note.endswith(" needed) and lanes of PCIe: ask before you pay.")
 
 

@@ -343,7 +343,7 @@ def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
         T4: estimate(T4, 100, host_cpu="Other"),
     }
     ranking = rank_of([offer(H100, 1.0), offer(L4, 1.0)], rates)
-    (note,) = [note for note in ranking.said("note") if "that host set the pace" in note]
+    (note,) = [note for note in ranking.said("note") if "by the CPU of its measurement" in note]
     assert "AMD EPYC 9354" in note
     assert "H100" in note
     assert not {"\x1b", "L4", "Other"} & {*note, *note.split()}
@@ -513,7 +513,7 @@ def test_an_old_price_is_to_be_read_again_before_it_is_paid():
 
 def test_an_old_price_that_no_source_reads_names_no_command():
     (note,) = notes_on_a_price_of("lium", "2024-11-20")
-    assert note == "Prices of lium stand on their own pages."
+    assert note == "Prices of lium must be read on their own pages."
 
 
 @pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])

@@ -53,8 +53,7 @@ def test_a_data_set_is_sent_before_the_first_step_and_nobody_knows_how_fast():
     assert sent.cost_usd.value == pytest.approx(12)
     assert 1.3 < sent.hours.high - 6 < 1.6  # an hour of the speed and one of the sending, as squares add up
     assert any(
-        "60 minutes before the first step" in note and "sending 45 GB" in note
-        for note in ranking.said("asked")
+        "60 minutes before the first step, 45 GB of upload included" in note for note in ranking.said("asked")
     )
 
 
@@ -225,7 +224,7 @@ def test_what_spot_may_lose_can_be_typed_back_above_one_too():
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.5, instance="x")]
     ranking = rank_of(offers, {H100: 3000.0}, spot=True)
     assert ranking.rows[0].spot_break_even == pytest.approx(1.5)
-    assert "while interruptions add less than 150 % to the work" in said(ranking)
+    assert "unless interruptions add 150 % to the work" in said(ranking)
     at_it = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=1.5).rows
     assert at_it[0].samples_per_usd.value == pytest.approx(at_it[1].samples_per_usd.value)
 

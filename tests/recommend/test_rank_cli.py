@@ -417,7 +417,7 @@ def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
     best = gpubench("cnn", "--batch-size", "max", "--limit", "3", COLUMNS="160")
     assert best.returncode == 0
     assert "Batch" in best.stdout
-    assert "no ranking at an equal batch" in " ".join(best.stdout.split())
+    assert "no comparison at equal batch" in " ".join(best.stdout.split())
     equal = gpubench("cnn", "--limit", "3", COLUMNS="160")
     assert "largest batch" not in equal.stdout
     assert "Batch" not in equal.stdout

@@ -253,7 +253,7 @@ def test_what_owning_assumes_is_listed_beside_rent():
 def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
     """The rival is an old ask of a host, at what is expected of it by an assumed half-life."""
     notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
-    assert any("a host's ask goes to the middle of all" in note for note in notes)
+    assert any("a host's ask drifts toward the median" in note for note in notes)
     assert any("are over 30 days old" in note for note in notes)
 
 

@@ -19,13 +19,13 @@ A_SUM = r"\$[\d.,]+"
 
 ASKED = {
     "tokens of a served model": ("llama_8b --task infer", rf"A million tokens cost {A_SUM} .*static batch of 8"),
-    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot costs less than on demand while interruptions add less than \d+ % to the work"),
+    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot stays cheaper than on demand unless interruptions add \d+ % to the work"),
     "spot that is not the first row": ("resnet50 --spot", r"one spot interruption in 24 hours, checkpoints every 54 minutes"),
     "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 1 year.* {A_SUM} on demand .* pays from \d+ % use on"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 3 years"),
     "too small a sum": ("--max-purchase-usd 500", r"\$500 buys no card with a PC; \$1,000 for the PC is assumed"),
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
-    "rented for a sum": ("--max-purchase-usd 500", r"Renting .* does \d+ of these jobs"),
+    "rented for a sum": ("--max-purchase-usd 500", r"The same money rents .* for \d+ of these jobs"),
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of it is a PC for the cards; `--have pc` leaves that out"),
     "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} of energy alone"),
     "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
@@ -33,11 +33,11 @@ ASKED = {
         "llama-3.1-70b --qlora --have '2x RTX 3090'", r"all weights on each; .* with `--count 2 --jobs fsdp`"
     ),
     "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
-    "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"is the fewest that ends within 3.00 days"),
-    "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens \(`--context`\), batch 2 a GPU, by plain .*stack=fused"),
+    "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"is the fewest that finish within 3.00 days"),
+    "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens \(`--context`\), batch 2 per GPU, with plain PEFT .*stack=fused"),
     "adapters in 4 bits": ("mistral-7b --qlora", r"QLoRA"),
     "all weights": ("hf:Qwen/Qwen2.5-7B", r"[Aa]ll weights"),
-    "data to send": ("resnet50 --dataset-gb 200", r"sending 200 GB"),
+    "data to send": ("resnet50 --dataset-gb 200", r"200 GB of upload included"),
     "a batch on cards of a size": ("vit_b16 --gpu '16 GB'", r"Batch 64 on .*: fits \(needs [\d.]+ to [\d.]+ of 16 GiB"),
     "its own batch": ("vit_b16 --gpu 16gb --batch-size max", r"RTX 5080 \d+"),
     "what a budget leaves out": ("resnet50 --budget-usd 10", r"Left out of \d+ offers: \d+ may exceed \$10\.00\."),
@@ -76,7 +76,7 @@ def test_each_gpu_that_was_named_has_a_line_of_its_own(gpus):
     assert {"1x h100": "h100", "4x l40s": "l40s"}.get(gpus[0].lower(), gpus[0]) in named
     assert {"4x l40s": "l40s"}.get(gpus[1].lower(), gpus[1]) in named
     told = " ".join(found.said("asked"))
-    assert re.search(r"For the same money .* does [\d.]+ times \([\d.]+ to [\d.]+\) the work of", told)
+    assert re.search(r"Per dollar, .* does [\d.]+ times \([\d.]+ to [\d.]+\) the work of", told)
 
 
 def test_a_card_to_buy_that_was_named_has_a_line_and_no_excuse():
@@ -101,14 +101,14 @@ def test_a_pc_of_ones_own_holds_what_a_desktop_holds():
 def test_one_gpu_that_was_named_needs_none():
     found = rank("vgg16", gpu=["h100"], draws=50)
     assert not [line for line in lines(found) if line.names == "Also asked"]
-    assert "For the same money" not in " ".join(found.said("asked"))
+    assert "Per dollar, " not in " ".join(found.said("asked"))
 
 
 def test_tax_and_egress_are_said_to_be_in_the_costs():
     with settings(tax=0.19, egress_usd=18):
         shown = " ".join(screen.__wrapped__("resnet50 --dataset-gb 200").split())
-    assert "19 % of tax" in shown
-    assert "$18.00 of egress" in shown
+    assert "19 % tax" in shown
+    assert "$18.00 for egress" in shown
 
 
 def test_a_memory_size_is_a_name_of_cards_however_it_is_written():

@@ -352,7 +352,7 @@ def test_the_legend_is_of_what_is_drawn_and_looks_like_it(opened):
         if drawn.count():
             assert page.eval_on_selector(f"#legend circle.{name}", look) == drawn.first.evaluate(look)
     assert page.eval_on_selector("#legend .frontier", look) == page.eval_on_selector("#hero .frontier", look)
-    assert "leaves out waiting; Sensible counts $2.00 an hour" in page.locator("#worth").inner_text()
+    assert "leaves out waiting; Sensible adds $2.00 for each hour" in page.locator("#worth").inner_text()
 
 
 def test_the_first_screen_has_no_word_of_the_glossary(opened):

@@ -39,7 +39,7 @@ def verb(
     if sys.stdout.isatty():
         output.say(lines.headline(ranking))  # the first line has scrolled off the screen by now
     is_sent = request.dataset_gb is not None or request.relative or request.task == "infer"
-    data = "" if is_sent else "`--dataset-gb` counts the sending of your data; "
+    data = "" if is_sent else "`--dataset-gb` adds the upload of your data; "
     output.say(
         f"Next: {data}`gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, "
         "or the CPU where there is none; `gpubench try` measures the answer where it is rented; "

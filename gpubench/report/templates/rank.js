@@ -211,7 +211,8 @@ const ranker = (data) => {
       if (!best.has(row.key)) best.set(row.key, row);
     });
     const answers = Object.fromEntries(Object.keys(SORTS).map((name) => {
-      const [row] = ordered(rows, name);
+      const [first] = ordered(rows, name), isAsFast = ({ key, hours }) => key === first.key && hours[1] <= first.hours[1] * (1 + data.alike);
+      const row = name === "fastest" ? ordered(rows.filter(isAsFast), "cheapest")[0] : first;
       row.answersTo.push(name);
       return [name, sureness(rows, row, (each) => each.chances[name])];
     }));
