@@ -133,7 +133,7 @@ class ParentChannel:
             os.chdir(self._folder)
 
     def _require_ours(self, descriptor: int) -> None:
-        """End this process if a model has closed the pipe, since its descriptor may now be another file."""
+        # End this process if a model has closed the pipe, since its descriptor may now be another file.
         if _identity(descriptor) != self._pipes[descriptor]:
             with contextlib.suppress(OSError):
                 os.write(2, b"the model has closed descriptors that are not its own\n")
@@ -195,7 +195,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Identify an open pipe among all files; None if the descriptor is not open."""
+    # Identify an open pipe among all files; None if the descriptor is not open.
     try:
         facts = os.fstat(descriptor)
     except OSError:
@@ -345,7 +345,7 @@ class ChildProcess(Generic[_Report]):
         arguments: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
-        """Start the child with its guard and threads, or nothing."""
+        # Start the child with its guard and threads, or nothing.
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as its_own:
             to_child, self._write_fd = os.pipe()
             its_own.callback(os.close, to_child)

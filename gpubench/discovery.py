@@ -95,8 +95,9 @@ def load_workload(reference: str) -> Workload:
 
 
 def models_like(word: str) -> tuple[str, ...]:
-    """Return at most three models with similar names: workloads and published decoders."""
-    return nearest(word, (*_installed(), *decoders.decoder_names()))
+    """Return at most three models with similar names and the same initial: workloads, published decoders."""
+    known = (*_installed(), *decoders.decoder_names())
+    return nearest(word, (name for name in known if name[:1] == word[:1].lower()))
 
 
 @cache

@@ -319,7 +319,7 @@ def _temporary(folder: Path) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove partial files that killed processes left in a folder; failure is harmless."""
+    # Remove partial files that killed processes left in a folder; failure is harmless.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         now_s = time.time()
         for entry in entries:
@@ -330,7 +330,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the rename to disk, so that it survives a power cut, if the file system supports that."""
+    # Flush the rename to disk, so that it survives a power cut, if the file system supports that.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

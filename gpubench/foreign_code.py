@@ -186,7 +186,7 @@ def imported_below(root: Path, own: Path | None) -> set[Path]:
 
 
 def _of_a_library(path: Path, root: Path | str) -> bool:
-    """Whether a file belongs to Python, this package, or a library installed below ``root``."""
+    # Whether a file belongs to Python, this package, or a library installed below ``root``.
     inner = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
     return bool(_INSTALLED.intersection(inner)) or any(path.is_relative_to(folder) for folder in _folders())
 

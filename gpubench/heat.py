@@ -99,7 +99,7 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
 
 
 def _slope(moments: Sequence[Moment]) -> float:
-    """Mean slope of the temperature within launches that have one [degrees C per s]; 0 without any."""
+    # Mean slope of the temperature within launches that have one [degrees C per s]; 0 without any.
     slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
     return fmean(slopes) if slopes else 0.0
 

@@ -292,7 +292,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     except (TypeError, OverflowError, msgspec.ValidationError):
         raise _refusal(each, value, name) from None
     except ValueError:
-        forms = ": write 20000, 20,000, or 20k" if each.base is float else ""
+        forms = ": write the number alone, as 20000, 20,000, or 20k" if each.base is float else ""
         raise MisuseError(f"{name} {shown_value(value)} is not {each.takes}{forms}") from None
     if each.choices and isinstance(found, str):
         raise unknown_choice(name, found, each.choices)

@@ -51,7 +51,7 @@ def find_spec(
 def _resolve(
     name: str, memory_bytes: int | None, shared: str, power_limit_w: float | None = None
 ) -> str | None:
-    """Return the only key with a name as spelled, else with hyphens as spaces: H100-NVL."""
+    # Return the only key with a name as spelled, else with hyphens as spaces: H100-NVL.
     for spelling in dict.fromkeys((name, name.replace("-", " "))):
         keys = _named(spelling, "card", memory_bytes)
         if len(keys) != 1 and memory_bytes is not None:
@@ -64,7 +64,7 @@ def _resolve(
 
 
 def _named(name: str, by: str, memory_bytes: int | None = None) -> tuple[str, ...]:
-    """Return the keys with a name, restricted to cards with the reported memory, if given."""
+    # Return the keys with a name, restricted to cards with the reported memory, if given.
     keys = _index(by).get(names.squeeze(name), ())
     sizes = {key: load_specs()[key].memory_bytes for key in keys}
     return tuple(
@@ -236,7 +236,7 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
 
 @cache
 def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
-    """Rows by the words of their names, without sizes and without insignificant words."""
+    # Rows by the words of their names, without sizes and without insignificant words.
     index: dict[frozenset[str], tuple[str, ...]] = {}
     for alias, key in chain(_names_by("card"), _names_by("open")):
         told = names.loose_words(alias)
@@ -288,12 +288,10 @@ def _index(by: str) -> Mapping[str, tuple[str, ...]]:
 
 
 def _names_by(by: str) -> Iterator[tuple[str, str]]:
-    """Yield names of one kind with the keys of their rows.
-
-    ``card`` names come from drivers, frameworks and most price lists; ``open`` names leave the form factor
-    open. ``shared`` names in price lists need the memory too: an H100 with 94 GB is the NVL card. So do
-    ``driver`` names: an "NVIDIA H100" with 94 GB is a module. ``printed`` names are for display.
-    """
+    # Yield names of one kind with the keys of their rows. ``card`` names come from drivers, frameworks and
+    # most price lists; ``open`` names leave the form factor open. ``shared`` names in price lists need the
+    # memory too: an H100 with 94 GB is the NVL card. So do ``driver`` names: an "NVIDIA H100" with 94 GB is a
+    # module. ``printed`` names are for display.
     for key, spec in load_specs().items():
         printed = (key, spec.name, spec.short_name)
         own = "open" if spec.variants else "card"

@@ -247,7 +247,7 @@ def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
 
 
 def _digamma(x: float) -> float:
-    """Derivative of the logarithm of the gamma function: recurrence, then its series (DLMF 5.5.2, 5.11.2)."""
+    # Derivative of the logarithm of the gamma function: recurrence, then its series (DLMF 5.5.2, 5.11.2).
     low = 0.0
     while x < 10:
         low, x = low + 1 / x, x + 1
@@ -255,7 +255,7 @@ def _digamma(x: float) -> float:
 
 
 def _trigamma(x: float) -> float:
-    """Its derivative (DLMF 5.15.5, 5.15.8)."""
+    # Its derivative (DLMF 5.15.5, 5.15.8).
     low = 0.0
     while x < 10:
         low, x = low + 1 / x**2, x + 1
@@ -276,7 +276,7 @@ def _upper_tail(t: float, degrees_of_freedom: float) -> float:
 
 
 def _log_half_step(a: float) -> float:
-    """``log(gamma(a + 1/2) / gamma(a))``; of large ones by its series, as the difference loses digits."""
+    # ``log(gamma(a + 1/2) / gamma(a))``; of large ones by its series, as the difference loses digits.
     if a < 50:
         return math.lgamma(a + 0.5) - math.lgamma(a)
     return math.log(a) / 2 - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5)

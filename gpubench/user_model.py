@@ -266,7 +266,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _look_in(folder: Path) -> None:
-    """Append a folder to the module search path, so that a neighbor random.py does not hide Python's."""
+    # Append a folder to the module search path, so that a neighbor random.py does not hide Python's.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -310,13 +310,13 @@ def check_context(name: str, tokens: int, context: int | None) -> None:
 
 
 def _of_text(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes the text model."""
+    # The part of a config that describes the text model.
     inner = fields.get("text_config")
     return inner if isinstance(inner, dict) else fields
 
 
 def _number(fields: Mapping[str, Any], key: str) -> int | None:
-    """A positive number; None for anything else, which is left to transformers."""
+    # A positive number; None for anything else, which is left to transformers.
     value = fields.get(key)
     return value if type(value) is int and value > 0 else None
 
@@ -433,7 +433,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> wor
 
 
 def _words(file: str, module: ModuleType, name: str, default: str) -> str:
-    """Return an optional text of a module; tables and run files contain it."""
+    # Return an optional text of a module; tables and run files contain it.
     text = str(getattr(module, name, default))
     if len(text) > MOST_CHARACTERS:
         raise MisuseError(f"{file}: {name} has {len(text):,} characters; give at most {MOST_CHARACTERS}")
@@ -627,7 +627,7 @@ def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
 
 
 def _give_shapes(task: workload.Task) -> None:
-    """Run a model with lazy layers once, because they have no weights before that."""
+    # Run a model with lazy layers once, because they have no weights before that.
     import torch
 
     if any(map(torch.nn.parameter.is_lazy, task.model.parameters())):

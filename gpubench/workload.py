@@ -214,7 +214,7 @@ def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[st
             takes = ", ".join(name for name in settings if name != "cache_tokens")
             raise MisuseError(
                 f"{name}: {field.replace('_', ' ')} {value} cannot be set: "
-                + (f"it takes {takes}" if takes else "it has one recipe alone")
+                + (f"it takes {takes}" if takes else "it has only one recipe")
             )
     if wrong := _contradiction(recipe):
         raise MisuseError(f"{name}: {wrong}")

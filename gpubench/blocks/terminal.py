@@ -82,7 +82,7 @@ def show(*parts: Part) -> None:
 
 
 def _drawn(part: Part, console: Console) -> list[RenderableType]:
-    """Return what rich prints of a part: texts and tables, none of them read as markup."""
+    # Return what rich prints of a part: texts and tables, none of them read as markup.
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -248,7 +248,7 @@ def _joined(cell: str) -> str:
 
 
 def _texts(table: Table, i: int) -> list[str]:
-    """Return the lines of a column with its title; details in the first column are indented."""
+    # Return the lines of a column with its title; details in the first column are indented.
     below = f"\n{NO_BREAK_SPACE * len(GAP)}" if i == 0 else "\n"
     cells = (table.columns[i].title, *(row[i].replace("\n", below) for row in table.rows))
     return [line for cell in cells for line in cell.split("\n")]
@@ -259,7 +259,7 @@ def _natural(table: Table, i: int) -> int:
 
 
 def _wanted(table: Table, i: int, most: int) -> int:
-    """Return the width that a column should have for its optional ones to stay."""
+    # Return the width that a column should have for its optional ones to stay.
     natural = _natural(table, i)
     return natural if most >= WHERE_THERE_IS_ROOM else max(_least(table, i), -(-natural // TALLEST))
 
@@ -275,7 +275,7 @@ def _least(table: Table, i: int) -> int:
 
 
 def _len(text: str) -> int:
-    """Return how many places a text takes: some letters take two."""
+    # Return how many places a text takes: some letters take two.
     from rich.cells import cell_len
 
     return len(text) if text.isascii() else cell_len(text)

@@ -19,6 +19,7 @@ from gpubench.blocks.terminal import heed_columns
 from gpubench.cli import last_words, options, output, table
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
+from gpubench.names import nearest
 from gpubench.units import listing
 
 HELP_WIDTH = 120
@@ -158,7 +159,7 @@ def _misuse(error: click.UsageError) -> str:
         from gpubench.discovery import models_like
 
         also = [name for name, each in table.VERBS.items() if word.lower() in each.also_called]
-        also = also or list(models_like(word.lower()))  # the first word may be a model
+        also += [*nearest(word, table.VERBS, cutoff=0.75), *models_like(word.lower())]  # it may be a model
         words = words if also else f"No such command or model {word!r}; `gpubench list` shows the models."
     meant = f" Did you mean '{also[0]}'?" if also else ""
     return f"{words}{meant} (see {path} --help)"

@@ -138,7 +138,7 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
 
 
 def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values by option; a positional value counts as a value of its option."""
+    # Return the given values by option; a positional value counts as a value of its option.
     found: dict[str, Any] = {}
     for each in offered:
         places = [given.get(f"place_{each.name}"), given.get(f"name_{each.name}")]

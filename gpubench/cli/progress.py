@@ -114,7 +114,7 @@ def line_of(event: messages.Event) -> str | None:
 
 
 def _count(planned: messages.RunPlanned) -> str:
-    """The number of cases to measure; for a resumed run, the number left."""
+    # The number of cases to measure; for a resumed run, the number left.
     if planned.left is not None:
         what = "cases" if planned.launches == 1 else "launches"
         return f"what is left, {planned.left} of {planned.cases * planned.launches} {what},"

@@ -217,7 +217,7 @@ def confirms(check: CudaCheck) -> bool:
 
 
 def _judged(part: str, what: str, *, found: str, limit: str = "", wrong: str | None) -> Verdict:
-    """Judge a yes-or-no result: it failed if something is wrong."""
+    # Judge a yes-or-no result: it failed if something is wrong.
     state: State = "ok" if wrong is None else "FAILED"
     return Verdict(part=part, what=what, state=state, found=found, limit=limit, reason=wrong)
 
@@ -251,7 +251,7 @@ def _error_text(error: float | None) -> str:
 
 
 def _named(texts: Sequence[str]) -> str | None:
-    """Name the first few and count the others; None if there are none."""
+    # Name the first few and count the others; None if there are none.
     more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
     return "; ".join(texts[:MOST_NAMED]) + more if texts else None
 
@@ -260,7 +260,7 @@ def _named(texts: Sequence[str]) -> str | None:
 
 
 def _of_device(check: CudaCheck) -> Iterator[Verdict]:
-    """Show the unusual conditions of the device."""
+    # Show the unusual conditions of the device.
     for finding in check.findings:
         yield Verdict(part="device", what=finding.kind, state="shown", found=f"{finding.value}")
 

@@ -166,7 +166,7 @@ class Work:
             self._note_process(launcher.ready)
 
     def _note_process(self, ready: messages.Ready | None) -> None:
-        """Note the report of the first process; torch may know the memory if the driver does not."""
+        # Note the report of the first process; torch may know the memory if the driver does not.
         if ready is None or self.check.identity is not None:
             return
         if self.launcher.device.memory_bytes is None:
@@ -489,7 +489,7 @@ def check_cuda(
 
 
 def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
-    """Run one part after the other; the last one gets all the remaining time."""
+    # Run one part after the other; the last one gets all the remaining time.
     count = len(work.check.parts)
     for number, part in enumerate(work.check.parts, 1):
         left_s = end_s - time.monotonic()

@@ -387,20 +387,20 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
 
 
 def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
-    """Return the errors that prove a precision: at strict fp32 a recurrent layer has its own switch."""
+    # Return the errors that prove a precision: at strict fp32 a recurrent layer has its own switch.
     strict = work.case.precision is Precision.FP32
     recurrent = strict and any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
     return context.errors_of(work.case.precision, recurrent=recurrent)
 
 
 def _prove_again(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
-    """Look at the precision once more: code of the model's own may have set a switch meanwhile."""
+    # Look at the precision once more: code of the model's own may have set a switch meanwhile.
     seen.precision_errors = worse(seen.precision_errors, _errors(work, context))
     seen.switches = read_switches()
 
 
 def _wants_latency(work: Work, context: WorkerContext) -> bool:
-    """Whether single passes are timed: an inference of one sample on one device; tokens are timed anyway."""
+    # Whether single passes are timed: an inference of one sample on one device; tokens are timed anyway.
     is_single = work.case.task is TaskKind.INFER and work.case.batch_size == 1
     return is_single and not work.new_tokens and context.team is None
 

@@ -270,7 +270,7 @@ def _of_clock(launch: Launch, slack_s: float) -> Iterator[Finding]:
 
 
 def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:
-    """Judge the rounds, and check again with the stop rule whether they suffice."""
+    # Judge the rounds, and check again with the stop rule whether they suffice.
     steps = launch.step_times_s
     if len(steps) >= 2:
         middle = median(steps)
@@ -407,7 +407,7 @@ def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Fin
 
 
 def _size(finding: Finding) -> float:
-    """Return the size of a finding in either direction; words and NaN count as infinite."""
+    # Return the size of a finding in either direction; words and NaN count as infinite.
     if finding.value is None:
         return -1.0
     if isinstance(finding.value, str) or math.isnan(finding.value):

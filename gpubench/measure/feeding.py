@@ -121,7 +121,7 @@ def _end_with(parent_pid: int, _worker: int) -> None:
 
 
 def _prepared(pipeline: Any, drawn: Sequence[Any]) -> Any:
-    """Prepare one batch in a worker, sample by sample, as a dataset does."""
+    # Prepare one batch in a worker, sample by sample, as a dataset does.
     import torch
 
     with torch.inference_mode():

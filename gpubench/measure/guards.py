@@ -454,7 +454,7 @@ def unspent(task: Task) -> Task:
 
 
 def _randomness() -> tuple[object, ...]:
-    """Return the state of the random generators that a model uses on the CPU."""
+    # Return the state of the random generators that a model uses on the CPU.
     numbers = np.random.get_state(legacy=False)  # noqa: NPY002 - models draw from the global generator
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(numbers)
 

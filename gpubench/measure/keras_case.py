@@ -301,7 +301,7 @@ class Steps:
         foreign_code.import_foreign(name, lambda: self._compile(task))
 
     def _compile(self, task: workload.KerasTask) -> None:
-        """Compile and build all that a step creates when it is first taken."""
+        # Compile and build all that a step creates when it is first taken.
         self.model.compile(optimizer=task.optimizer, loss=task.loss, jit_compile=False)
         self.model._symbolic_build(data_batch=self.batches[0])  # noqa: SLF001 - what fit does before its first step
         if not self.model.optimizer.built:
@@ -558,7 +558,7 @@ def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[
 def _reference_error(
     order: messages.MeasureCase, bench: KerasBench, build: Build, task: workload.KerasTask
 ) -> float | None:
-    """Compare the first loss with the same model in float32 on the CPU, from the same weights."""
+    # Compare the first loss with the same model in float32 on the CPU, from the same weights.
     found = first_loss(task)
     weights = task.model.get_weights()
     with (

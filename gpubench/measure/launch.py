@@ -528,7 +528,7 @@ def skipped_steps(scales: list[float]) -> int:
 
 
 def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
-    """Warm up and time the rounds, with telemetry at both edges and in between."""
+    # Warm up and time the rounds, with telemetry at both edges and in between.
     telemetry, series = bench.telemetry, seen.series
     errors = telemetry.ecc_uncorrected()
     with Sampler(telemetry, loop.clock.now_s) as sampler:

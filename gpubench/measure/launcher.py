@@ -500,7 +500,7 @@ class Launcher:
         return answer
 
     def _keep_or_end(self, answer: object) -> None:
-        """End a process that can no longer be trusted after its answer; note a lost device."""
+        # End a process that can no longer be trusted after its answer; note a lost device.
         if isinstance(answer, messages.CaseDone) and answer.lost:
             self.lost = answer.reason
         if isinstance(answer, messages.CaseDone | messages.Proven) and answer.spent:
@@ -671,7 +671,7 @@ class Launcher:
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
-        """Start a process for one GPU, torchrun's first process, or one that represents a whole job."""
+        # Start a process for one GPU, torchrun's first process, or one that represents a whole job.
         if group.gpu_count == 1:
             return Child(variables, self.module)
         return Child(

@@ -313,7 +313,7 @@ def stop_rule(budget: Budget, round_s: Seconds = 0.0) -> StopRule:
 
 
 def _roughly(time_s: Seconds) -> str:
-    """Format a time known only to a factor: 95 s, 28 min, 5 h."""
+    # Format a time known only to a factor: 95 s, 28 min, 5 h.
     if time_s < 120:
         return f"{time_s:.0f} s"
     return f"{time_s / 60:.0f} min" if time_s < 7200 else f"{time_s / 3600:.0f} h"

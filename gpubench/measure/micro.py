@@ -173,7 +173,7 @@ def _all_reduce(size: Bytes, device: torch.device) -> Action:
 
 
 def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
-    """Return findings against strict fp32 here; None if there is no memory even for its proof."""
+    # Return findings against strict fp32 here; None if there is no memory even for its proof.
     try:
         with switches_for(Precision.FP32):
             errors = probe_errors(hardware.device).values()

@@ -268,7 +268,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _amp_flops(unit: Unit) -> float:
-    """Arithmetic of a step at AMP; 0 at any other precision."""
+    # Arithmetic of a step at AMP; 0 at any other precision.
     planned = unit.planned
     return planned.case.precision.is_amp * planned.case.batch_size * (planned.flops_per_sample or 0.0)
 
@@ -334,7 +334,7 @@ def plan(
 def _refuse_unrun(
     request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]
 ) -> None:
-    """Refuse a workload that is only described, and a device that runs no workload."""
+    # Refuse a workload that is only described, and a device that runs no workload.
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
@@ -590,7 +590,7 @@ def _names_workloads(request: RunRequest) -> bool:
 
 
 def _check_resume(request: RunRequest) -> None:
-    """Reject options for cases and budget with ``resume``, because a resumed run has its own."""
+    # Reject options for cases and budget with ``resume``, because a resumed run has its own.
     asked = {each.name: named(each) for each in options_of(type(request))}
     for name in request.asked:
         if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):

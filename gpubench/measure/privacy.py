@@ -74,7 +74,7 @@ def scrub_traceback(text: str) -> tuple[str, ...]:
 
 
 def _without(text: str, name: str, mark: str, flags: re.RegexFlag = re.NOFLAG) -> str:
-    """Put a mark instead of a name where it stands as a word."""
+    # Put a mark instead of a name where it stands as a word.
     if len(name) < _SHORTEST_NAME:
         return text
     return re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", mark, text, flags=flags)

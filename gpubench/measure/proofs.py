@@ -211,7 +211,7 @@ def _clock(order: Prove, context: WorkerContext) -> ClockProof:
 
 
 def _graph(order: Prove, context: WorkerContext) -> GraphProof:
-    """Time replays of the harness and of a graph captured by hand."""
+    # Time replays of the harness and of a graph captured by hand.
     work, loop, steps = _running(order, context)
     replay = bare_graph(work)
     return GraphProof(
@@ -277,7 +277,7 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
 
 
 def _for(loop: Loop, steps: int, seconds: Seconds) -> None:
-    """Run rounds for so long; each is at least this many steps."""
+    # Run rounds for so long; each is at least this many steps.
     end_s = loop.clock.now_s() + seconds
     while loop.clock.now_s() < end_s:
         loop.round(steps)

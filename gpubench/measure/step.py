@@ -496,7 +496,7 @@ class Turn:
         self.place.add_(1)
 
     def _take(self, scores: Tensor) -> None:
-        """Choose the likeliest token: greedy, without sampling."""
+        # Choose the likeliest token: greedy, without sampling.
         self.ids.copy_(scores.argmax(-1))
         if self.scores is None:
             self.scores = torch.empty_like(scores)

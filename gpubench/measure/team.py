@@ -374,7 +374,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
 
 
 def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
-    """The same task with its own seed, so that each process has different samples."""
+    # The same task with its own seed, so that each process has different samples.
     task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)
     with switches_for(order.case.precision):

@@ -378,7 +378,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def _usual(self) -> Prior:
-        """The usual difference between processes, if only one was measured; None for a CPU."""
+        # The usual difference between processes, if only one was measured; None for a CPU.
         if not self.__dict__.get("on_gpu"):
             return Prior(0.0, 0.0)
         bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
@@ -396,7 +396,10 @@ class Measurement(Record, frozen=True, kw_only=True):
         launches, cases = len(self.launch_step_times_s), self.__dict__.get("cases_of_prior", 0)
         process, source = self.between_launches, f"Student's t over {count(launches, 'launch')}"
         if self.within_one_process:
-            process, source = Z95 * sqrt(self._usual.variance) or None, "one launch: what is usual of a GPU"
+            process, source = (
+                Z95 * sqrt(self._usual.variance) or None,
+                "one launch: usual between processes on a GPU",
+            )
         elif self.prior is not None:
             source += f", moderated by those of {cases} cases (Smyth 2004)"
         rounds = sum(len(launch.accepted) for launch in self.launches)
@@ -498,7 +501,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self._latency(0.99)
 
     def _latency(self, share: float) -> float | None:
-        """A quantile over the passes of all launches; None if too few passes are beyond it."""
+        # A quantile over the passes of all launches; None if too few passes are beyond it.
         passes = sorted(self._times("latency_s"))
         if len(passes) * (1 - share) < 1 - 1e-9:
             return None

@@ -301,6 +301,6 @@ def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
 
 
 def _of(bytes_: float) -> tuple[float, str]:
-    """Return the unit for a card, and its memory in words: ``of 24 GiB``."""
+    # Return the unit for a card, and its memory in words: ``of 24 GiB``.
     unit, name = (GIB, "GiB") if bytes_ >= GIB else (MIB, "MiB")
     return unit, f"of {format_number(bytes_ / unit).removesuffix('.0').removesuffix('.00')} {name}"

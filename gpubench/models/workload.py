@@ -182,7 +182,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return max(1.0, max(peaks[place : place + 2]) / self.peak(batch_size).fixed_bytes)
 
     def _place(self, batch_size: int) -> int:
-        """Return the index of the point below a batch; beyond the last point, the second to last."""
+        # Return the index of the point below a batch; beyond the last point, the second to last.
         batches = [point.batch_size for point in self.points]
         return min(bisect.bisect_left(batches, batch_size), len(batches) - 1) - 1
 
@@ -194,7 +194,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return low ** (1 - share) * high**share if low > 0 else share * high
 
     def _only_steepens(self, peaks: Sequence[float], place: int) -> bool:
-        """Whether the growth exponent rises before and after this pair of points."""
+        # Whether the growth exponent rises before and after this pair of points.
         around = range(max(0, place - 1), min(len(peaks), place + 3))
         exponents = [
             math.log(peaks[b] / peaks[a]) / math.log(self.points[b].batch_size / self.points[a].batch_size)
@@ -355,8 +355,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """
         task = TaskKind(asked)
         if task is TaskKind.INFER and task not in self.tasks:
-            serving = ", or ask for llama_8b, which generates" if self.tokens_per_sample else ""
-            raise MisuseError(f"{self.name} is trained and nothing else: leave out --task infer{serving}")
+            serving = "; of language models only llama_8b (Llama 3 8B) is" if self.tokens_per_sample else ""
+            raise MisuseError(f"inference of {self.name} is not modeled: leave out --task infer{serving}")
         return task if task in self.tasks or not self.settings else self.tasks[0]
 
     @property

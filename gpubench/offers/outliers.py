@@ -327,7 +327,7 @@ class AskedPrices:
         return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
 
     def _of_another(self, asks: _Asks, hand: _Hand) -> Flags:
-        """Return which prices can confirm one: those of another provider in a table with another author."""
+        # Return which prices can confirm one: those of another provider in a table with another author.
         is_another: Flags = (asks.provider != hand.provider) & (asks.origin != (hand.origin or -1))
         return is_another
 
@@ -346,7 +346,7 @@ class AskedPrices:
 
     @cached_property
     def _least_usd_per_byte(self) -> float | None:
-        """The lowest price per bandwidth among GPUs that several shipped providers sell."""
+        # The lowest price per bandwidth among GPUs that several shipped providers sell.
         found = []
         for gpu_key in self._rows:
             spec, asks = load_specs().get(gpu_key), self._asks(gpu_key)
@@ -366,7 +366,7 @@ def _means(gpu_key: str, *, or_open: bool = False) -> tuple[str, ...]:
 
 
 def _voices(asks: _Asks, which: Flags) -> dict[int, float]:
-    """Return one price per provider [USD per GPU-hour]."""
+    # Return one price per provider [USD per GPU-hour].
     providers, usd = asks.provider[which], asks.usd[which]
     return {each: median(usd[providers == each].tolist()) for each in np.unique(providers).tolist()}
 

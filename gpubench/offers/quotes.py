@@ -104,7 +104,7 @@ def _aside(quote: Quote, reason: str) -> SetAside:
 
 
 def _named_alone(quote: Quote) -> Quote:
-    """Return the identity of a quote's offer."""
+    # Return the identity of a quote's offer.
     unsaid = dict.fromkeys(("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median"))
     kind = "vm" if quote.kind == "free" else quote.kind
     return msgspec.structs.replace(quote, price="1", kind=kind, host=NO_HOST, **unsaid)

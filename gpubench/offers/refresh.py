@@ -174,7 +174,7 @@ def _written(
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
-    """Return the transport with a deadline, so that a slow source does not delay the others."""
+    # Return the transport with a deadline, so that a slow source does not delay the others.
 
     def limited(
         url: str,
@@ -300,7 +300,7 @@ def _published(url: str, transport: Transport, present: datetime) -> ReadSnapsho
 
 
 def _digest_beside(place: str, transport: Transport) -> str:
-    """Return the SHA-256 published next to a snapshot, in the format of ``sha256sum``."""
+    # Return the SHA-256 published next to a snapshot, in the format of ``sha256sum``.
     try:
         words = transport(f"{place}.sha256").decode("ascii", "replace").split()
     except SourceError as error:
@@ -418,7 +418,7 @@ def _covered(
 
 
 def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
-    """Yield earlier claims of completeness outside the new answer, so that retired offers stay retired."""
+    # Yield earlier claims of completeness outside the new answer, so that retired offers stay retired.
     for new in unknown:
         for old in last.covers if last else ():
             pricings = tuple(pricing for pricing in old.pricings if pricing in new.pricings)

@@ -114,7 +114,7 @@ def load_offers(
 
 
 def _state(path: Path) -> object:
-    """Return a value that changes with the content of a file; None if there is no file."""
+    # Return a value that changes with the content of a file; None if there is no file.
     try:
         found = path.stat()
     except OSError:
@@ -237,7 +237,7 @@ def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapsh
 
 
 def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
-    """Return the files of a folder with matching names; a note if it exists and cannot be listed."""
+    # Return the files of a folder with matching names; a note if it exists and cannot be listed.
     try:
         return tuple(path for path in folder.iterdir() if path.match(pattern))
     except FileNotFoundError:

@@ -163,7 +163,7 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
 def _gone(
     below: Mapping[OfferKey, Offer], fresh: Mapping[OfferKey, Offer], covers: Iterable[Coverage]
 ) -> list[OfferKey]:
-    """Return the offers of an earlier table that a complete later table no longer lists."""
+    # Return the offers of an earlier table that a complete later table no longer lists.
     by_provider: dict[str, list[Coverage]] = {}
     for cover in covers:
         if cover.whole_provider:

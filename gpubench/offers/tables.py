@@ -331,7 +331,7 @@ def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
 
 @lru_cache
 def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
-    """Return the exchange rate of a foreign currency [USD]; it needs a date."""
+    # Return the exchange rate of a foreign currency [USD]; it needs a date.
     if not (usd_per_unit and day):
         raise ImplausibleError(
             f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
@@ -483,7 +483,7 @@ def _number(text: str) -> float | None:
 
 
 def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:
-    """Yield one quote per instance, region and pricing: the median if zones of a region differ."""
+    # Yield one quote per instance, region and pricing: the median if zones of a region differ.
     alike: dict[tuple[str, str | None, str, str, Pricing], list[Quote]] = defaultdict(list)
     for quote in quotes:
         alike[quote.instance, quote.region, quote.gpu, str(quote.gpu_count), quote.pricing].append(quote)

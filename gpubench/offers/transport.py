@@ -133,7 +133,7 @@ class HttpTransport:
         raise SourceError(f"{_host(first)} redirects more than {MAX_REDIRECTS} times")
 
     def _send(self, request: requests.PreparedRequest, url: str) -> requests.Response:
-        """Send a request with the environment's proxy and certificates; without a proxy to this machine."""
+        # Send a request with the environment's proxy and certificates; without a proxy to this machine.
         no_proxy = {"no_proxy": _host(url)} if url.startswith("http:") else {}
         around = self._session.merge_environment_settings(url, no_proxy, stream=True, verify=None, cert=None)
         return self._session.send(request, timeout=SILENCE_TIMEOUT_S, allow_redirects=False, **around)
@@ -179,7 +179,7 @@ def _host(url: str) -> str:
 
 
 def _was_cut(error: Exception) -> bool:
-    """Whether an established connection broke or timed out, so that a retry may help."""
+    # Whether an established connection broke or timed out, so that a retry may help.
     if isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)):
         return True
     broke = isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
@@ -189,7 +189,7 @@ def _was_cut(error: Exception) -> bool:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the root cause of an error; outer messages of requests contain the URL with its keys."""
+    # Return the root cause of an error; outer messages of requests contain the URL with its keys.
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error

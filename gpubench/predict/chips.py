@@ -151,7 +151,7 @@ def power_and_clock(spec: GpuSpec) -> PowerAndClock:
 
 @cache
 def _usual() -> Mapping[str, PowerAndClock]:
-    """Medians of each compute capability in the specification table, of cards alone."""
+    # Medians of each compute capability in the specification table, of cards alone.
     found: dict[str, list[PowerAndClock]] = {}
     for spec in load_specs().values():
         own = _logs(spec)
@@ -222,14 +222,14 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
 
 @cache
 def _products_read() -> Mapping[GpuSpec, tuple[float, float]]:
-    """The usual and the best reading of each GPU of data/product_rates.csv, as shares of the peak."""
+    # The usual and the best reading of each GPU of data/product_rates.csv, as shares of the peak.
     rows = [(load_specs()[row["gpu_key"]], row) for row in data_rows("product_rates.csv")]
     peak = {spec: spec.fp16_tensor_flops_per_s or np.nan for spec, _ in rows}
     return {s: (float(r["flops_per_s"]) / peak[s], float(r["best_flops_per_s"]) / peak[s]) for s, r in rows}
 
 
 def _family(spec: GpuSpec) -> tuple[int, int] | None:
-    """Compute capabilities that share their tensor cores: 8.6 and 8.9; all of 10; otherwise each its own."""
+    # Compute capabilities that share their tensor cores: 8.6 and 8.9; all of 10; otherwise each its own.
     capability = capability_of(spec)
     return capability and {(8, 9): (8, 6), (10, 3): (10, 0)}.get(capability, capability)
 

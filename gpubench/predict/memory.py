@@ -176,7 +176,7 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
 
 
 def _alike(one: Case, two: Case) -> bool:
-    """Whether the work, the number of GPUs and the sharding are the same."""
+    # Whether the work, the number of GPUs and the sharding are the same.
     same = one.recipe == two.recipe and one.gpu_count == two.gpu_count
     return same and (one.gpu_count == 1 or one.parallel_mode is two.parallel_mode)
 

@@ -135,7 +135,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         return f"{shown(self.label, 100)} needs {self.need.device.by(format_bytes)}"
 
     def _answers(self) -> list[tuple[str, str]]:
-        """The cards of each size with their answer, and those without one with the reason."""
+        # The cards of each size with their answer, and those without one with the reason.
         refused = ((gpu_name(each.gpu_key), f"no answer: {each.reason}") for each in self.refused)
         found = ((card.names(), card.fit.text()) for card in self.cards)
         return [(names, shown(words, 160)) for names, words in (*found, *refused)]
@@ -384,7 +384,7 @@ def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[
 
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
-    """The number of micro-batches needed to fit; one sample each if no number suffices."""
+    # The number of micro-batches needed to fit; one sample each if no number suffices.
 
     def fits(parts: int) -> bool:
         return judge_fit(profile, case, card, scale=scale, accumulate=parts).fits

@@ -164,7 +164,7 @@ def _is_small(question: Question) -> bool:
 
 
 def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    """Host seconds per operator, measured on this machine or the default; none inside a graph."""
+    # Host seconds per operator, measured on this machine or the default; none inside a graph.
     if case.execution is not Execution.EAGER:
         return 0.0
     operators = float(_work(question, case).operators[0])
@@ -172,7 +172,7 @@ def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
 
 
 def _work(question: Question, case: Case) -> Work:
-    """One step of the question at the batch of a case, with the casts of its precision."""
+    # One step of the question at the batch of a case, with the casts of its precision.
     profile = question.profile
     casts = cast_bytes_of(profile, question.task) if case.precision.is_amp else 0.0
     return work_of(profile.operators_of(question.task), case.batch_size, casts)
@@ -198,7 +198,7 @@ def _times(
     *,
     measured: Reading | None = None,
 ) -> Times:
-    """The roofline of one case on n GPUs; for a measured one, with its own micro-benchmarks."""
+    # The roofline of one case on n GPUs; for a measured one, with its own micro-benchmarks.
     chips, deviations = chips_of(specs), deviations_of(learned.deviations, [spec.key for spec in specs])
     if measured is not None and measured.micro:
         throttle = log_throttle(chips, learned.coefficients)[0]
@@ -253,7 +253,7 @@ def _from_anchor(
 
 
 def _beyond(question: Question, anchor: Reading, learned: Learned, host: float) -> float:
-    """Log of the measured time over the roofline's."""
+    # Log of the measured time over the roofline's.
     there = msgspec.structs.replace(question, profile=question.profile.at_precision(anchor.case.precision))
     told = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
     return -math.log(anchor.samples_per_s) - math.log(float(told.step_s[0]) / anchor.case.batch_size)
@@ -349,7 +349,7 @@ def _without_execution(r: Reading) -> tuple[object, ...]:
 
 
 def _si(result: MicroResult) -> float | None:
-    """The value in FLOP/s or B/s, whatever the prefix of its unit; None for other units."""
+    # The value in FLOP/s or B/s, whatever the prefix of its unit; None for other units.
     for unit in ("FLOP/s", "B/s"):
         if result.unit.endswith(unit) and math.isfinite(result.value) and result.value > 0:
             return result.value * _PREFIX.get(result.unit.removesuffix(unit), 1.0)

@@ -381,7 +381,7 @@ def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
 
 
 def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> Floats:
-    """Peak, lowered where a multiprocessor's tensor cores are wide: they outrun what feeds them."""
+    # Peak, lowered where a multiprocessor's tensor cores are wide: they outrun what feeds them.
     wide = np.where(index < 2, 0.0, width * _pick(chips.width, mode))
     result: Floats = _pick(chips.peaks, mode) * np.exp(-wide)
     return result

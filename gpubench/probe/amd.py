@@ -166,7 +166,7 @@ class AmdReadings(Readings):
 
 
 def _power(told: Mapping[str, Any]) -> Any:
-    """Return the current socket power, which Instinct cards report; older cards report only a mean."""
+    # Return the current socket power, which Instinct cards report; older cards report only a mean.
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
     return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
 

@@ -122,7 +122,7 @@ def power_capped(enforced_w: float | None, default_w: float | None) -> Finding |
 
 
 def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
-    """Return the enforced share of the default power limit; None if it is not reduced or unknown."""
+    # Return the enforced share of the default power limit; None if it is not reduced or unknown.
     if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
         return None
     return enforced_w / default_w
@@ -342,7 +342,7 @@ def _visibility(
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
-    """Open each GPU with torch in a child process, and compare what torch and the driver report."""
+    # Open each GPU with torch in a child process, and compare what torch and the driver report.
     for device in gpus:
         if torch_problem(device) is not None:
             return  # said already

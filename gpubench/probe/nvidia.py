@@ -249,7 +249,7 @@ _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
 def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
-    """Run a reading on the driver's thread; return ``otherwise`` if a call hangs."""
+    # Run a reading on the driver's thread; return ``otherwise`` if a call hangs.
 
     def decorate(read: Callable[[NvmlReadings], T]) -> Callable[[NvmlReadings], T]:
         @wraps(read)

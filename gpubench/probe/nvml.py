@@ -607,7 +607,7 @@ def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None)
 
 
 def _bandwidth(of: Fields, memory_clock_hz: float | None) -> float | None:
-    """Peak memory bandwidth: two transfers per clock over the full bus width [B/s]."""
+    # Peak memory bandwidth: two transfers per clock over the full bus width [B/s].
     bus_bits = of.get("memory_bandwidth_bytes_per_s", plausible.BUS_WIDTH, "nvmlDeviceGetMemoryBusWidth")
     if bus_bits is None or memory_clock_hz is None:
         reason = of.unavailable.get("memory_clock_max_hz", "")

@@ -143,7 +143,7 @@ def check_form(name: str) -> None:
 
 
 def _place(name: str) -> re.Match[str] | None:
-    """A backend's name and an index, counted from 0: cuda, cuda:1."""
+    # A backend's name and an index, counted from 0: cuda, cuda:1.
     kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != CPU.name)
     return re.fullmatch(rf"({kinds})(?::([0-9]{{1,9}}))?", name.lower())
 
@@ -249,7 +249,7 @@ def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
 
 
 def _places(visible: Sequence[DeviceProfile]) -> dict[str, DeviceProfile]:
-    """Name each device by its index within its backend: cuda:0, cuda:1."""
+    # Name each device by its index within its backend: cuda:0, cuda:1.
     backends = dict.fromkeys(device.backend for device in visible)
     of_backend = [[device for device in visible if device.backend == name] for name in backends]
     return {f"{device.backend}:{n}": device for found in of_backend for n, device in enumerate(found)}

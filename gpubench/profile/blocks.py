@@ -122,7 +122,7 @@ def packed(task: Task) -> Task:
 def _exchange(
     model: nn.Module, layers: Container[nn.Module], made_of: Callable[[nn.Module], nn.Module]
 ) -> None:
-    """Put what is made of each of these layers instead, wherever it stands in a model."""
+    # Put what is made of each of these layers instead, wherever it stands in a model.
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if child in layers:

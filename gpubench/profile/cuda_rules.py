@@ -109,7 +109,7 @@ def _add(library: torch.library.Library, name: str, rule: Callable[..., Any]) ->
 
 @cache
 def _cast_on_a_cpu_alone() -> frozenset[str]:
-    """Composite operators that CUDA's autocast has no rule for, such as ``cross_entropy_loss``."""
+    # Composite operators that CUDA's autocast has no rule for, such as ``cross_entropy_loss``.
     listed = torch._C._dispatch_get_registrations_for_dispatch_key  # noqa: SLF001 - torch offers no other list
     found: set[str] = set(listed("AutocastCPU")) - set(listed("AutocastCUDA"))
     return frozenset(name for name in found if name.startswith("aten::"))
@@ -233,7 +233,7 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 
 
 def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and sums of one kernel: its own operator, so that checkpointing can choose to keep it."""
+    # Output and sums of one kernel: its own operator, so that checkpointing can choose to keep it.
     *batch, length, _ = query.shape
     if batch:
         shape = (*batch[:-1], length, batch[-1], value.shape[-1])

@@ -176,7 +176,7 @@ def config_profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadPr
 
 
 def _alike(recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe, and cheaper ones that the memory answer may offer."""
+    # The recipe, and cheaper ones that the memory answer may offer.
     yield recipe
     ways = {Trainable.FULL: WeightType.BFLOAT16, **ADAPTER_BASES}
     for (how, base), again, chunks in product(ways.items(), Checkpointing, (1, LOSS_CHUNKS)):
@@ -313,7 +313,7 @@ class _Step:
         return (forward + loss).operators(), train.operators()
 
     def _beside(self, into: _Tally, part: int) -> None:
-        """Add PEFT's remaining work in all layers."""
+        # Add PEFT's remaining work in all layers.
         decoder, (kernels, *elements) = self.decoder, _BESIDE[self.is_packed][part]
         widths = decoder.width, decoder.query_width, decoder.key_width, self._inner
         if self.by_peft:
@@ -349,7 +349,7 @@ class _Step:
                     self._linear(into, leave, times * copies, share=tokens)
 
     def _turned(self, into: _Tally, layers: int, rotary: _Passes, norm: Mapping[str, _Passes]) -> None:
-        """Add the work on queries and keys before attention."""
+        # Add the work on queries and keys before attention.
         for width in (self.decoder.query_width, self.decoder.key_width):
             if self.decoder.rotary:
                 into.each(rotary, width, layers)
@@ -515,7 +515,7 @@ class _Step:
 
     @property
     def _upcast_bytes(self) -> float:
-        """PEFT's additions when it prepares a 4-bit base: embedding and head are cast to float32."""
+        # PEFT's additions when it prepares a 4-bit base: embedding and head are cast to float32.
         tables = self.decoder.embedding_parameters * (1 if self.decoder.tied else 2)
         return 0.0 if self.by_torch else float((_FLOAT - _HALF) * tables)
 
@@ -596,7 +596,7 @@ class _Step:
 
     @property
     def _unpacking(self) -> float:
-        """Bytes of one layer while the matrix that leaves its feed-forward network is unpacked."""
+        # Bytes of one layer while the matrix that leaves its feed-forward network is unpacked.
         decoder = self.decoder
         inside = (self._inner_kept + 1) * self._inner
         return self._bytes(4 * decoder.width + inside) + self._attended - self._bytes(decoder.width)

@@ -163,7 +163,7 @@ def _point(batch_size: int, trace: StepTrace) -> MemoryPoint:
 
 
 def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
-    """The point of a step at a batch at which its lines hold."""
+    # The point of a step at a batch at which its lines hold.
     moments = dict.fromkeys(step.peak(batch_size, share) for share in _SHARES)
     return MemoryPoint(
         batch_size=batch_size,

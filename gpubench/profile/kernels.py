@@ -79,7 +79,7 @@ def memory(elements: float) -> Kernel:
 
 
 def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    """Cost of mm, addmm, bmm and baddbmm; their factors start at this argument."""
+    # Cost of mm, addmm, bmm and baddbmm; their factors start at this argument.
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
@@ -109,7 +109,7 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _convolution_flops(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> float:
-    """2 x outputs x (input channels per group) x kernel area; the other way round when transposed."""
+    # 2 x outputs x (input channels per group) x kernel area; the other way round when transposed.
     positions = x.numel() if transposed else out.numel()
     return 2.0 * positions * weight[0].numel()
 
@@ -124,7 +124,7 @@ def _convolution_kind(
 
 
 def _batch_norm(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """In training its input is read twice: for the statistics, and to apply them."""
+    # In training its input is read twice: for the statistics, and to apply them.
     is_training = next(a for a in args if isinstance(a, bool))
     return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, args[:1] if is_training else (), out)),)
 
@@ -276,7 +276,7 @@ class _Layer:
 
 
 def _is_plain_rnn(args: tuple[Any, ...]) -> bool:
-    """Whether this is a padded batch without projection: (input, hx, weights, bias, ...)."""
+    # Whether this is a padded batch without projection: (input, hx, weights, bias, ...).
     per_layer = 4 if len(args) == 9 and args[3] is True else 2
     return (
         len(args) == 9
@@ -353,7 +353,7 @@ class _FusedRnn(torch.autograd.Function):
 
 
 def _zeros(recorder: Recorder, like: Iterable[Tensor], needed: Iterable[bool]) -> list[Tensor | None]:
-    """Gradients of the right shapes; their memory traffic is recorded elsewhere."""
+    # Gradients of the right shapes; their memory traffic is recorded elsewhere.
     with recorder.pause():
         return [torch.zeros_like(t) if n else None for t, n in zip(like, needed, strict=True)]
 

@@ -132,7 +132,7 @@ def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
 
 
 def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tuple[TaskKind, bool]]]]:
-    """Further recipes of a workload without shipped variants: chunked loss, weights in float32."""
+    # Further recipes of a workload without shipped variants: chunked loss, weights in float32.
     if not workload.also_at:
         return
     for field, value in (("loss_chunks", LOSS_CHUNKS), ("weight_type", WeightType.FLOAT32)):
@@ -284,7 +284,7 @@ def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
 
 
 def _stored_as(task: Task, weight_type: WeightType) -> Task:
-    """The task with weights and inputs of another floating type; inside ``gpu_without_values`` ties stay."""
+    # The task with weights and inputs of another floating type; inside ``gpu_without_values`` ties stay.
     dtype = getattr(torch, weight_type)
 
     def cast(tensor: Tensor) -> Tensor:
@@ -465,7 +465,7 @@ class Storages:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """The tensors that own bytes: for a wrapper, such as a quantized weight, the wrapped ones."""
+    # The tensors that own bytes: for a wrapper, such as a quantized weight, the wrapped ones.
     for tensor in tensors_of(values):
         if hasattr(type(tensor), "__tensor_flatten__"):
             yield from _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])  # type: ignore[attr-defined]

@@ -252,10 +252,8 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
 
 
 def _has_run(held: Held, gpu_count: int, card: CardMemory) -> bool:
-    """Whether a published step of at least this size ran on a card of the line with at most this memory.
-
-    Published steps are eager ones: what a graph may find pinned comes on top of its tensors.
-    """
+    # Whether a published step of at least this size ran on a card of the line with at most this memory.
+    # Published steps are eager ones: what a graph may find pinned comes on top of its tensors.
     return gpu_count == 1 and held.most * (held.total + held.apart) + held.pinned <= card.ran_bytes
 
 
@@ -330,7 +328,7 @@ def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> C
 
 
 def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | None:
-    """Memory of one GPU at the peak of the case; None if the step was not traced."""
+    # Memory of one GPU at the peak of the case; None if the step was not traced.
     step = step_of(profile, case)
     return None if step is None else _held_in(step, profile, case, accumulate)
 

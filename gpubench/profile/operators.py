@@ -218,7 +218,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
 
 
 def _trace_pass(forward: Callable[[], Any]) -> list[Kernel]:
-    """Kernels of a forward pass, with autograd on where the model itself differentiates."""
+    # Kernels of a forward pass, with autograd on where the model itself differentiates.
     try:
         with torch.no_grad(), _recording() as kernels:
             forward()
@@ -279,7 +279,7 @@ def require_finite(loss: Tensor) -> None:
 
 @contextmanager
 def _recording() -> Iterator[list[Kernel]]:
-    """Record the kernels of every aten call inside the block."""
+    # Record the kernels of every aten call inside the block.
     recorder = Recorder()
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

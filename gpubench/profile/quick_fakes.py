@@ -66,11 +66,7 @@ class QuickFakeMode(FakeTensorMode):
         return ask(func, types, args, given) if answer is None else answer(self, args)
 
     def _key(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """What of these arguments decides about the result.
-
-        Raises:
-            _Unknown: If it may be something else.
-        """
+        # What of these arguments decides about the result; _Unknown is raised if it may be something else.
         return tuple([self._part(value) for value in values])
 
     def _part(self, value: Any) -> Any:

@@ -205,7 +205,7 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
 def _memory(
     workload: Workload, variants_s: float, told: Collection[Recipe], refused: list[str]
 ) -> tuple[tuple[StepMemory, ...], str | None]:
-    """Trace peak memory, or say in one line why the step cannot run without values."""
+    # Trace peak memory, or say in one line why the step cannot run without values.
     try:
         return trace_memory(_as_held(workload), variants_s, told=told, refused=refused), None
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -301,13 +301,13 @@ def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Op
 
 
 def _growing_parts(at_first: float, at_second: float) -> tuple[float, float]:
-    """Both parts; all per sample where chance made one of them negative."""
+    # Both parts; all per sample where chance made one of them negative.
     per_sample, fixed = _parts(at_first, at_second)
     return (per_sample, fixed) if min(per_sample, fixed) >= 0 else (at_second / BATCHES[1], 0.0)
 
 
 def _parts(at_first: float, at_second: float) -> tuple[float, float]:
-    """Per-sample and fixed part of something linear in the batch."""
+    # Per-sample and fixed part of something linear in the batch.
     first, second = BATCHES
     per_sample = (at_second - at_first) / (second - first)
     return per_sample, at_first - per_sample * first

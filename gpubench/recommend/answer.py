@@ -35,7 +35,7 @@ from gpubench.recommend.choice import best_to_rent, named_gpus
 from gpubench.recommend.economics import HOST_HOURS_BETWEEN, SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
-from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, meant_by
+from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, meant_by, why_not_ranked
 from gpubench.recommend.objective import ALIKE, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
 from gpubench.recommend.request import RankRequest
@@ -152,7 +152,7 @@ def _between(ranking: Ranking) -> Iterator[Told]:
 
 
 def _chances(ranking: Ranking) -> Iterator[Told]:
-    """Yield each answer that is a toss-up, with both chances; nothing if one GPU is left."""
+    # Yield each answer that is a toss-up, with both chances; nothing if one GPU is left.
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
@@ -240,8 +240,11 @@ def _between_named(found: Eligible) -> Iterator[Told]:
     places = named_gpus(found)
     for name in (name for name, place in places.items() if place is None):
         meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
-        reasons = (each.reason for each in reversed(found.excluded) if each.offer.gpu_key in meant)
-        yield tell("named_not_ranked", gpu=plain(name, 40), reason=plain(next(reasons, "no offer is left")))
+        reasons = [each.reason for each in reversed(found.excluded) if each.offer.gpu_key in meant]
+        reasons += filter(None, [why_not_ranked(name, sorted(found.filtered.every.gpu_key.present))])
+        yield tell(
+            "named_not_ranked", gpu=plain(name, 40), reason=plain(next(iter(reasons), "no offer is left"))
+        )
     of_each = dict.fromkeys(place for place in places.values() if place is not None)
     least, *others = sorted(of_each, key=found.time_and_cost[1].__getitem__) or [0]
     if found.pool.work is None or not others:
@@ -362,7 +365,6 @@ def _better_guesses(found: Eligible, ranking: Ranking) -> Iterator[tuple[str, st
 def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield how far the figures answer the question."""
     request, pool, filtered = found.request, found.pool, found.filtered
-    answers = [each.row for each in ranking.answers.values()]
     mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
     for offer in mine[:MOST_MACHINES]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
@@ -373,6 +375,8 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         )
         yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
     beyond = Counter(each.option for each in found.excluded)
+    if request.regions and (unsaid := sum(each.reason == REGION_UNSAID for each in found.excluded)):
+        yield tell("region_unsaid", count=f"{unsaid:,}")
     limits = {
         "--deadline-hours": f"may exceed {duration(request.deadline_hours)}",
         "--budget-usd": f"may exceed {format_usd(request.budget_usd)}",
@@ -389,6 +393,12 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     )
     if extras := [words for is_paid, words in costs if is_paid]:
         yield tell("costs_count", what=listing(extras))
+    yield from _on_batches(found, ranking)
+
+
+def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+    request, pool = found.request, found.pool
+    answers = [each.row for each in ranking.answers.values()]
     if request.batch_size == "max":
         sizes = {gpu_name(row.offer.gpu_key): row.estimate.case.batch_size for row in answers}
         yield tell("largest_batch", batches=listing([f"{gpu} {size:,}" for gpu, size in sizes.items()]))

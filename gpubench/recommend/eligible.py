@@ -483,6 +483,6 @@ def _named(offer: Offer) -> str:
 
 
 def _at_least(figure: float) -> str:
-    """Format a number for an option in three digits, rounded up so that it suffices."""
+    # Format a number for an option in three digits, rounded up so that it suffices.
     step = 10.0 ** (math.floor(math.log10(figure)) - 2)
     return f"{math.ceil(figure / step) * step:.12g}"

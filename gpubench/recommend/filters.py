@@ -171,6 +171,10 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     last = excluded[-1] if excluded else None
     if last is not None and last.option in NEAREST_LAST:
         return nearest_of(excluded)
+    by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
+    if 2 * len(by_count) > len(excluded):
+        counts = sorted({*by_count})
+        return f"offers have {listing(map(str, counts))} GPUs"
     if of_hosts := [each for each in excluded if each.option in HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
@@ -246,6 +250,29 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     return frozenset(matched)
 
 
+REGION_UNSAID = "its region is not stated"
+
+
+def why_not_ranked(name: str, keys: Collection[str]) -> str | None:
+    """Return why no offer of a known GPU can be ranked; None if one can.
+
+    Raises:
+        MisuseError: If the name is unknown.
+    """
+    meant_by(counted(name)[1], keys)
+    try:
+        match_gpus([name], keys)
+    except MisuseError as problem:
+        return str(problem).rpartition(" not ranked: ")[2].partition("; of those that rank")[0]
+    return None
+
+
+def rankable(names: Iterable[str], keys: Collection[str]) -> list[str]:
+    """Return the names of GPUs that offers have, or all if none is left, so that the reason is raised."""
+    every = list(names)
+    return [name for name in every if why_not_ranked(name, keys) is None] or every
+
+
 def meant_by(name: str, keys: Collection[str]) -> set[str]:
     """Return the keys that a name means: one exact GPU, else every known key that contains all its words.
 
@@ -287,7 +314,7 @@ def _named(specs: Sequence[GpuSpec | None]) -> str:
 
 
 def _runs(gpu_key: str) -> bool:
-    """Return whether today's torch may run on a GPU; True if unknown."""
+    # Return whether today's torch may run on a GPU; True if unknown.
     spec = load_specs().get(gpu_key)
     return spec is None or runs_on_todays_torch(spec.compute_capability) is not False
 
@@ -374,7 +401,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     def elsewhere(offer: Offer, _: GpuSpec | None) -> str | None:
         if is_owned(offer) or (offer.region and any(is_in(offer.region, name) for name in regions)):
             return None
-        return f"in region {plain(offer.region)}" if offer.region else "its region is not stated"
+        return f"in region {plain(offer.region)}" if offer.region else REGION_UNSAID
 
     def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
         age = age_days(offer.price_date, market.today)
@@ -454,6 +481,7 @@ def _gpu_filter(names: Iterable[str], offers: Offers) -> Filter:
         MisuseError: If a name means no ranked GPU, or nobody offers that number.
     """
     present = sorted(offers.gpu_key.present)
+    names = rankable(names, present)
     named = [(counted(name)[0], match_gpus([name], present)) for name in names]
     for name, (count, keys) in zip(names, named, strict=True):
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
@@ -481,7 +509,7 @@ def _of_the_card(
     the name also means a GPU with kernels.
     """
     known = sorted(offers.gpu_key.present)
-    meant = [match_gpus([name], known) for name in request.gpus]
+    meant = [match_gpus([name], known) for name in rankable(request.gpus, known)]
     named = frozenset[str]().union(*meant)
     old = frozenset[str]().union(*(keys for keys in meant if not any(map(_runs, keys))))
     sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price
@@ -632,7 +660,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
 
 
 def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
-    """Return the GPUs that an excluded name means, unless it is a provider's name."""
+    # Return the GPUs that an excluded name means, unless it is a provider's name.
     if found := known_keys(name):
         return found
     raise unknown_name("provider or GPU", name, nearest(name, [*providers, *load_specs()]))

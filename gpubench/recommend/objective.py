@@ -211,7 +211,7 @@ def first(request: RankRequest, pool: Candidates, among: Flags | slice = slice(N
 
 
 def _sort_keys(request: RankRequest, pool: Candidates) -> tuple[NDArray[Any], ...]:
-    """Return the sort keys of rows, the last one the most significant."""
+    # Return the sort keys of rows, the last one the most significant.
     every = slice(None)
     return (
         pool.offers.by_name,
@@ -255,7 +255,7 @@ def hours_with_ends(
 
 
 def _hours_by_start(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return the hours with a short and a long startup, all else as expected."""
+    # Return the hours with a short and a long startup, all else as expected.
     rate, factor = pool.rate[rows], request.startup_factor
     return hours(request, pool, rate, rows, 1 / factor), hours(request, pool, rate, rows, factor)
 

@@ -276,7 +276,7 @@ def _efficiency(
 
 
 def _measured(likely: float, *by: Measurement) -> Efficiency:
-    """Return an efficiency with the interval from the errors of its measurements."""
+    # Return an efficiency with the interval from the errors of its measurements.
     width = math.hypot(*(each.relative_half_width or 0.0 for each in by))
     return Efficiency(likely, likely / (1 + width), likely * (1 + width), "measured")
 

@@ -55,7 +55,7 @@ def generation_times(estimate: Estimate) -> GenerationTimes | None:
 
 
 def _measured(estimate: Estimate, seconds: float) -> Interval:
-    """Return a measured time with the relative interval of the whole generation."""
+    # Return a measured time with the relative interval of the whole generation.
     ends = (estimate.high, estimate.low)
     return Interval(
         seconds, *(None if end is None else seconds * estimate.samples_per_s / end for end in ends)

@@ -201,7 +201,7 @@ def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
 
 
 def _first_difference(a: Run, b: Run) -> str:
-    """Name the field in which the nearest pair of cases differs."""
+    # Name the field in which the nearest pair of cases differs.
     differences: list[list[str]] = [
         [
             *(

@@ -127,7 +127,7 @@ def _of_quality(row: TimeToQuality) -> Iterator[str]:
 
 
 def _of_micro(result: MicroResult) -> Iterator[str]:
-    """Compare a stored figure with its interval, and with its repetitions if all of them are stored."""
+    # Compare a stored figure with its interval, and with its repetitions if all of them are stored.
     low, high = result.low, result.high
     if (low is not None and low > result.value) or (high is not None and high < result.value):
         yield f"its interval, {low} to {high}, leaves out its value {result.value}"

@@ -164,7 +164,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
 
 
 def _private(value: Any, where: str) -> Iterator[str]:
-    """Yield each text in the record that contains a path, an address or a serial number."""
+    # Yield each text in the record that contains a path, an address or a serial number.
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _private(inner, f"{where}.{key}".lstrip("."))

@@ -124,7 +124,7 @@ def _take(path: Path) -> int | None:
 
 
 def _is_locked(descriptor: int, *, is_new: bool) -> bool:
-    """Whether the kernel granted the lock; without kernel locks, whether this process created the file."""
+    # Whether the kernel granted the lock; without kernel locks, whether this process created the file.
     if sys.platform == "win32":
         return is_new
     try:
@@ -214,7 +214,7 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
 
 
 def _has_runs(root: Path) -> bool:
-    """Whether a folder ``runs`` exists; if that cannot be determined, listing ``root`` reports why."""
+    # Whether a folder ``runs`` exists; if that cannot be determined, listing ``root`` reports why.
     try:
         return (root / "runs").is_dir()
     except OSError:
@@ -404,7 +404,7 @@ def _set_aside(folder: Path, path: Path) -> str:
 
 
 def _free_name(path: Path) -> Path:
-    """Create an empty file under the first free ``.corrupt`` name of a bad file."""
+    # Create an empty file under the first free ``.corrupt`` name of a bad file.
     for number in itertools.count(1):
         aside = path.with_name(f"{path.name}{'' if number == 1 else f'.{number}'}.corrupt")
         with contextlib.suppress(FileExistsError):

@@ -207,7 +207,7 @@ def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[O
 
 
 def _questions(market: RankRequest) -> Iterator[RankRequest]:
-    """Yield the question, then every shipped model at each of its precisions."""
+    # Yield the question, then every shipped model at each of its precisions.
     plain_recipe = {each.field: getattr(RankRequest(), each.field) for each in options_of(RecipeRequest)}
     if not _is_shipped(market):
         yield market

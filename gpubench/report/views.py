@@ -106,7 +106,7 @@ def _dots(
 
 
 def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the line below which there is no machine, in steps, since there is none between two."""
+    # Return the line below which there is no machine, in steps, since there is none between two.
     least, steps = math.inf, []
     for row in sorted(rows, key=lambda row: (row.hours.value or 0.0, row.cost_usd.value or 0.0)):
         usd = row.cost_usd.value or 0.0

@@ -98,7 +98,7 @@ def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    """Return the sentences that add to the table, those about the question first."""
+    # Return the sentences that add to the table, those about the question first.
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
     return [each for each in said if each not in shown]

@@ -154,7 +154,7 @@ def _shared(result: Result) -> str | None:
 
 
 def _of_peak(result: Result) -> str:
-    """MFU, and HFU below if the step recomputes anything."""
+    # MFU, and HFU below if the step recomputes anything.
     m = result.measurement
     again = m.hfu is not None and m.hfu != m.mfu
     return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if again else "")

@@ -54,7 +54,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _unread(data: ReportData) -> list[Part]:
-    """The unreadable result files, each with the reason; nothing if there are none."""
+    # The unreadable result files, each with the reason; nothing if there are none.
     if not data.problems:
         return []
     return [
@@ -64,7 +64,7 @@ def _unread(data: ReportData) -> list[Part]:
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:
-    """The facts of each run in a column, side by side to show differences."""
+    # The facts of each run in a column, side by side to show differences.
     facts = [_run_facts(run) for run in runs]
     terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
     return Table(
@@ -248,7 +248,7 @@ def _events(m: Measurement) -> str:
 
 
 def _switches(launches: tuple[Launch, ...]) -> str:
-    """Whether TF32 was enabled, according to the five switches."""
+    # Whether TF32 was enabled, according to the five switches.
     states = set()
     for s in (launch.switches for launch in launches if launch.switches is not None):
         read = (s.conv_fp32_precision, s.rnn_fp32_precision, s.matmul_fp32_precision)

@@ -103,7 +103,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
 
 
 def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
-    """The columns on energy, shown if the table is sorted by energy or has a power limit."""
+    # The columns on energy, shown if the table is sorted by energy or has a power limit.
     joules: Cell[Estimate] = number("Joules a sample", lambda e: stacked(e.joules_per_sample.text(" J")))
     capped: tuple[Cell[Estimate], ...] = (
         number("Time", lambda e: stacked(e.capped_time.text("×"))),
@@ -141,7 +141,7 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
 
 
 def _published(answers: Predictions) -> Iterator[str]:
-    """Published readings of the cards; for many cards, the number of cards with a reading."""
+    # Published readings of the cards; for many cards, the number of cards with a reading.
     read = [each for each in answers.estimates if each.published]
     for each in read if len(answers) <= MOST_ROWS else ():
         yield f"{gpu_name(each.gpu_key)}: {each.published}"
@@ -222,7 +222,7 @@ def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
-    """A column with one score of a slice, or of a subset of its scores."""
+    # A column with one score of a slice, or of a subset of its scores.
 
     def cell(item: tuple[str, Mapping[str, Any]]) -> str:
         found = item[1] if within is None else item[1].get(within) or {}
@@ -254,7 +254,7 @@ def _kinds(e: Estimate) -> list[FindingKind]:
 
 
 def _width(estimate: Estimate) -> str:
-    """The interval as factors of the estimate, which are easier to compare between GPUs than its ends."""
+    # The interval as factors of the estimate, which are easier to compare between GPUs than its ends.
     if estimate.low is None or estimate.high is None:
         return UNKNOWN
     down, up = estimate.low / estimate.samples_per_s, estimate.high / estimate.samples_per_s

@@ -338,7 +338,7 @@ def _gpus_needed(row: Row) -> str:
 
 
 def _paid_first(data: ReportData) -> Callable[[Row], str]:
-    """Return a function that formats the purchase price of owned hardware: "$1,450 first; "."""
+    # Return a function that formats the purchase price of owned hardware: "$1,450 first; ".
     paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
     def words(row: Row) -> str:
@@ -373,7 +373,7 @@ _TOKENS = {
 
 
 def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
-    """Yield a column for each kind of token with a cost in any of the rows."""
+    # Yield a column for each kind of token with a cost in any of the rows.
 
     def cost_of(what: str) -> Callable[[Row], str]:
         return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))

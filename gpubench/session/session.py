@@ -387,7 +387,7 @@ def run(request: RunRequest) -> Run:
 
 @contextmanager
 def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
-    """Explain why a device could not be opened, in the driver's words or with torch's message explained."""
+    # Explain why a device could not be opened, in the driver's words or with torch's message explained.
     try:
         yield
     except NoDeviceError as error:
@@ -703,7 +703,7 @@ def together(*groups: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 
 def _listening(control: Control) -> AbstractContextManager[None]:
-    """Handle Ctrl-C and SIGTERM with the control."""
+    # Handle Ctrl-C and SIGTERM with the control.
 
     def interrupt(number: int) -> None:
         if number == signal.SIGINT and not control.stopping.is_set():

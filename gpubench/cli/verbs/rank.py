@@ -48,7 +48,7 @@ def verb(
 
 
 def _read_published(url: str, request: RankRequest) -> None:
-    """Load newer prices from a published snapshot; if that fails, keep the local prices."""
+    # Load newer prices from a published snapshot; if that fails, keep the local prices.
     from gpubench.offers import refresh, transport  # only this ranking needs the network
 
     try:

@@ -109,8 +109,7 @@ const answered = (async () => {
       if (more > 0 && saved > data.alike * slow.hours[1]) said.push(say(id, { more_usd: usd(more), hours: duration(saved), usd_per_hour: usd(more / saved) }));
     }
     if (new Set(rows.map((row) => row.offer.gpu)).size === 1) said.push(say("one_gpu_left"));
-    const doubted = named.filter(({ offer }) => offer.doubt);
-    return [...said, ...doubted.map((row) => say("price_doubt_short", { gpu: gpuOf(row), doubt: row.offer.doubt }))];
+    return [...said, ...named.filter(({ offer }) => offer.doubt).map((row) => say("price_doubt_short", { gpu: gpuOf(row), doubt: row.offer.doubt }))];
   };
   const relaxed = ({ usd: dollars, hours }, asked) => {
     const up = (value) => number(value * 1.005), said = [say("nothing_meets")];
