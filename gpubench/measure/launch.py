@@ -38,6 +38,7 @@ from gpubench.measure.loop import (
 )
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches, TelemetrySample
+from gpubench.models.measurement import POWER_TOLERANCE
 from gpubench.probe.backend import Readings
 from gpubench.probe.host import read_text
 from gpubench.units import Joules, Seconds, Watts, format_bytes
@@ -165,8 +166,6 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
 
 LEAST_REGION_S = 2.0
 """The counter steps every 0.1 s: over two seconds each edge costs up to 5 %, over thirty 0.3 %."""
-POWER_TOLERANCE = 1.2
-"""Energy over time may pass the power limit by this factor: the counter steps every 0.1 s."""
 LARGEST_GAP_S = 1.0
 """Between two power samples; a longer silence leaves the integral unknown."""
 

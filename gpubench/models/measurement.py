@@ -257,6 +257,8 @@ BatchChoice = Literal["fixed", "largest"]
 """How a batch was chosen: equal for all devices, or the largest that fits on this one."""
 
 
+POWER_TOLERANCE = 1.2
+"""Factor by which energy over time may exceed the power limit, because the counter steps every 0.1 s."""
 LONG_LOOK_S = 8.0
 """Shorter timed parts miss events that recur every few seconds, and show no temperature trend."""
 ENOUGH_LAUNCHES = 5

@@ -13,9 +13,8 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import BadContentError, decode_json, read_bytes
 from gpubench.labels import micro_name
-from gpubench.measure import checks
-from gpubench.measure.launch import POWER_TOLERANCE
 from gpubench.models import RUN_VERSION, Case, Launch, MicroResult, Run, Status
+from gpubench.models.measurement import POWER_TOLERANCE
 from gpubench.models.run import TimeToQuality
 from gpubench.units import MIB, Watts, plain
 
@@ -107,7 +106,10 @@ def beyond_belief(run: Run) -> str | None:
 
     The user's own runs keep the row as invalid; a run from another machine is refused.
     """
-    for index, measurement in enumerate(run.measurements):
+    several = [(at, m) for at, m in enumerate(run.measurements) if m.case.gpu_count > 1]
+    for index, measurement in several:
+        from gpubench.measure import checks  # loads the probe, which a ranking does without
+
         found = checks.scaling_of(measurement, run.measurements)
         if found is not None and measurement.status is Status.OK:
             count = measurement.case.gpu_count
