@@ -34,7 +34,7 @@ class Line(NamedTuple):
     """A row of the answer, with the names of its answers.
 
     Attributes:
-        names: "Cheapest", "Sensible · Fastest", "Best cloud", "Yours" ...
+        names: "Cheapest", "Sensible · Fastest", "Cloud", "Yours" ...
         answers: Its answers; empty for an additional row.
     """
 
@@ -65,7 +65,7 @@ def lines(ranking: Ranking) -> list[Line]:
         of = [ranking.answers[name] for name in same]
         found.append(Line(BOTH.join(titles[name] for name in same), of[0].choice, tuple(of)))
     named = {line.choice.offer for line in found}
-    beside = [("Best cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
+    beside = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
     beside += [("Also asked", each) for each in ranking.asked]
     found[1:1] = [Line(name, each) for name, each in beside if each is not None and each.offer not in named]
     return found

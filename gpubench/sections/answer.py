@@ -122,7 +122,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
 WORDS_OF_THE_RATE = 15
 """Words reserved for the worth and cost of an hour of waiting."""
 
-WORDS_OF_THE_REST = 7
+WORDS_OF_THE_REST = 8
 """Words reserved for the rule of the table and the hint at more."""
 
 
