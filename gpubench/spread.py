@@ -43,13 +43,15 @@ HOST = Component(
     n=39,
     source="39 machines of one H100 each: 0.1 to 0.6 % (ResNet-50)",
 )
-CARD = Component(
+PUBLISHED = Component(
     name=PARTS[4],
     half_width=0.05,
     n=None,
     source="GPUs of one kind varied by 8 % on average, 22 % at most, over five clusters (Sinha and others, "
     "SC22, arXiv:2208.11035), half of it to either side; two H200 read 0.96 to 1.10 of each other",
 )
+CARD = PUBLISHED
+"""The published spread, updated by shared runs (``record.sharing.card_spread``): so far there are none."""
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))
 """Half-width of the logarithm of the rate of another card of this model in another host."""
 ANOTHER_CARD = Interval(1.0, math.exp(-ELSEWHERE), math.exp(ELSEWHERE))

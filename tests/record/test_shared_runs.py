@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,23 @@ from gpubench import predict
 from gpubench.cli.app import main
 from gpubench.measure.privacy import private_part
 from gpubench.models import DeviceProfile, Run, Status
+from gpubench.models.measurement import Round
 from gpubench.predict.answers import as_records
 from gpubench.record.run_file import read_run
-from gpubench.record.sharing import Shared, doubts, place_of, readings_by, shareable, shared_files
+from gpubench.record.sharing import (
+    PUBLISHED_CARDS,
+    Shared,
+    card_spread,
+    doubts,
+    place_of,
+    readings_by,
+    shareable,
+    shared_files,
+    shared_runs,
+)
 from gpubench.record.store import reference_runs
+from gpubench.spread import CARD, PUBLISHED, Component
+from gpubench.stats import Z95
 
 H100 = "nvidia-h100-sxm-80gb"
 REFERENCE = next(run for run in reference_runs() if run.run_id.endswith("7514fa86"))
@@ -35,6 +49,51 @@ def test_the_shared_files_of_the_repository_hold_what_they_may() -> None:
         others = [*reference_runs(), *(other for other in found.values() if other is not run)]
         assert not [*doubts(run, others)], path
         assert path.match(str(place_of(run, path.parent.name)))
+
+
+def at_a_pace(run: Run, factor: float) -> Run:
+    """The same run on a card that is faster by a factor."""
+
+    def faster(each: Round) -> Round:
+        return msgspec.structs.replace(each, wall_s=each.wall_s / factor)
+
+    measurements = (
+        msgspec.structs.replace(
+            row,
+            launches=tuple(
+                msgspec.structs.replace(launch, rounds=tuple(map(faster, launch.rounds)))
+                for launch in row.launches
+            ),
+        )
+        for row in run.measurements
+    )
+    return msgspec.structs.replace(run, measurements=tuple(measurements))
+
+
+def test_the_spread_between_cards_is_what_the_shared_runs_make_of_the_published_one() -> None:
+    """Whoever adds a shared run that changes it is told so here, and by how much."""
+    assert card_spread(shared_runs()) == CARD
+
+
+def test_cards_that_differ_widen_the_spread_and_cards_that_agree_narrow_it(run: Run) -> None:
+    """Two cards 20 % apart are half of it from their mean each: one degree of freedom beside ten."""
+
+    def spread_of(**paces: float) -> Component:
+        return card_spread([Shared(by=by, run=at_a_pace(run, pace)) for by, pace in paces.items()])
+
+    assert spread_of(ann=1.0) == card_spread([]) == PUBLISHED
+    assert PUBLISHED.half_width is not None
+    apart = spread_of(ann=1.0, bob=1.2).half_width
+    variance = PUBLISHED_CARDS * (PUBLISHED.half_width / Z95) ** 2 + math.log(1.2) ** 2 / 2
+    assert apart == pytest.approx(Z95 * math.sqrt(variance / (PUBLISHED_CARDS + 1)))
+    assert apart is not None
+    assert apart > PUBLISHED.half_width
+    alike = spread_of(ann=1.0, bob=1.0, cem=1.0, dee=1.0)
+    narrower = math.sqrt(PUBLISHED_CARDS / (PUBLISHED_CARDS + 3))
+    assert alike.half_width == pytest.approx(PUBLISHED.half_width * narrower)
+    assert (alike.n, "4 cards of shared runs" in alike.source) == (4, True)
+    twice = card_spread([Shared(by="ann", run=at_a_pace(run, pace)) for pace in (1.0, 1.2)])
+    assert twice == PUBLISHED  # one person is one card
 
 
 def test_what_tells_one_card_from_another_is_not_shared(run: Run) -> None:
