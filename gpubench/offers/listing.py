@@ -187,11 +187,48 @@ _AZURE = re.compile(
 """Azure's one-word regions: northeurope is Ireland, westeurope the Netherlands."""
 
 
+_COUNTRIES = {
+    "austria at": "vienna austriaeast",
+    "australia au": "sydney melbourne ap-southeast-2 ap-southeast-4 australia-southeast1 australiaeast",
+    "belgium be": "europe-west1 belgiumcentral",
+    "brazil br": "saopaulo sa-east-1 southamerica-east1 brazilsouth",
+    "canada ca": "montreal toronto bhs ca-central-1 northamerica-northeast1 canadacentral canadaeast",
+    "finland fi": "helsinki europe-north1",
+    "france fr": "paris gra gravelines rbx sbg eu-west-3 europe-west9 francecentral",
+    "germany de": "frankfurt berlin eu-central-1 europe-west3 europe-west10 germanywestcentral",
+    "india in": "mumbai hyderabad ap-south-1 asia-south1 asia-south2 centralindia",
+    "ireland ie": "dublin eu-west-1 northeurope",
+    "israel il": "telaviv il-central-1 me-west1 israelcentral",
+    "italy it": "milan eu-south-1 europe-west8 europe-west12 italynorth",
+    "japan jp": "tokyo osaka ap-northeast-1 ap-northeast-3 asia-northeast1 asia-northeast2 japaneast",
+    "korea kr": "seoul ap-northeast-2 asia-northeast3 koreacentral",
+    "netherlands nl": "amsterdam europe-west4 westeurope",
+    "norway no": "oslo norwayeast",
+    "poland pl": "warsaw waw europe-central2 polandcentral",
+    "romania ro": "eu-ro-1",
+    "singapore sg": "ap-southeast-1 asia-southeast1 southeastasia",
+    "spain es": "madrid eu-south-2 europe-southwest1 spaincentral",
+    "sweden se": "stockholm eu-north-1 europe-north2 swedencentral",
+    "switzerland ch": "zurich eu-central-2 europe-west6 switzerlandnorth",
+    "taiwan tw": "asia-east1",
+    "uk gb": "london eu-west-2 europe-west2 uksouth ukwest",
+}
+"""Countries by name and code, with the cities and regions by which clouds name their sites there."""
+_PLACES = {
+    name: re.compile(
+        "|".join(f"(?<![a-z0-9]){place}(?![a-z0-9])" for place in [names.split()[0], *places.split()])
+        + f"|^{names.split()[1]}(?![a-z0-9])"
+    )
+    for names, places in _COUNTRIES.items()
+    for name in names.split()
+}
+
+
 def is_in(region: str, wanted: str) -> bool:
-    """Return whether a region matches a requested one, by prefix or by part of the world.
+    """Return whether a region matches a requested one, by prefix, country or part of the world.
 
     ``wanted`` is in lowercase: ``eu`` is the European Union, ``europe`` the continent; ``us`` and ``asia``
-    are known too. A region that only says Europe is not in ``eu``.
+    are known too, and countries by name and code. A region that only says Europe is not in ``eu``.
 
     >>> [is_in(region, "eu") for region in ("westeurope", "eu-north-1", "FI", "eastus", "uksouth", "EU-NO-1")]
     [True, True, True, False, False, False]
@@ -199,8 +236,12 @@ def is_in(region: str, wanted: str) -> bool:
     (True, True, False)
     >>> is_in("us-central1", "us"), is_in("ap-southeast-2", "asia"), is_in("us-east-1", "us-east")
     (True, False, True)
+    >>> [is_in(region, "germany") for region in ("eu-central-1", "europe-west3", "DE", "eu-central-2")]
+    [True, True, True, False]
     """
     place = region.casefold()
+    if wanted in _PLACES:
+        return _PLACES[wanted].search(place) is not None
     world = _NAMES.get(wanted)
     return place.startswith(wanted) if world is None else world_of(place) in world
 
