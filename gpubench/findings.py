@@ -183,7 +183,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "leave them out of the model: --precision sets them",
     ),
     FindingKind.PRECISION_UNPROVEN: (
-        "nothing proves the precision: a product that was not computed in it would pass as well",
+        "nothing proves the precision: a product computed in another one would pass as well",
         "measure again with this version; such a row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.NO_ENERGY_COUNTER: ("the device reports no energy", "energy stays unknown"),
@@ -194,12 +194,12 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "for information: fast convolutions multiply less than is counted",
     ),
     FindingKind.PRODUCT_IMPLAUSIBLE: (
-        "faster than the best matrix product that was read beside it: something held that product up",
-        "no row is measured by it; close other programs and measure again for one that holds",
+        "faster than the best matrix product measured beside it: something slowed that product down",
+        "no row is judged by it; close other programs and measure again",
     ),
     FindingKind.NO_PEAK: (
-        "the peak of this device is not known, so that no row was held against it",
-        "for information: a rate beyond the possible would go unseen",
+        "the peak of this device is unknown, so no row was checked against it",
+        "for information: an impossible rate would go unseen",
     ),
     FindingKind.LOSS_NOT_FALLING: ("the loss did not fall", "do not use this row: the work was not training"),
     FindingKind.LOSS_NOT_FINITE: (
@@ -239,7 +239,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "steps are timed by another clock, which only goes forward",
     ),
     FindingKind.CLOCK_DISAGREES: (
-        "the timed rounds add up to less time than passed while they came in",
+        "the timed rounds add up to less time than passed while they arrived",
         "do not use this row: something changes the clock of the model's process, as freezegun does",
     ),
     FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for its clock", "for information"),
@@ -253,7 +253,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.LAUNCHES_MISSING: (
         "fewer launches than planned",
-        "go on with gpubench run --resume RUN, RUN being the id of the run",
+        "continue with gpubench run --resume RUN, where RUN is the id of the run",
     ),
     FindingKind.UUID_ALL_ZEROS: (
         "the driver reports an all-zero UUID",
@@ -261,7 +261,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.STALE_PRICE: (
         "the price is old",
-        "read today's: gpubench offers refresh where it reads that provider, else the provider's page",
+        "read today's with gpubench offers refresh if it reads that provider, else on the provider's page",
     ),
     FindingKind.OUT_OF_DOMAIN: (
         "far from every GPU with published measurements",
@@ -272,8 +272,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "a smaller batch fits in either; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
-        "limited by feeding: its vCPUs prepare fewer photographs than its GPUs take (assumed)",
-        "gpubench feed measures a host; take one with more vCPUs, or prepare the images beforehand",
+        "limited by feeding: its vCPUs decode fewer photographs than its GPUs take (assumed)",
+        "measure a host with gpubench feed; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (
         "several GPUs are faster than as many single ones can be",
@@ -284,32 +284,32 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "a card that heats slowly may be slower in a long run; --publish waits for it",
     ),
     FindingKind.ONE_PROCESS: (
-        "one process was timed: what processes differ by is assumed of a GPU (0.3 %), and unknown of a CPU",
-        "leave out --quick, on a CPU pass --publish",
+        "only one process was timed: how much processes differ is assumed (GPU: 0.3 %) or unknown (CPU)",
+        "leave out --quick; on a CPU pass --publish",
     ),
     FindingKind.SHORT_LOOK: (
         "too brief to see stalls or clocks that change every few seconds, or heat that takes minutes",
         "--publish looks for half a minute in each of eight processes",
     ),
     FindingKind.NOT_HEAT_SOAKED: (
-        "not heat-soaked: the card still warmed up from launch to launch, and a long run may be slower",
-        "the low end of the interval allows for this much; --publish waits until clock and temperature stand",
+        "not heat-soaked: the card was still warming up between launches, and a long run may be slower",
+        "the low end of the interval allows for this; --publish waits until clock and temperature are steady",
     ),
     FindingKind.UNEQUAL_GPUS: (
         "the GPUs of the job are not of one kind, and the slowest limits the speed",
         "choose GPUs of one kind with CUDA_VISIBLE_DEVICES",
     ),
     FindingKind.MEMORY_REFUSED: (
-        "the device refused memory that it says it has",
-        "what was measured is of the largest size that it gave; free memory or update its driver",
+        "the device refused memory that it reports to have",
+        "the largest size that it granted was measured; free memory or update its driver",
     ),
     FindingKind.NO_REFERENCE: (
-        "the first step was not held against a CPU",
+        "the first step was not compared with a CPU",
         "for information: all other checks were made",
     ),
     FindingKind.CONTIGUOUS: (
-        "the images lie contiguous: a step of this model fails on channels_last, the faster layout",
-        "where its code flattens by view, flatten or reshape takes both",
+        "the images are contiguous: a step of this model fails in channels_last, the faster layout",
+        "where its code flattens with view, use flatten or reshape, which take both",
     ),
     FindingKind.NEEDS_TORCH_BUILD: (
         "torch as pip installs it has no kernels for this GPU",

@@ -197,7 +197,7 @@ def amp(data: ReportData) -> list[Part]:
         FINDINGS,
     )
     alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
-    one = "Ratios of a single launch: what differs between processes is left out."
+    one = "Some of these ratios rest on a single launch."
     return [
         Paragraph(text=f"{_amp_sentence(pairs)}{f' {one}' if alone else ''}"),
         Charts(
@@ -218,7 +218,11 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     best = max(sure, key=lambda s: s.value)
     host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
     losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
-    lead = "The largest gain is" if best.value >= 1 else "AMP gains nothing: at best it runs at"
+    lead = "No gain is certain: the largest ratio is"
+    if best.interval.low is not None and best.interval.low > 1:
+        lead = "The largest gain is"
+    elif best.interval.high is not None and best.interval.high < 1:
+        lead = "AMP gains nothing: at best it runs at"
     said = (
         f"{lead} {best.words}: {workload_name(best.of.case)}, "
         f"{best.of.case.precision.value} {_BASELINES[best.to.case.precision]}, "
