@@ -127,7 +127,7 @@ SHARES = frozenset(
 )
 """Kinds with value and limit as shares, which are shown in percent."""
 
-_MORE_TIME = "pass --publish and no --time-limit; if that was so, close other programs and measure again"
+_MORE_TIME = "pass --publish without --time-limit, or close other programs"
 """The advice for other budgets, which have a few seconds per case."""
 
 _TEXTS: dict[FindingKind, tuple[str, str]] = {

@@ -190,6 +190,25 @@ def micro(data: ReportData) -> list[Part]:
     return [measured, *([Paragraph(text=NO_LINK, tone="note")] if run.device.core_count is not None else [])]
 
 
+def micro_in_short(data: ReportData) -> list[Part]:
+    """The best size of each operation and precision in a sentence; the page has the table."""
+    run = next((run for run in data.device_runs if run.micro), None)
+    if run is None:
+        return []
+    best = best_products(run.micro)
+    several = {precision for precision, _ in best}
+    told = []
+    for m in run.micro:
+        if m.name == "gemm" and m.precision in several and (m.precision, m.size) not in best:
+            continue
+        share = datasheet_share(run.device, m)
+        of_sheet = "" if share is None else f" ({format_percent(share)} of the data sheet)"
+        precision = "" if m.precision is None else f" {plain(m.precision, 20)}"
+        value = _value(m).partition("\n")[0]
+        told.append(f"{plain(m.name, 40).replace('_', ' ')}{precision} {value}{of_sheet}")
+    return [Paragraph(text=f"Micro-benchmarks: {'; '.join(told)}.")]
+
+
 def _telemetry(m: MicroResult) -> str:
     known = [
         "" if m.mean_power_w is None else f"{format_number(m.mean_power_w)} W",

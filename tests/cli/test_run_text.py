@@ -182,6 +182,6 @@ def test_one_thread_is_one_thread() -> None:
 def test_no_advice_is_to_wait_for_a_fixed_time_or_to_pass_what_was_passed() -> None:
     words = {kind: describe(Finding(kind=kind)) for kind in FindingKind}
     for kind in (FindingKind.NOT_STEADY, FindingKind.NOT_CONVERGED, FindingKind.DRIFTING):
-        assert "pass --publish and no --time-limit; if that was so, " in words[kind]
+        assert "pass --publish without --time-limit, or close" in words[kind]
     assert not any("--allow shared" in text or "more time" in text for text in words.values())
     assert words[FindingKind.LAUNCHES_MISSING].count("--resume RUN") == 1

@@ -95,7 +95,7 @@ def tell(
 def run_parts(run: Run) -> list[Part]:
     """Return the summary of a run: the device, the cases, comparisons, and doubts."""
     said = data.of_run(run)
-    shown = [*measured.screen(said), *section.unexplained(device.micro(said))]
+    shown = [*measured.screen(said), *device.micro_in_short(said)]
     return [*section.brief(said, "device"), *shown, *section.brief(said, "method")]
 
 
