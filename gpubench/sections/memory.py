@@ -104,8 +104,12 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
     for refusal in answer.refused if by_name else ():
         yield f"{gpu_name(refusal.gpu_key)}: no answer: {refusal.reason}"
     for card in answer.cards if by_name else ():
-        most = f"; largest batch {card.fit.most_text()}" if card.fit.fits else ""
-        yield f"{card.names()}: {card.fit.verdict_text()}{most}; {card.fit.likely_text()}"
+        fit, batch = card.fit, f"batch {answer.case.batch_size:,}"
+        if fit.fits or fit.ran:
+            most = f"; largest batch {fit.most_text()}" if fit.fits else ""
+            yield f"{card.names()}: {fit.verdict_text()}{most}; {fit.likely_text()}"
+        else:
+            yield f"{card.names()}: {batch} {fit.verdict}; {fit.likely_text()}; {fit.largest_text()}"
 
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
@@ -157,9 +161,9 @@ _AS_PUBLISHED = (
 def _rests_on(need: MemoryNeed) -> str:
     """The basis and contents of the figures, in a sentence without its period."""
     words = {
-        MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
-        MemoryBasis.TRACED: "a trace of the whole step, with what readings say the rest takes",
-        MemoryBasis.SHAPE: "what follows from the shape of the model, with what readings say the rest takes",
+        MemoryBasis.MEASURED: "a peak measured in this case, with the overheads of allocator and driver",
+        MemoryBasis.TRACED: "a trace of the whole step, with overheads from readings",
+        MemoryBasis.SHAPE: "the shape of the model, with overheads from readings",
         MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
     }
     said = [words[need.basis]]

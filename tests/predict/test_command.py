@@ -75,8 +75,9 @@ def test_memory_begins_with_whether_it_fits():
     head, _, _ = done.stdout.partition("\n\n")
     lines = re.sub(r"\n(?!RTX)", " ", head).splitlines()
     smallest, middle, largest = (" ".join(line.split()) for line in lines)
-    assert smallest.startswith("RTX 5070: does not fit; largest batch ")
-    assert middle.startswith("RTX 5080: may fit; largest batch ")
+    assert smallest.startswith("RTX 5070: batch 16 does not fit; needs ")
+    assert middle.startswith("RTX 5080: batch 16 may fit; needs ")
+    assert all("; largest batch " in line for line in (smallest, middle))
     assert largest.startswith("RTX 4090: fits")
     told = {card["gpu_keys"][0]: card for card in json.loads(here(*asked, "--json").stdout)["cards"]}
     card = told["nvidia-geforce-rtx-4090-24gb"]
