@@ -131,10 +131,10 @@ def rank(
     Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None, lora: bool =
     False, qlora: bool = False,
 ) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours, from the installed tables; no network, no GPU.
+    """Rank GPUs and instances for a job by dollars and hours. It needs no network and no GPU.
 
     Returns:
-        The ranked offers, those left out with their reasons, and the verdict in a sentence.
+        The three answers, the ranked offers, the excluded offers with reasons, and the sentences about them.
 
     Raises:
         MisuseError: If an option is wrong, a name is unknown, or no offer is left.

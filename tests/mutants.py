@@ -369,15 +369,15 @@ MUTANTS = (
     Mutant(
         name="a price of years ago ranks beside one of last week",
         file="gpubench/offers/listing.py",
-        old="if age > NOT_CURRENT_AFTER_DAYS and paid in newer:",
-        new="if age > NOT_CURRENT_AFTER_DAYS and paid not in newer:",
+        old="if age > NOT_CURRENT_AFTER_DAYS and paid in newer",
+        new="if age > NOT_CURRENT_AFTER_DAYS and paid not in newer",
         killer="offers/test_shipped_prices.py::test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike",
     ),
     Mutant(
         name="a price of which no day is known ranks beside the one of that day",
         file="gpubench/offers/listing.py",
-        old="elif (paid, place) in dated and not has_day(offer.price_date):",
-        new="elif (paid, place) in dated and has_day(offer.price_date):",
+        old="if (paid, place) in dated and not has_day(offer.price_date):",
+        new="if (paid, place) in dated and has_day(offer.price_date):",
         killer="offers/test_shipped_prices.py::test_a_price_without_a_day_ranks_where_its_like_has_none_with_one",
     ),
     Mutant(

@@ -385,7 +385,10 @@ def test_a_date_says_how_it_is_written(words, metavar) -> None:
     [
         (("rank", "--limit", "x"), "--limit 'x' is not a whole number"),
         (("rank", "--limit", "1e3"), "--limit '1e3' is not a whole number"),
-        (("rank", "--samples", "many"), "--samples 'many' is not a number: write 20000, 20,000, or 20k"),
+        (
+            ("rank", "--samples", "many"),
+            "--samples 'many' is not a number: write the number alone, as 20000, 20,000, or 20k",
+        ),
     ],
 )
 def test_a_text_that_is_no_number_is_refused_in_one_line(words, told) -> None:

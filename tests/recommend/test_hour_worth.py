@@ -56,7 +56,10 @@ def test_what_an_hour_costs_between_two_answers_is_said_and_needs_no_worth():
     """15.00 USD in 25 h, and 40.00 in 10."""
     for worth in (1, 2):
         told = [text.partition(": ")[2] for text in ranked(worth).said("answer")]
-        assert "$25.00 over Cheapest saves 15.0 h, $1.67 an hour." in told
+        slower = (
+            "Sensible" if worth == 1 else "Cheapest"
+        )  # the sensible one is the cheapest, then the fastest
+        assert f"$25.00 over {slower} saves 15.0 h, $1.67 an hour." in told
     begin, _, _ = texts()["hour_worth"].partition("{")
     for worth in (0, 1):
         waiting = [text for text in ranked(worth).said("caution") if text.startswith(begin)]
