@@ -166,7 +166,10 @@ def _chances(ranking: Ranking) -> Iterator[Told]:
         )
         (*_, chance), (*_, other_chance) = answer.toss_up
         sentence = "toss_up" if chance >= other_chance else "toss_up_against"
-        yield tell(sentence, objective=OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
+        said = tell(sentence, objective=OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
+        if said not in told:
+            told.add(said)
+            yield said
 
 
 def machine_name(gpu_key: str, gpu_count: int) -> str:
@@ -235,6 +238,11 @@ _TRAINED = {
 }
 
 
+def _what_helps(reason: str) -> str:
+    is_of_memory = any(verdict in reason for verdict in (Verdict.DOES_NOT_FIT, Verdict.MAY_FIT))
+    return "; `gpubench memory` says what would help" if is_of_memory else ""
+
+
 def _between_named(found: Eligible) -> Iterator[Told]:
     """Yield which named GPU is not ranked, and what the cheapest one does for the same money."""
     places = named_gpus(found)
@@ -242,9 +250,8 @@ def _between_named(found: Eligible) -> Iterator[Told]:
         meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
         reasons = [each.reason for each in reversed(found.excluded) if each.offer.gpu_key in meant]
         reasons += filter(None, [why_not_ranked(name, sorted(found.filtered.every.gpu_key.present))])
-        yield tell(
-            "named_not_ranked", gpu=plain(name, 40), reason=plain(next(iter(reasons), "no offer is left"))
-        )
+        reason = plain(next(iter(reasons), "no offer is left"))
+        yield tell("named_not_ranked", gpu=plain(name, 40), reason=f"{reason}{_what_helps(reason)}")
     of_each = dict.fromkeys(place for place in places.values() if place is not None)
     least, *others = sorted(of_each, key=found.time_and_cost[1].__getitem__) or [0]
     if found.pool.work is None or not others:
@@ -435,7 +442,8 @@ def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> I
     for offer, machine in found.filtered.owned.items():
         if machine.condition is PriceCondition.QUOTED and offer not in ranked:
             for each in (each for each in found.excluded if each.offer == offer):
-                yield tell("have_removed", machine=gpus_of(offer), reason=each.reason)
+                reason = f"{each.reason}{_what_helps(each.reason)}"
+                yield tell("have_removed", machine=gpus_of(offer), reason=reason)
                 if offer.gpu_count > 1 and Verdict.DOES_NOT_FIT in each.reason:
                     yield tell("have_sharded", gpu_count=str(offer.gpu_count))
     for choice in ranking.owned:

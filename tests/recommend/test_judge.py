@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import msgspec
@@ -554,7 +555,13 @@ def test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances(
     assert named[0] == even.answers["cheapest"].row.offer.gpu_key
     assert named[2] + rival[2] == pytest.approx(1)
     assert named[2] < 2 * rival[2]
-    assert any(each.text.startswith("A toss-up for the cheapest:") for each in even.sentences)
+    (told,) = {each.text for each in even.sentences if each.text.startswith("A toss-up")}
+    assert named[2] < rival[2]
+    assert re.fullmatch(r"A toss-up: .* leads on the likely figures, .* wins more often\.", told)
+    ahead = rank_of(offers, {H100: 1000.0, A100: 500.0}, **asked)
+    mine, other = ahead.answers["cheapest"].toss_up
+    assert mine[2] > other[2]
+    assert any(each.text.startswith("A toss-up for the cheapest:") for each in ahead.sentences)
 
     clear = rank_of(offers, {H100: 1000.0, A100: 100.0}, **asked)
     assert {name: each.toss_up for name, each in clear.answers.items()} == dict.fromkeys(clear.answers)

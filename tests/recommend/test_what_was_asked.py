@@ -98,6 +98,61 @@ def test_a_pc_of_ones_own_holds_what_a_desktop_holds():
     assert max(row.offer.gpu_count for row in roomy.rows) > 3
 
 
+def test_a_named_gpu_that_cannot_be_ranked_has_its_reason_beside_the_others():
+    """A TPU runs no CUDA program; the T4 beside it is ranked."""
+    found = rank("resnet50", gpu=["TPU v5e", "T4"], draws=50)
+    assert {row.offer.gpu_key.split("-")[2] for row in found.rows} == {"t4"}
+    (reason,) = [text for text in found.said("asked") if text.startswith("TPU v5e is not ranked: ")]
+    assert "JAX" in reason
+    with pytest.raises(MisuseError, match="not ranked: runs JAX"):
+        rank("resnet50", gpu=["TPU v5e"])
+    with pytest.raises(MisuseError, match="unknown GPU 'RTX 4900'"):
+        rank("resnet50", gpu=["RTX 4900", "T4"])
+
+
+def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
+    """A batch that was asked for stays: then the card is left out, with what would help."""
+    asked = {"samples": 20_000, "qlora": True, "have": "RTX 3090", "draws": 50}
+    found = rank("llama-3.1-8b", **asked)
+    (mine,) = found.owned
+    assert mine.row.estimate.case.batch_size == 1
+    assert "Smaller batch to fit: 1x RTX 3090 at 1; others at 2." in found.said("caution")
+    kept = rank("llama-3.1-8b", **asked, batch_size=2)
+    assert not kept.owned
+    (removed,) = [text for text in kept.said("asked") if text.startswith("Your 1x RTX 3090 is not ranked: ")]
+    assert removed.endswith("largest batch 1; `gpubench memory` says what would help.")
+
+
+def test_what_fits_only_in_shards_says_so_before_it_is_paid():
+    found = rank("llama-3.1-8b", samples=20_000, draws=50)
+    shared = {line.choice.offer for line in lines(found) if line.choice.row.parallel_mode == "fsdp"}
+    told = [text for text in found.said("caution") if "can hold this job only sharded (FSDP)" in text]
+    assert bool(shared) == bool(told)
+
+
+def test_a_purchase_says_that_a_job_pays_a_share_of_it():
+    found = rank("resnet50", max_purchase_usd=3000, draws=50)
+    assert any(
+        "a share of the purchase, used 50 % of all hours for 3 years" in t for t in found.said("asked")
+    )
+
+
+def test_the_fastest_is_the_cheapest_offer_of_the_fastest_machine():
+    """Sellers of one machine differ by what a private host may lose: 1.5 %."""
+    found = rank("llama-3.1-8b", samples=20_000, qlora=True, gpu=["A100 SXM4 40GB"], count=1, draws=50)
+    fastest = found.answers["fastest"].row
+    same = [row for row in found.rows if row.hours.value <= 1.02 * min(r.hours.value for r in found.rows)]
+    assert fastest.cost_usd.value == min(row.cost_usd.value for row in same)
+
+
+def test_a_region_says_how_many_offers_state_none_and_a_country_is_one():
+    found = rank("resnet50", region=["Germany"], draws=50)
+    assert any(
+        re.fullmatch(r"Left out: \d+ offers of unknown region\.", text) for text in found.said("asked")
+    )
+    assert found.rows
+
+
 def test_one_gpu_that_was_named_needs_none():
     found = rank("vgg16", gpu=["h100"], draws=50)
     assert not [line for line in lines(found) if line.names == "Also asked"]
