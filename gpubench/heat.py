@@ -69,15 +69,18 @@ def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> fl
 
     Launches are about a minute apart. A card that is still warming up is assumed to rise by ``USUAL_RISE_C``
     above its last launch, since it cooled between cases and would not in long work. If it was steady, the
-    slope within the launches is used. None for a single launch or a device without temperature.
+    slope within the launches is used. Without a temperature, a clock that still moves means the usual rise.
+    None for a single launch, or if nothing tells.
 
     Args:
         moments: The launches of one case.
         per_c: Slowdown per degree, from ``slowing_per_c``.
     """
     celsius = [each.temperature_c for each in moments if each.temperature_c is not None]
-    if len(moments) < 2 or len(celsius) < len(moments):
+    if len(moments) < 2:
         return None
+    if len(celsius) < len(moments):
+        return USUAL_PER_C * USUAL_RISE_C if is_warming_up(moments) else None
     if is_warming_up(moments):
         return per_c * max(USUAL_RISE_C + celsius[-1] - fmean(celsius), 0.0)
     return per_c * max(_slope(moments), 0.0) * (SLOW_CONSTANT_S if per_c > USUAL_PER_C else USUAL_CONSTANT_S)

@@ -52,6 +52,14 @@ def test_a_card_that_stands_has_what_its_slope_is_worth_and_one_that_tells_nothi
     assert slowing_to_come(launches(1.0, 1.0, 1.0, celsius=(60.0, None, 60.0))) is None
 
 
+def test_without_a_temperature_a_moving_clock_has_the_usual_rise_to_come():
+    """1.5 %: 25 degrees of 0.06 % each."""
+    untold = (None,) * 3
+    falling = launches(1.0, 1.01, 1.02, celsius=untold, clocks=(1.98e9, 1.97e9, 1.95e9))
+    assert slowing_to_come(falling) == pytest.approx(0.015)
+    assert slowing_to_come(launches(1.0, 1.0, 1.0, celsius=untold)) is None
+
+
 @pytest.mark.parametrize(
     ("celsius", "clocks", "warming"),
     [
