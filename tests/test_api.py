@@ -358,7 +358,7 @@ def test_a_case_of_any_precision_is_in_the_plot_of_its_run(precision: Precision)
 def test_a_ranking_shows_its_answer_first_in_a_notebook() -> None:
     page = gpubench.rank("vgg16", limit=3)._repr_html_()
     assert page.count("<br/><small>") == page.count("<small>") > 3  # no style of ours is there to part them
-    assert page.index("vgg16, 24 h of one A100") < page.index("<table")
+    assert page.index("vgg16, 24 GPU-hours of one A100") < page.index("<table")
     assert "Sensible" in page
 
 

@@ -27,7 +27,7 @@ class Job(Record, frozen=True, kw_only=True):
     """The job to which hours and dollars refer.
 
     Attributes:
-        words: "90 epochs of ImageNet", "24 h of one A100 SXM4 80GB".
+        words: "90 epochs of ImageNet", "24 GPU-hours of one A100 SXM4 80GB".
         samples: Amount of work, in ``unit``; an estimate if the work was given in hours of a reference GPU.
         is_default: Whether the question named no job.
         startup_minutes: Paid time before the first step on every rented machine.

@@ -110,7 +110,7 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
         return None
     seconds = REFERENCE_HOURS * SECONDS_PER_HOUR
     samples = seconds * float(speeds.samples_per_s[row])
-    words = f"{REFERENCE_HOURS:g} h of one {gpu_name(request.reference_gpu)}"
+    words = f"{REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}"
     job = _job(request, words, samples, unit)
     return Work(
         job=msgspec.structs.replace(

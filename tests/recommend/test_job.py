@@ -38,7 +38,7 @@ def test_without_a_job_it_is_what_one_a100_does_in_a_day():
     assert reference.hours.value == pytest.approx(24 + 1 / 6)
     job = ranking.job
     assert (job.words, job.is_default, job.reference_gpu_key) == (
-        "24 h of one A100 SXM4 80GB",
+        "24 GPU-hours of one A100 SXM4 80GB",
         True,
         A100,
     )

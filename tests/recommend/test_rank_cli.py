@@ -51,7 +51,7 @@ def test_json_on_stdout_and_nothing_else(gpubench):
     for row in document["rows"]:
         assert row["total_usd"] == pytest.approx(row["cost_usd"] + 2 * row["hours"])
     assert document["hour_worth_usd"] == 2
-    assert document["job"]["words"] == "24 h of one A100 SXM4 80GB"
+    assert document["job"]["words"] == "24 GPU-hours of one A100 SXM4 80GB"
     with settings(relative=True):
         relative = json.loads(gpubench("vgg16", "--json").stdout)
     assert_in_order(relative["rows"][::-1], "samples_per_usd")
@@ -96,7 +96,7 @@ def test_the_default_is_the_geometric_mean_of_three_at_amp():
 def test_the_table_fits_the_terminal(gpubench, columns):
     done = gpubench("vgg16", "--limit", "5", COLUMNS=columns, FORCE_COLOR="")
     assert done.returncode == 0
-    assert done.stdout.startswith("vgg16, 24 h of one A100")
+    assert done.stdout.startswith("vgg16, 24 GPU-hours of one A100")
     assert "RTX" in done.stdout
     assert all(len(line) <= int(columns) for line in done.stdout.splitlines())
     assert ("Not shown" in done.stdout) == (columns != "400")
