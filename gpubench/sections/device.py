@@ -205,7 +205,8 @@ def micro_in_short(data: ReportData) -> list[Part]:
         of_sheet = "" if share is None else f" ({format_percent(share)} of the data sheet)"
         precision = "" if m.precision is None else f" {plain(m.precision, 20)}"
         value = _value(m).partition("\n")[0]
-        told.append(f"{plain(m.name, 40).replace('_', ' ')}{precision} {value}{of_sheet}")
+        size = f" at {plain(m.size, 40)}" if m.name == "gemm" else ""
+        told.append(f"{plain(m.name, 40).replace('_', ' ')}{precision} {value}{size}{of_sheet}")
     return [Paragraph(text=f"Micro-benchmarks: {'; '.join(told)}.")]
 
 
