@@ -38,6 +38,7 @@ from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, meant_by, why_not_ranked
 from gpubench.recommend.objective import ALIKE, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
+from gpubench.recommend.prices import ask_words
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of
 from gpubench.recommend.speeds import batches_of
@@ -277,7 +278,7 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     doubted: dict[str, dict[str, None]] = {}
     for each in named:
         is_lone = each.condition is PriceCondition.SINGLE_HOST
-        if doubt := each.price_doubt or (CONDITION_WORDS[each.condition] if is_lone else None):
+        if doubt := each.price_doubt or (ask_words(each.asks) if is_lone else None):
             doubted.setdefault(doubt, {})[gpu_name(each.offer.gpu_key)] = None
     if doubted:
         doubts = (f"{listing(gpus)} ({why})" for why, gpus in doubted.items())
@@ -326,7 +327,8 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     named = [each.row for each in answered(ranking)]
     for guess, better in _better_guesses(found, ranking):
         told = tell("guess_faster", gpu=guess, better=better)
-        yield told._replace(kind="asked") if found.request.sort == "time" else told
+        is_asked = found.request.sort == "time" or found.request.gpus
+        yield told._replace(kind="asked") if is_asked else told
     beyond = (row for row in named if row.estimate.is_extrapolated)
     for gpu in dict.fromkeys(gpu_name(row.offer.gpu_key) for row in beyond):
         yield tell("extrapolated", gpu=gpu)

@@ -34,7 +34,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, best_places, one_a_gpu, owned, rows_of
 from gpubench.recommend.speeds import Drawer
 from gpubench.sentences import Told, tell
-from gpubench.units import plain
+from gpubench.units import format_price, plain
 
 
 def judge_offers(
@@ -166,7 +166,8 @@ def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
     """Yield the number of jobs that a sum of money pays for by renting."""
     if usd and rent is not None and rent.row.cost_usd.value:
         gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
-        yield tell("buy_or_rent", gpu=gpu, jobs=f"{math.floor(usd / rent.row.cost_usd.value):,}")
+        jobs = f"{math.floor(usd / rent.row.cost_usd.value):,}"
+        yield tell("buy_or_rent", usd=format_price(usd), gpu=gpu, jobs=jobs)
 
 
 _NOT_ASKED = frozenset(

@@ -30,8 +30,8 @@ def on_commitments(found: Eligible) -> Iterator[Told]:
     """Yield the cost of the best commitment and the use from which it pays, for the term asked and others.
 
     A commitment is paid around the clock. It pays off once the use exceeds its share of the price on demand:
-    2.00 USD against 3.20 pays from 62.5 % use on. It is compared with the seller's own price on demand, and
-    with the cheapest of any seller.
+    2.00 USD against 3.20 pays from 62.5 % use on. It is compared with the seller's own list price on demand,
+    and with the cheapest list price of any seller; a "starting at" price or a host's ask is none.
     """
     if found.request.commit is None:
         return
@@ -69,8 +69,9 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
     on_demand = possible.where(
         possible.pricing.equals(Pricing.ON_DEMAND) & possible.gpu_key.equals(offer.gpu_key)
     )
-    there = on_demand.where(on_demand.provider.equals(offer.provider))
-    rivals = [each[int(np.argmin(each.usd_per_gpu_hour))] for each in (there, on_demand) if len(each)]
+    firm = [each for each in on_demand if each.kind != "marketplace" and not each.is_floor]
+    there = [each for each in firm if each.provider == offer.provider]
+    rivals = [min(some, key=lambda each: each.usd_per_gpu_hour) for some in (there, firm) if some]
     if rivals:
         gpu, provider = gpu_name(offer.gpu_key), plain(offer.provider, 30)
         yield tell(

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpubench.arrays import Floats, Indices
 from gpubench.draws import normals
+from gpubench.labels import HOSTS_ASK
 from gpubench.models import Asks, Offer, Pricing
 from gpubench.offers.columns import Column, Offers, kinds_of
 from gpubench.offers.dates import (
@@ -48,6 +49,11 @@ class Market:
     asks: Mapping[AskKey, Asks]
     drift: float = USUAL_DRIFT
     card_share: Mapping[Offer, float] = field(default_factory=dict)
+
+
+def ask_words(asks: Asks | None) -> str:
+    """Return whose price a host's ask is: "one of 10 asks", or one host's alone."""
+    return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} asks"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ import numpy as np
 
 from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
-from gpubench.labels import CONDITION_WORDS, FRONTIER, SELLERS, gpu_name, offer_name
-from gpubench.models import Estimate, PriceCondition, Pricing, TaskKind, WorkloadProfile
+from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
+from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
@@ -37,7 +37,7 @@ from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.lines import HOURS, OR, precisions_of, seller
 from gpubench.recommend.objective import ALIKE
 from gpubench.recommend.owning import Ownership, offer_of, ownerships
-from gpubench.recommend.prices import prices_of
+from gpubench.recommend.prices import ask_words, prices_of
 from gpubench.recommend.rank import runs_of
 from gpubench.recommend.request import RankRequest
 from gpubench.sentences import texts
@@ -341,6 +341,7 @@ def _offers(
             if (kept[place].gpu_key, kept[place].gpu_count) in machines:
                 barred[place].append(at)
     given = {offer for offer, each in filtered.owned.items() if each.purchase_usd}
+    asks = filtered.market.asks
     return [
         {
             "who": seller(offer),
@@ -362,7 +363,7 @@ def _offers(
             if offer not in given and (offer.pricing, offer.provider) == TO_CHOOSE
             else None,
             "doubt": filtered.doubt(offer)
-            or (CONDITION_WORDS[PriceCondition.SINGLE_HOST] if offer.kind == "marketplace" else None),
+            or (ask_words(asks.get((offer.gpu_key, offer.pricing))) if offer.kind == "marketplace" else None),
             "barred": cases,
         }
         for offer, (usd, sigma, group, share), cases in zip(kept, of_rows, barred, strict=True)

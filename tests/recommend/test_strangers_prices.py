@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,8 @@ def uncautioned(ranking: Ranking) -> list[str]:
     """Return the answers that are a bait, and whose GPU no caution of the answer names."""
     told = [each for each in ranking.said("caution") if each.startswith("Check before you pay: ")]
     parts = [part for each in told for part in each.split("; ")]
-    cautions = " ".join(part for part in parts if "one host's ask" not in part)  # that is true of every host
+    every_host = re.compile(r"\(one (host's ask|of \d+ asks)\)")  # that is true of each, and no doubt
+    cautions = " ".join(part for part in parts if not every_host.search(part))
     named = {name: answer.row.offer for name, answer in ranking.answers.items()}
     named["first"] = ranking.first.offer
     baits = {name: offer for name, offer in named.items() if offer.instance.startswith("bait")}

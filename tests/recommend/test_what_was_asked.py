@@ -25,7 +25,7 @@ ASKED = {
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 3 years"),
     "too small a sum": ("--max-purchase-usd 500", r"\$500 buys no card with a PC; \$1,000 for the PC is assumed"),
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
-    "rented for a sum": ("--max-purchase-usd 500", r"The same money rents .* for \d+ of these jobs"),
+    "rented for a sum": ("--max-purchase-usd 500", r"\$500 rents .* for \d+ of these jobs"),
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of it is a PC for the cards; `--have pc` leaves that out"),
     "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} of energy alone"),
     "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
