@@ -393,19 +393,13 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     }
     count, most_days = request.count, request.max_price_age_days
     most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
-
-    def is_here(region: str | None) -> bool:
-        return region is not None and any(is_in(region, name) for name in regions)
-
-    # A newer price in another region is none for a buyer who must stay in this one.
-    sold_here = offers.where(offers.region.is_in(is_here)) if regions else offers
-    old = outdated(sold_here, market.today) if most_days is None else {}
+    old = outdated(offers, market.today) if most_days is None else {}
 
     def is_owned(offer: Offer) -> bool:
         return offer.pricing is Pricing.OWNED
 
     def elsewhere(offer: Offer, _: GpuSpec | None) -> str | None:
-        if is_owned(offer) or is_here(offer.region):
+        if is_owned(offer) or (offer.region and any(is_in(offer.region, name) for name in regions)):
             return None
         return f"in region {plain(offer.region)}" if offer.region else REGION_UNSAID
 

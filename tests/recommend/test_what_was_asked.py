@@ -153,14 +153,6 @@ def test_a_region_says_how_many_offers_state_none_and_a_country_is_one():
     assert found.rows
 
 
-def test_a_newer_price_elsewhere_displaces_none_in_the_region_that_was_asked_for():
-    """All that AWS asks in Frankfurt is old; who must stay there gets it, with its age."""
-    found = rank("vit_b16", samples=1e7, region=["eu-central-1"], as_of="2026-11-28", draws=50)
-    assert {row.offer.region for row in found.rows} == {"eu-central-1"}
-    (doubt,) = [text for text in found.said("caution") if text.startswith("Check before you pay: ")]
-    assert re.search(r"\(a price of [\d-]+,.* days old\)", doubt)
-
-
 def test_one_gpu_that_was_named_needs_none():
     found = rank("vgg16", gpu=["h100"], draws=50)
     assert not [line for line in lines(found) if line.names == "Also asked"]
