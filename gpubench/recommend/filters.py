@@ -6,6 +6,7 @@ Dropped offers are listed; an empty answer says which option removed how many.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -236,7 +237,8 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
         specs = [load_specs().get(key) for key in sorted(meant)]
         reasons = [None if spec is None else spec.not_ranked_because for spec in specs]
         if all(reasons):
-            listed = f"; `gpubench offers list --gpu {plain(name)}` has its prices" if meant & keys else ""
+            command = f"`gpubench offers list --gpu {shlex.quote(plain(name))}`"
+            listed = f"; {command} has its prices" if meant & keys else ""
             like = "" if listed else _comparable(specs[0], keys)
             raise MisuseError(f"{_named(specs)} not ranked: {reasons[0]}{listed}{like}")
         if not meant & keys:

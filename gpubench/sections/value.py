@@ -150,7 +150,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     legend = _legend(ranking, rows, one_a_gpu=one_a_gpu)
     items: list[str] = []
     if one_a_gpu and ranking.offer_count is not None:
-        every = f"--table --explain lists all {ranking.offer_count:,}, which the ranks are among"
+        total = ranking.offer_count
+        every = f"--table --explain --limit {total} lists all, which the ranks are among"
         items.append(f"One row a GPU, its best offer; {every}.")
     if data.more_by is None:
         items = [*notes, *items, *legend]

@@ -113,7 +113,7 @@ def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     elsewhere = first.also_at[0]
     assert elsewhere.offer.provider in table
     assert f"${elsewhere.cost_usd:.2f}" in table
-    assert f"--table --explain lists all {len(ranking.rows)}" in " ".join(shown.split())
+    assert f"--table --explain --limit {len(ranking.rows)} lists all, " in " ".join(shown.split())
     every = gpubench("vgg16", "--limit", "40", "--table", "--explain", COLUMNS="120").stdout
     assert table_of(every).count(f"{gpus(first.offer.gpu_key, first.offer.gpu_count)} ") > 1
     assert "One row" not in every
