@@ -59,7 +59,7 @@ def test_what_an_hour_costs_between_two_answers_is_said_and_needs_no_worth():
         slower = (
             "Sensible" if worth == 1 else "Cheapest"
         )  # the sensible one is the cheapest, then the fastest
-        assert f"$25.00 over {slower} saves 15.0 h, $1.67 an hour." in told
+        assert f"$25.00 over {slower} saves 15.0 h at $1.67/h." in told
     begin, _, _ = texts()["hour_worth"].partition("{")
     for worth in (0, 1):
         waiting = [text for text in ranked(worth).said("caution") if text.startswith(begin)]
