@@ -214,14 +214,17 @@ _COUNTRIES = {
     "uk gb": "london eu-west-2 europe-west2 uksouth ukwest",
 }
 """Countries by name and code, with the cities and regions by which clouds name their sites there."""
-_PLACES = {
-    name: re.compile(
-        "|".join(f"(?<![a-z0-9]){place}(?![a-z0-9])" for place in [names.split()[0], *places.split()])
-        + f"|^{names.split()[1]}(?![a-z0-9])"
-    )
-    for names, places in _COUNTRIES.items()
-    for name in names.split()
-}
+
+
+@cache
+def _country(wanted: str) -> re.Pattern[str] | None:
+    # Compiled where a region is asked for, not with the module; a code counts only at the beginning.
+    for names, places in _COUNTRIES.items():
+        name, code = names.split()
+        if wanted in {name, code}:
+            anywhere = "|".join([name, *places.split()])
+            return re.compile(f"(?:(?<![a-z0-9])(?:{anywhere})|^{code})(?![a-z0-9])")
+    return None
 
 
 def is_in(region: str, wanted: str) -> bool:
@@ -240,8 +243,8 @@ def is_in(region: str, wanted: str) -> bool:
     [True, True, True, False]
     """
     place = region.casefold()
-    if wanted in _PLACES:
-        return _PLACES[wanted].search(place) is not None
+    if (country := _country(wanted)) is not None:
+        return country.search(place) is not None
     world = _NAMES.get(wanted)
     return place.startswith(wanted) if world is None else world_of(place) in world
 

@@ -234,13 +234,12 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     matched: set[str] = set()
     for name in (counted(each)[1] for each in names):
         meant = meant_by(name, keys)
-        specs = [load_specs().get(key) for key in sorted(meant)]
-        reasons = [None if spec is None else spec.not_ranked_because for spec in specs]
-        if all(reasons):
+        if (reason := _never_ranked(meant)) is not None:
+            specs = [load_specs().get(key) for key in sorted(meant)]
             command = f"`gpubench offers list --gpu {shlex.quote(plain(name))}`"
             listed = f"; {command} has its prices" if meant & keys else ""
             like = "" if listed else _comparable(specs[0], keys)
-            raise MisuseError(f"{_named(specs)} not ranked: {reasons[0]}{listed}{like}")
+            raise MisuseError(f"{_named(specs)} not ranked: {reason}{listed}{like}")
         if not meant & keys:
             is_sold = any(each.gpu_key in meant for each in card_prices())
             buy = "; --buy ranks what it costs to buy" if is_sold else ""
@@ -261,12 +260,15 @@ def why_not_ranked(name: str, keys: Collection[str]) -> str | None:
     Raises:
         MisuseError: If the name is unknown.
     """
-    meant_by(counted(name)[1], keys)
-    try:
-        match_gpus([name], keys)
-    except MisuseError as problem:
-        return str(problem).rpartition(" not ranked: ")[2].partition("; of those that rank")[0]
-    return None
+    meant = meant_by(counted(name)[1], keys)
+    return _never_ranked(meant) or (None if meant & {*keys} else "no offer has it")
+
+
+def _never_ranked(meant: Collection[str]) -> str | None:
+    # Return why none of these GPUs is ever ranked; None if one can be.
+    specs = (load_specs().get(key) for key in sorted(meant))
+    reasons = [None if spec is None else spec.not_ranked_because for spec in specs]
+    return reasons[0] if all(reasons) else None
 
 
 def rankable(names: Iterable[str], keys: Collection[str]) -> list[str]:

@@ -58,7 +58,7 @@ def screen(*words, columns="80"):
 def test_it_is_short_and_breaks_no_word(words, columns):
     shown = screen(*words, columns=columns)
     assert len(shown.splitlines()) <= 24
-    assert len(shown.split()) <= (160 if words in ASKED else 135)
+    assert len(shown.split()) <= (155 if words in ASKED else 131)
     assert all(len(line) <= int(columns) for line in shown.splitlines())
     assert "Not shown at this width" not in shown
     assert "…" not in shown
