@@ -184,7 +184,10 @@ def estimate(
     starts = () if question.profile.decode is not None else readings
     predictions = predict_all(question, cases, starts, load_calibration())
     for each, prediction in zip(to_predict, predictions, strict=True):
-        answers[each.spec.key] = _predicted(question, each, prediction, peaks)
+        answer = _predicted(question, each, prediction, peaks)
+        if each.case.batch_size != question.batch:
+            answer = msgspec.structs.replace(answer, batch_choice="largest")
+        answers[each.spec.key] = answer
     return {spec.key: answers[spec.key] for spec in specs}
 
 
