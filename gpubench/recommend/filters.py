@@ -271,10 +271,9 @@ def _never_ranked(meant: Collection[str]) -> str | None:
     return reasons[0] if all(reasons) else None
 
 
-def rankable(names: Iterable[str], keys: Collection[str]) -> list[str]:
+def rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
     """Return the names of GPUs that offers have, or all if none is left, so that the reason is raised."""
-    every = list(names)
-    return [name for name in every if why_not_ranked(name, keys) is None] or every
+    return [name for name in names if why_not_ranked(name, keys) is None] or names
 
 
 def meant_by(name: str, keys: Collection[str]) -> set[str]:
@@ -478,7 +477,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     yield from (each for is_asked, each in gates if is_asked)
 
 
-def _gpu_filter(names: Iterable[str], offers: Offers) -> Filter:
+def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
     """Return the filter on named GPUs; a name may include a number: "4x L40S".
 
     Raises:
