@@ -129,7 +129,7 @@ class ParentChannel:
 
     def return_home(self) -> None:
         """Return to the folder in which this process started; a model may have changed it."""
-        with contextlib.suppress(OSError):  # it is gone: any later lookup in it will report that
+        with contextlib.suppress(OSError):  # it is gone, and any later access reports that
             os.chdir(self._folder)
 
     def _require_ours(self, descriptor: int) -> None:
@@ -410,7 +410,7 @@ class ChildProcess(Generic[_Report]):
                 gone = self._process.poll() is not None  # checked first: earlier messages are in the pipe
                 if selector.select(0 if gone else min(max(0.0, left_s), LOOK_UP_EVERY_S)):
                     self._take(os.read(self._read_fd, CHUNK_BYTES))
-                elif gone:  # and its own child process keeps the pipe open
+                elif gone:  # its own child process keeps the pipe open
                     raise ChildEndedError(self.how_it_ended())
                 elif left_s <= 0:
                     raise ChildLateError
@@ -482,7 +482,7 @@ class ChildProcess(Generic[_Report]):
                 f"was killed by signal 9 (SIGKILL): probably host memory ran out{self.memory_words()}{tail}"
             )
         if status < 0:
-            names = {number.value: f" ({number.name})" for number in signal.Signals}  # a few have none
+            names = {number.value: f" ({number.name})" for number in signal.Signals}  # some have no name
             return f"was ended by signal {-status}{names.get(-status, '')}{tail}"
         return f"ended with status {status}{tail}"
 
@@ -504,7 +504,7 @@ class ChildProcess(Generic[_Report]):
             process = psutil.Process(self.pid)
             for each in (process, *process.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
-                    taken_s += sum(each.cpu_times()[:4])  # user and system, of itself and of children gone
+                    taken_s += sum(each.cpu_times()[:4])  # its own and of ended children
         return taken_s
 
     def output(self) -> str:

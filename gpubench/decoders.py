@@ -15,7 +15,7 @@ from gpubench.folders import data_table
 _HUGGING_FACE = "hf:"
 _BREAKS = re.compile(r"[\s_-]+")
 _TUNED = re.compile(r"(?:instruct|chat|it)$")
-"""Suffix of the name of a model tuned to answer, without separators."""
+"""Suffix in the name of a chat model, without separators."""
 
 
 _ALIKE = {
@@ -26,7 +26,7 @@ _ALIKE = {
     "qwen2": "qwen2-7b",
     "qwen3": "qwen3-8b",
 }
-"""For the type of a Hugging Face config, a decoder of the table that differs from it in sizes alone."""
+"""Maps the type of a Hugging Face config to a decoder of the table that differs only in sizes."""
 _SIZES = {
     "layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -44,7 +44,7 @@ _FIELDS = frozenset({
     "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings", "torch_dtype",
     "transformers_version", "use_cache", *_SIZES.values(),
 })  # fmt: skip
-"""Of a config, what is read here, or changes neither the work nor the memory of a training step."""
+"""Config fields that are read here, or that change neither the work nor the memory of a training step."""
 
 
 class Linear(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Linear(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def weights(self) -> int:
-        """Elements of its matrix."""
+        """Number of elements of its matrix."""
         return self.inputs * self.outputs
 
 
@@ -65,28 +65,29 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     A width is in elements of one token. Absent parts are 0.
 
     Attributes:
-        hub_name: As the model hub has it, with its owner.
-        aliases: Other names that people type, and models of the very same shape.
-        head_width: Channels of one head; of latent attention, those of its values.
-        forward_width: Inside of the feed-forward network of a dense layer.
-        activation: swiglu, clamped_swiglu, geglu and gegelu have a gate, and so three matrices; gelu_new and
-            clamped_swiglu are not single kernels.
-        vocabulary: Rows of the embedding, with padding.
-        context: Tokens that it was made for.
+        hub_name: The name on the model hub, including the owner.
+        aliases: Other common names, and models with the same shape.
+        head_width: Channels of one head; for latent attention, of its values.
+        forward_width: Inner width of the feed-forward network of a dense layer.
+        activation: swiglu, clamped_swiglu, geglu and gegelu have a gate and therefore three matrices;
+            gelu_new and clamped_swiglu are not single kernels.
+        vocabulary: Rows of the embedding, including padding.
+        context: Context length in tokens.
         tied: Whether the head shares the embedding.
-        norm: rms has a weight, layer a bias too, none neither.
+        norm: rms has a weight, layer has a weight and a bias, none has neither.
         layer_norms: Norms of the residual stream in each layer.
-        query_key_norm: Whether queries and keys are normed, each head by itself or all at once.
-        attention_bias: Which layers of attention have a bias.
-        score_bytes: What transformers keeps of each score of attention for the backward pass [B]; 0 where it
-            has a fused kernel, which keeps none.
-        position_rows: Of a learned embedding of positions.
-        embedding_width: Of the word embedding where it is narrower than the model.
-        experts: Of each sparse layer, ``active_experts`` of which a token passes, ``expert_width`` wide.
-        shared_width: Of the expert that every token passes.
-        dense_layers: At the start of a model with experts.
-        query_rank, key_value_rank, rotary_width: Of latent attention.
-        parameters: As counted from the shape when the row was compiled.
+        query_key_norm: Whether queries and keys are normalized, per head or all together.
+        attention_bias: The attention layers with a bias.
+        score_bytes: Memory per attention score that transformers keeps for the backward pass [B]; 0 with a
+            fused kernel, which keeps none.
+        position_rows: Rows of a learned position embedding.
+        embedding_width: Width of the word embedding if it is narrower than the model.
+        experts: Experts of each sparse layer, with inner width ``expert_width``; a token uses
+            ``active_experts`` of them.
+        shared_width: Inner width of the expert that every token uses.
+        dense_layers: Dense layers at the start of a model with experts.
+        query_rank, key_value_rank, rotary_width: Sizes of latent attention.
+        parameters: Number of parameters, computed from the shape when the row was compiled.
     """
 
     hub_name: str
@@ -132,18 +133,18 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def query_width(self) -> int:
-        """Of the queries of a token, all heads together."""
+        """Width of a token's queries over all heads."""
         return self.heads * (self.head_width + self.rotary_width)
 
     @property
     def key_width(self) -> int:
-        """Of its keys."""
+        """Width of a token's keys over all heads."""
         heads = self.heads if self.key_value_rank else self.key_value_heads
         return heads * (self.head_width + self.rotary_width)
 
     @property
     def value_width(self) -> int:
-        """Of its values."""
+        """Width of a token's values over all heads."""
         return (self.heads if self.key_value_rank else self.key_value_heads) * self.head_width
 
     @property
@@ -166,34 +167,34 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def norm_parameters(self) -> int:
-        """Of one norm of the residual stream."""
+        """Parameters of one norm of the residual stream."""
         return {"none": 0, "rms": 1, "layer": 2}[self.norm] * self.width
 
     @property
     def dense_layer_parameters(self) -> int:
-        """Of a layer whose feed-forward network every token passes."""
+        """Parameters of a dense layer."""
         return self._attention_parameters + self._network_parameters(self.forward_width)
 
     @property
     def sparse_layer_parameters(self) -> int:
-        """Of a layer with experts, and the router that chooses among them."""
+        """Parameters of a layer with experts, including its router."""
         shared = self._network_parameters(self.shared_width) if self.shared_width else 0
         experts = self.experts * (self._network_parameters(self.expert_width) + self.width)
         return self._attention_parameters + experts + shared
 
     @property
     def sparse_layers(self) -> int:
-        """Layers with experts."""
+        """Number of layers with experts."""
         return self.layers - self.dense_layers if self.experts else 0
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the word embedding."""
+        """Parameters of the word embedding."""
         return self.vocabulary * (self.embedding_width or self.width)
 
     @property
     def outside_parameters(self) -> int:
-        """Parameters outside of the layers: embeddings, last norm, head."""
+        """Parameters outside the layers: embeddings, last norm, head."""
         head = 0 if self.tied else self.embedding_parameters
         bias = self.vocabulary if self.head_bias else 0
         projections = 2 * self.embedding_width * self.width
@@ -202,7 +203,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted_parameters(self) -> int:
-        """All of them, from the shape."""
+        """Number of parameters computed from the shape."""
         dense = (self.layers - self.sparse_layers) * self.dense_layer_parameters
         return dense + self.sparse_layers * self.sparse_layer_parameters + self.outside_parameters
 
@@ -233,7 +234,7 @@ def load_decoders() -> tuple[Decoder, ...]:
 
 
 def find_decoder(reference: str) -> Decoder | None:
-    """Return the decoder for a name: its hub name, with or without ``hf:``, or as people type it.
+    """Return the decoder for a name: its hub name, with or without ``hf:``, or a common name.
 
     A folder or file of that name is the user's model instead.
 
@@ -250,8 +251,8 @@ def find_decoder(reference: str) -> Decoder | None:
 def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
     """Return the decoder that a Hugging Face config describes.
 
-    None where its family is not known, where it leaves a size to transformers or names one beyond those of
-    every published decoder, and where it says anything else that is not understood here.
+    None if its family is unknown, if a size is missing or exceeds that of every published decoder, or if it
+    contains anything else that is not understood here.
     """
     kind = fields["model_type"]
     said = {key for key, value in fields.items() if value is not None and value is not False}
@@ -262,7 +263,7 @@ def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
     if not is_known or fields.get("architectures") != made or not isinstance(tied, bool):
         return None
     sizes = {name: fields.get(key) for name, key in _SIZES.items()}
-    if sizes["head_width"] is None and kind != "qwen3":  # which has a width of its own
+    if sizes["head_width"] is None and kind != "qwen3":  # qwen3 has its own width
         sizes["head_width"] = _divided(sizes["width"], sizes["heads"])
     if any(type(size) is not int or not 0 < size <= _largest(name) for name, size in sizes.items()):
         return None
@@ -281,7 +282,7 @@ def _largest(size: str) -> int:
 
 
 def decoder_names() -> tuple[str, ...]:
-    """Return every name in the table except for the hub's, as people type them."""
+    """Return every common name in the table, without hub names."""
     return tuple(alias for decoder in load_decoders() for alias in decoder.aliases)
 
 
@@ -293,7 +294,7 @@ def _by_name() -> Mapping[str, Decoder]:
         for name in (*decoder.aliases, decoder.hub_name, decoder.hub_name.partition("/")[2])
     }
     tuned = {_TUNED.sub("", name): decoder for name, decoder in known.items()}
-    return {**tuned, **known}  # where there is no base model of that name
+    return {**tuned, **known}  # a base model of that name takes precedence
 
 
 def _spelled(name: str) -> str:

@@ -340,8 +340,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _name(path: Path) -> str:
-    # The name alone: what is said of a file's content may stand in a report that is passed on. A path
-    # without one, such as ``.`` or ``/``, is said as it was given.
+    # The name only, because a message about a file's content may end up in a report for others. A path
+    # without a name, such as ``.`` or ``/``, is shown as given.
     return plain(path.name or str(path), 300)
 
 

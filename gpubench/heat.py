@@ -70,7 +70,7 @@ def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> fl
     Launches are about a minute apart. A card that is still warming up is assumed to rise by ``USUAL_RISE_C``
     above its last launch, since it cooled between cases and would not in long work. If it was steady, the
     slope within the launches is used. Without a temperature, a clock that still moves means the usual rise.
-    None for a single launch, or if nothing tells.
+    None for a single launch, or if nothing indicates it.
 
     Args:
         moments: The launches of one case.

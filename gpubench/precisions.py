@@ -205,10 +205,10 @@ class Precision(StrEnum):
 
 
 TORCHAO = "torchao"
-"""Computes in 8 bits, and holds weights in fewer."""
+"""The package for 8-bit products and for weights of 8 bits or fewer."""
 _AMPERE = (8, 0)
 _FACTS = {
-    # Relative errors of a product, read on an H200: fp32 5e-7, tf32 3e-4, fp16 4e-4, bf16 3e-3.
+    # Relative errors of a product, measured on an H200: fp32 5e-7, tf32 3e-4, fp16 4e-4, bf16 3e-3.
     Precision.FP32: PrecisionFacts(
         format=FP32,
         words="fp32 (IEEE, TF32 off)",
@@ -279,7 +279,7 @@ _FACTS = {
         of_nvidia=True,
         needs=TORCHAO,
     ),
-    # 127 steps up to the largest value of a row: the error of products of normal numbers is 0.9 %, with bf16.
+    # 127 steps up to the largest value of a row: products of normal numbers are off by 0.9 %, including bf16.
     Precision.INT8: PrecisionFacts(
         format=INT8,
         words="int8 (linear layers, bf16 else)",

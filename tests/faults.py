@@ -1,7 +1,7 @@
-"""What can go wrong on a user's machine, what gpubench then does, and the tests that hold it to that.
+"""What can go wrong on a user's machine, what gpubench then does, and the tests that prove it.
 
-``python tests/faults.py`` writes docs/reliability.md from this table; ``test_faults.py`` fails where a test that
-is named here is missing, or the page is not that of the table.
+``python tests/faults.py`` writes docs/reliability.md from this table. ``test_faults.py`` fails if a test named
+here is missing or the page differs from the table.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ PAGE = ROOT / "docs" / "reliability.md"
 
 
 class Fault(NamedTuple):
-    """One fault: what happens, with which exit code, and ``file::test`` for each test, without ``test_``.
+    """One fault: what happens, the exit code, and ``file::test`` for each test, without ``test_``.
 
-    ``exit_code`` lists the codes that a command may end with; each but 0 is asked for by one of the tests.
+    ``exit_code`` lists the codes that a command may end with. A test asserts each code except 0.
     """
 
     name: str
@@ -34,12 +34,12 @@ def fault(name: str, answer: str, exit_code: str, *tests: str) -> Fault:
 FAULTS = (
     fault("No NVML library", "`--device auto` takes the CPU and says so; `--device cuda` says what to install", "0; 3",
           "probe/broken_driver::no_driver_and_a_broken_one_are_told_apart_by_the_loaders_words", "cli/bad_input::no_driver"),
-    fault("A library that is unreadable, truncated or of another architecture", "The loader's message and the path", "3",
+    fault("A library that is unreadable, truncated or of another architecture", "The loader's message and the path are shown", "3",
           "probe/broken_driver::a_truncated_library_shows_the_loaders_own_words_and_the_path"),
     fault("CUDA's stub library is found first", "Its path is named", "3",
           "probe/broken_driver::a_stub_library_is_named_with_its_path"),
-    fault("The driver is not loaded", "Load the module, or reboot", "3", "probe/broken_driver::a_driver_that_does_not_start"),
-    fault("Driver and library differ after an upgrade", "Both versions", "3",
+    fault("The driver is not loaded", "The advice is to load the module or reboot", "3", "probe/broken_driver::a_driver_that_does_not_start"),
+    fault("Driver and library differ after an upgrade", "Both versions are named", "3",
           "probe/broken_driver::both_versions_are_named_after_an_upgrade", "probe/broken_driver::a_driver_that_does_not_start"),
     fault("NVML's \"Unknown Error\" in a container", "The control group is named: recreate the container", "3",
           "probe/broken_driver::an_unknown_error_in_a_container_names_the_cgroup",
@@ -49,24 +49,24 @@ FAULTS = (
     fault("No GPU, or a torch for CPUs beside one", "The message says which of the two", "3",
           "probe/broken_driver::no_gpu_and_a_cpu_only_torch_are_told_apart",
           "cli/bad_input::a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu"),
-    fault("A torch for a newer CUDA than the driver", "Both versions, and which torch to use", "3",
+    fault("A torch for a newer CUDA than the driver", "Both versions and the right torch are named", "3",
           "probe/broken_driver::a_torch_for_a_newer_cuda_than_the_driver"),
     fault("One reading is refused", "It is null with a reason; the run goes on", "0",
           "probe/nvidia_probe::a_refused_field_is_none_with_its_reason", "probe/readings::a_refused_reading_is_none_with_its_reason"),
-    fault("Every reading is refused", "Only timings", "0",
+    fault("Every reading is refused", "Only times are measured", "0",
           "probe/readings::a_driver_that_refuses_everything_is_no_telemetry",
           "probe/nvidia_probe::when_everything_is_refused_the_device_is_still_listed"),
     fault("A function that an old driver lacks", "The older one is tried, then null", "0",
           "probe/nvidia_probe::an_old_driver_is_asked_by_the_older_name", "probe/nvidia_probe::a_missing_function_costs_its_field_alone"),
-    fault("Unified memory", "The machine's memory, marked as such", "0", "probe/machines::unified_memory_is_the_machines_and_marked"),
+    fault("Unified memory", "The machine's memory is reported, with a mark", "0", "probe/machines::unified_memory_is_the_machines_and_marked"),
     fault("A device name that is not UTF-8", "Decoded with replacement", "0",
           "probe/nvidia_probe::a_name_that_is_not_utf8_is_read_with_replacement"),
-    fault("MIG is on", "The slice is measured; what is the card's is hidden", "0",
+    fault("MIG is on", "The slice is measured; figures of the whole card are hidden", "0",
           "probe/machines::mig_slices_are_the_devices_and_hide_what_is_the_cards"),
     fault("CUDA_VISIBLE_DEVICES in any form", "Mapped by UUID; a mismatch is an error", "2; 3",
           "probe/select::visible_devices", "probe/select::a_visible_entry_that_means_nothing_is_an_error_not_a_guess",
           "probe/select::an_empty_list_hides_every_gpu", "probe/select::fastest_first_is_not_guessed"),
-    fault("CUDA and NVML disagree on the device, or its UUID is all zeros", "Stop; matched by bus id, with a note", "3; 0",
+    fault("CUDA and NVML disagree on the device, or its UUID is all zeros", "The run stops; the device is matched by bus id, with a note", "3; 0",
           "probe/identity::another_device_stops_the_run", "probe/identity::an_all_zero_uuid_is_joined_by_bus_id_and_said"),
     fault("One GPU of several is lost", "The others go on", "0 or 4", "probe/nvidia_probe::one_lost_gpu_leaves_the_others",
           "measure/gpu_lost::when_the_only_case_is_lost_every_case_has_failed"),
@@ -75,7 +75,7 @@ FAULTS = (
           "measure/gpu_lost::a_run_that_loses_its_gpu_ends_in_order_with_what_was_finished",
           "measure/gpu_lost::when_the_only_case_is_lost_every_case_has_failed",
           "measure/launcher::a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds"),
-    fault("A reset is required, or an ECC counter moves during the run", "Named; the row is invalid", "0 or 4; 3",
+    fault("A reset is required, or an ECC counter moves during the run", "The GPU is named; the row is invalid", "0 or 4; 3",
           "probe/readings::a_gpu_that_needs_a_reset_says_so",
           "probe/broken_driver::a_driver_that_does_not_start",
           "measure/checks::memory_errors_during_the_run_make_it_invalid_and_a_still_counter_does_not",
@@ -83,15 +83,15 @@ FAULTS = (
     fault("A driver call hangs", "That source is dropped after its limit", "0; 3",
           "probe/nvidia_probe::gpus_before_one_that_hangs_are_listed_and_those_after_it_are_not_waited_for",
           "probe/readings::a_call_that_hangs_drops_the_source_and_the_run_goes_on", "probe/nvidia_probe::an_init_that_hangs_is_exit_3"),
-    fault("A step hangs", "Its process ends at the time limit of its phase; `timeout`", "0 or 4",
+    fault("A step hangs", "Its process ends at the time limit of its phase, as `timeout`", "0 or 4",
           "measure/launcher::a_hang_is_ended_and_named_by_its_phase"),
     fault("A process that cannot be killed", "It is named, and its device is no longer used", "0 or 4",
           "children::a_process_that_the_kernel_will_not_end_is_named_and_not_waited_for",
           "workloads/own_model_verbs::a_process_that_ends_while_measuring_leaves_a_log"),
-    fault("The system kills the process for memory", "Named with the container's limit; `--resume` measures again", "0 or 4",
+    fault("The system kills the process for memory", "The limit of the container is named; `--resume` measures again", "0 or 4",
           "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on",
           "record/resume::a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew"),
-    fault("The process crashes", "Signal, phase and last output; the other cases go on", "0 or 4",
+    fault("The process crashes", "Signal, phase and last output are stored; the other cases go on", "0 or 4",
           "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on", "measure/launcher::rounds_before_a_crash_are_kept"),
     fault("The GPU's memory runs out", "`out_of_memory` with the batch and the phase; a micro-benchmark is made smaller",
           "0 or 4", "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on",
@@ -99,16 +99,16 @@ FAULTS = (
           "strict_cuda/micro::a_product_that_the_device_has_no_memory_for_is_measured_at_half_its_size_and_says_so"),
     fault("Others use the GPU", "Refused with their PIDs, unless allowed", "3",
           "probe/preflight::a_foreign_process_is_refused_with_its_pid", "probe/preflight::a_busy_gpu_without_a_process_list_is_refused"),
-    fault("An exclusive compute mode", "Named", "3", "probe/preflight::compute_modes"),
+    fault("An exclusive compute mode", "The mode is named", "3", "probe/preflight::compute_modes"),
     fault("Ctrl-C, once and twice", "The round is finished and the run saved; everything ends at once", "130",
           "record/session::ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan",
           "cli/interrupt::ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file",
           "cli/interrupt::an_interruption_in_the_middle_of_a_verb_is_said"),
-    fault("The command is killed", "Its processes end with it, daemons too; exception on Linux: a process that cleared its variables (`env -i setsid`)", "-",
+    fault("The command is killed", "Its processes end with it, daemons too, except on Linux a process that cleared its variables (`env -i setsid`)", "-",
           "children::whatever_a_traced_model_is_at_it_ends_with_a_killed_command",
           "children::a_model_that_is_measured_ends_with_the_command_and_with_what_it_started",
           "children::a_daemon_ends_with_a_killed_parent_too"),
-    fault("SIGTERM", "Saved within three seconds; `--resume` goes on", "130",
+    fault("SIGTERM", "The run is saved within three seconds; `--resume` goes on", "130",
           "record/session::sigterm_saves_within_three_seconds_and_resume_goes_on",
           "record/session::sigterm_is_obeyed_while_the_model_hangs", "cli/sigterm::a_run_that_is_terminated_is_stored_as_interrupted",
           "cli/sigterm::a_model_that_hangs_while_it_is_read_keeps_no_command",
@@ -118,26 +118,26 @@ FAULTS = (
           "cli/streams::a_log_without_room_changes_no_exit_code",
           "record/store::a_file_limit_in_the_middle_of_writing_leaves_the_old_file_whole",
           "system_calls::no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file"),
-    fault("The folder is read-only or missing", "Found before time is spent", "5",
+    fault("The folder is read-only or missing", "The run ends before time is spent", "5",
           "record/store::a_folder_that_cannot_be_made_is_found_before_the_run"),
-    fault("Power is cut, or the process killed, while it writes", "The old or the new file, intact", "-",
+    fault("Power is cut, or the process killed, while it writes", "Either the old or the new file is intact", "-",
           "record/store::a_kill_at_any_step_of_writing_leaves_the_old_file_whole",
           "record/two_writers::a_killed_writer_has_stored_every_launch_that_it_told",
           "record/two_writers::a_killed_writer_blocks_nobody_and_its_finished_case_stays"),
-    fault("A truncated or broken result file", "Set aside under a free name, and counted; the others are read", "0; 2",
+    fault("A truncated or broken result file", "Set aside under a free name and counted; the others are read", "0; 2",
           "record/store::a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read",
           "record/store::a_second_broken_file_of_one_name_replaces_no_earlier_one",
           "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named"),
-    fault("Several writers at once", "A file and a lock for each run", "0",
+    fault("Several writers at once", "Each run has its own file and lock", "0",
           "stress::processes_that_write_one_store_at_once_lose_nothing",
           "record/two_writers::what_another_process_added_meanwhile_is_kept_and_only_the_rest_is_measured"),
     fault("Another writes this run; a stale lock; a file system without locks",
-          "Refused before it measures; a dead one's is free; the file decides, and the message names it", "0; 5",
+          "Refused; taken over from a dead writer; the lock file decides, and the message names it", "0; 5",
           "record/lock::a_second_process_is_refused_in_one_line_while_the_first_holds_the_run",
           "record/lock::a_killed_holder_blocks_nobody", "record/lock::of_many_that_hold_and_release_no_two_are_inside_at_once",
           "record/lock::without_locks_the_file_of_a_killed_holder_is_deleted_by_hand",
           "record/two_writers::a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case"),
-    fault("An older or a newer schema", "Read as the current one; upgrade gpubench", "0; 2",
+    fault("An older or a newer schema", "Read as the current one; refused with the advice to upgrade", "0; 2",
           "record/schema::a_run_of_the_first_schema_reads_with_the_defaults_and_is_written_as_the_current_one",
           "record/store::a_later_schema_says_upgrade_and_is_not_set_aside"),
     fault("NaN, infinity, huge integers, deep nesting", "Refused", "2",
@@ -148,7 +148,7 @@ FAULTS = (
           "offers/own_tables::too_many_rows_are_refused", "hostile_files::every_reader_refuses_what_is_no_file_of_its_kind",
           "record/store::what_is_no_folder_holds_no_results",
           "offers/price_snapshots::results_in_what_is_no_folder_are_refused_and_prices_there_are_named"),
-    fault("A path in a run id or GPU name, a planted link", "An allow-list of characters; links are not followed", "2",
+    fault("A path in a run id or GPU name, a planted link", "Only listed characters are allowed; links are not followed", "2",
           "record/store::no_name_from_a_file_leaves_the_results_folder", "record/store::a_run_id_that_is_no_file_name_is_refused",
           "record/store::a_symbolic_link_is_not_followed_nor_renamed", "record/store::a_run_is_not_written_through_a_link"),
     fault("Markup in a name", "Escaped; the page allows no network", "0",
@@ -158,7 +158,7 @@ FAULTS = (
           "hostile_files::an_escape_in_the_name_of_a_file_does_not_reach_the_terminal",
           "hostile_files::the_path_of_a_page_is_exact_for_a_program_and_harmless_on_a_terminal",
           "cli/startup::an_error_that_quotes_a_file_name_sends_no_escape_to_the_terminal"),
-    fault("A formula in a table that a spreadsheet opens", "A leading quote", "0",
+    fault("A formula in a table that a spreadsheet opens", "A leading quote disarms it", "0",
           "report/export::no_text_cell_is_ever_a_formula", "report/export::negative_numbers_are_no_formulas"),
     fault("Pickle and other formats that run code", "Never read", "2", "faults::nothing_is_executed_from_data",
           "faults::a_pickle_is_refused_wherever_a_file_is_asked_for"),
@@ -173,25 +173,25 @@ FAULTS = (
           "offers/price_refresh::what_is_listed_at_a_price_that_cannot_be_used_keeps_its_old_one"),
     fault("The clock is set, or the machine sleeps", "Durations use the monotonic clock; a gap is marked", "0",
           "measure/checks::a_round_twice_as_long_as_the_others_is_a_gap_in_the_clock"),
-    fault("The clock of the model's process is slow", "The parent timed the rounds too: the row is invalid", "0 or 4",
+    fault("The clock of the model's process is slow", "The parent times the rounds too and finds the row invalid", "0 or 4",
           "measure/launcher::a_clock_that_a_model_slows_down_makes_no_figure"),
-    fault("The energy counter resets or stands at zero", "Unknown, with the reason", "0",
+    fault("The energy counter resets or stands at zero", "Energy is unknown, with the reason", "0",
           "probe/readings::an_energy_counter_that_stands_at_zero_tells_nothing", "measure/telemetry::unknown_energy_is_never_zero"),
-    fault("The loss is not finite or does not fall; AMP skips its steps", "The row is invalid, its loss kept", "0 or 4",
+    fault("The loss is not finite or does not fall; AMP skips its steps", "The row is invalid and keeps its loss", "0 or 4",
           "measure/checks::a_loss_that_is_not_a_number_makes_the_row_invalid",
           "measure/checks::a_loss_that_does_not_fall_makes_training_invalid_and_not_inference",
           "measure/step::skipped_steps_are_counted_from_the_gradient_scale",
           "workloads/own_model_verbs::a_loss_that_later_is_not_a_number_is_invalid_and_exit_4"),
-    fault("TF32 is forced on under fp32", "Refused, with the variable", "2",
+    fault("TF32 is forced on under fp32", "Refused; the variable is named", "2",
           "measure/plan::fp32_is_refused_while_a_variable_forces_tf32_and_named"),
     fault("The device throttles", "Flagged, and not ranked unless allowed", "0",
           "measure/checks::clock_event_reasons_are_judged_by_their_share",
           "measure/checks::a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again"),
-    fault("torch or plotly is missing", "Only what needs it fails, by name; the page has plotly's script in it", "0; 2; 3",
+    fault("torch or plotly is missing", "Only verbs that need it fail, and name it; the page contains plotly's script", "0; 2; 3",
           "cli/without_torch::what_needs_torch_names_the_line_that_installs_it",
           "cli/startup::rank_and_report_work_where_torch_cannot_be_imported",
           "faults::the_page_needs_no_plotly_and_a_plot_names_it"),
-    fault("No terminal, a narrow one, NO_COLOR, a locale that is not UTF-8", "Plain ASCII, no control codes", "0",
+    fault("No terminal, a narrow one, NO_COLOR, a locale that is not UTF-8", "The output is plain, without control codes", "0",
           "cli/streams::every_encoding_is_written_to", "cli/streams::a_reader_that_leaves_early_gets_no_traceback"),
 )  # fmt: skip
 
@@ -204,8 +204,8 @@ Every file is read through one gate (`gpubench/files.py`): a regular file of bou
 child process is started through another (`gpubench/children.py`): it and its children end with the command (fault 30 names the exception).
 Your own model is code that you trust. It cannot fake a result by accident, only by writing into these pipes on purpose.
 
-An unexpected error prints one line, writes a log with the traceback and ends with exit code {ExitCode.INTERNAL.value}. The list gives each fault, what happens, and the
-[exit codes](questions.md); `tests/faults.py` names the tests.
+An unexpected error prints one line, writes a log with the traceback and ends with exit code {ExitCode.INTERNAL.value}. Each entry ends
+with its [exit codes](questions.md); `tests/faults.py` names the tests.
 
 """
 

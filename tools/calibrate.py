@@ -1,26 +1,24 @@
-"""Rebuild the calibration from the published rows, and from the user's own runs where they are given.
+"""Rebuild the calibration from the published rows, and from the user's own runs if they are given.
 
-``python -m tools.calibrate -o gpubench/data/calibration.json`` makes the shipped one again.
+``python -m tools.calibrate -o gpubench/data/calibration.json`` rebuilds the shipped one.
 
-The fit: coefficients, host terms and each architecture's deviation at once, every one of them shrunk.
+The fit finds coefficients, host terms and each architecture's deviation together, and shrinks all of them.
 
-A maximum of the posterior by Gauss-Newton. Unknowns: coefficients (tight priors around round figures),
-host time per operator of each source, deviations of each architecture, offsets of source, model and cell. The
-offsets soak up levels, so that what is learned is how GPUs compare. Cell offsets are eliminated exactly (they
-form a diagonal block), which also makes it cheap to ask what the fit would have been without some rows: one
-solve, no refit.
+It maximizes the posterior by Gauss-Newton. The unknowns are coefficients (tight priors around round figures),
+host time per operator of each source, deviations of each architecture, and offsets of source, model and cell.
+The offsets absorb levels, so the fit learns how GPUs compare. Cell offsets are eliminated exactly because
+they form a diagonal block. This also makes it cheap to find the fit without some rows: one solve, no refit.
 
-Below it, what errs how far on harnesses and GPUs that the fit had not seen, and the half-widths that follow.
-A pair is "own X, predict Y" inside one cell. Its error is found by a fit without what is held out with Y. The
-score of a pair is |log error| over a scale: what is usual for two GPUs that balance arithmetic and bandwidth
-so differently, and of which one or both have tensor cores. Each harness has one vote for each target GPU; an
-interval is never set by the votes of its own harness, nor of its own architecture.
+The next part computes the errors on harnesses and GPUs that the fit has not seen, and the half-widths that
+follow. A pair is "own X, predict Y" inside one cell. Its error comes from a fit without what is held out with
+Y. The score of a pair is |log error| over a scale: the usual error of two GPUs with this difference in
+balance of arithmetic and bandwidth, and with tensor cores on one or both. Each harness has one vote for each
+target GPU. The votes of a harness or an architecture never set its own interval.
 
-At the end, the shares of ``scaling``, fitted to published jobs on several GPUs. A row of data/scaling.csv is
-one job at two numbers of GPUs, the batch of each GPU the same: what is learned is the throughput of each of
-many over that of each of few. Each harness has one vote for each GPU and model. An interval is set by other
-harnesses' votes alone. Jobs on GPUs of another vendor are never fitted: theirs is the width of their own
-errors.
+The last part fits the shares of ``scaling`` to published jobs on several GPUs. A row of data/scaling.csv is
+one job at two numbers of GPUs with the same batch per GPU. The fit learns the ratio of the throughputs per
+GPU. Each harness has one vote for each GPU and model. Only the votes of other harnesses set an interval. Jobs
+on GPUs of another vendor are never fitted; their interval has the width of their own errors.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ from gpubench.record.store import own_runs
 from gpubench.specs import load_specs
 from tools.published import PUBLISHED, Table, fitted_on, published_bytes, shipped, table_with
 
-# Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
+# Prior of each coefficient: value, and standard deviation of its logarithm (of the value if in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {
     "conv_fp32": (0.50, 0.20),
     "conv_fp32_dual": (0.50, 0.20),
@@ -99,13 +97,13 @@ _LINEAR = frozenset(
 )
 NAMES = tuple(PRIORS)
 _PRIOR_MEAN = np.array([value if name in _LINEAR else np.log(value) for name, (value, _) in PRIORS.items()])
-# ``HOST_POWER`` of a published harness, whose host also loads, copies and logs: less of that is hidden.
+# ``HOST_POWER`` of a published harness. Its host also loads, copies and logs, so less of its time is hidden.
 HARNESS_POWER = 1.25
 _DEVIATION_SD = 0.02
 _HOST_LOG_SD = 1.0
 _REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
-_SCORE_SD = 10.0  # the level of a score says nothing
-_ROBUST_SCALE = 3.0  # residuals beyond so many noise deviations lose weight
+_SCORE_SD = 10.0  # the level of a score has no meaning
+_ROBUST_SCALE = 3.0  # residuals beyond this many noise deviations lose weight
 _MOST_STEPS, _CLOSE_ENOUGH, _LONGEST_STEP = 14, 2e-3, 1.0
 _STEP = 1e-4
 _UNIFORM = 12**0.5  # width of a uniform distribution over its standard deviation
@@ -113,7 +111,7 @@ _UNIFORM = 12**0.5  # width of a uniform distribution over its standard deviatio
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
-    """What a fit is for: log standard deviations of a row and of the offsets that soak up levels."""
+    """The aim of a fit: log standard deviations of a row and of the offsets that absorb levels."""
 
     noise: float
     source: float
@@ -121,9 +119,9 @@ class Aim:
     cell: float
 
 
-# How GPUs compare: software and model may shift the level of a cell freely.
+# Ratios between GPUs: software and model may shift the level of a cell freely.
 RATIO = Aim(noise=0.08, source=0.20, model=0.25, cell=0.25)
-# Seconds, for whoever owns no GPU: hardly any shift is allowed, so the coefficients must explain it.
+# Seconds, for users without a GPU: hardly any shift is allowed, so the coefficients must explain the level.
 LEVEL = Aim(noise=0.20, source=0.05, model=0.02, cell=0.05)
 
 
@@ -132,12 +130,12 @@ class Fit:
     """A fit: unknowns ``z``, and the linearized problem around them.
 
     Attributes:
-        unknowns: (size,) kind and name of each: the coefficients, then those of ``places``.
-        places: (n, 6) which unknowns each row of the table has: host, three deviations, source, model.
+        unknowns: (size,) kind and name of each: the coefficients, then the unknowns of ``places``.
+        places: (n, 6) the unknowns of each table row: host, three deviations, source, model.
         z: (size,) their values.
         rows: Row numbers of the table that were used.
         jacobian, residual, weight: Of those rows.
-        precision, prior: Of the unknowns before any row was seen.
+        precision, prior: Of the unknowns before any row.
     """
 
     table: Table
@@ -154,16 +152,16 @@ class Fit:
     prior: Floats
 
     def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
-        """Deviations of each architecture, from these or other unknowns."""
+        """Return the deviations of each architecture, from these or other unknowns."""
         values = (self.z if z is None else z).tolist()
         named = zip(self.unknowns, values, strict=True)
         known = [(name, value) for (kind, name), value in named if kind in roofline.DEVIATIONS]
         return {name: [value for other, value in known if other == name] for name, _ in known}
 
     def without(self, dropped: Flags) -> Floats:
-        """The unknowns that one Gauss-Newton step finds without some rows of the table.
+        """Return the unknowns after one Gauss-Newton step without some rows of the table.
 
-        Their cells are summed again without them.
+        The sums of their cells are recomputed without them.
         """
         kept = ~dropped[self.rows]
         cell = self.table.cell[self.rows]
@@ -171,7 +169,7 @@ class Fit:
         z = self.z + _step(*sums, self)
         seen = set(self.table.architecture[self.rows][kept])
         for at, (kind, name) in enumerate(self.unknowns):
-            # an architecture that lost all of its rows has what its predecessor has
+            # an architecture without rows takes the deviation of its predecessor
             older = (
                 chips.predecessor(name, seen) if kind in roofline.DEVIATIONS and name not in seen else None
             )
@@ -190,7 +188,7 @@ def coefficients_of(z: Floats) -> roofline.Coefficients:
 def predict_rows(
     table: Table, coefficients: roofline.Coefficients, host_s_per_operator: Floats, deviations: Floats
 ) -> roofline.Times:
-    """The roofline of every row of a table; deviations are (n, 3)."""
+    """Return the roofline of every row of a table; deviations are (n, 3)."""
     return roofline.step_times(
         table.work,
         table.chips,
@@ -203,7 +201,7 @@ def predict_rows(
 
 
 def times_of(fit: Fit, z: Floats | None = None) -> roofline.Times:
-    """The roofline of every row of the fit's own table, with these or other unknowns."""
+    """Return the roofline of every row of the fit's own table, with these or other unknowns."""
     return _times(fit.table, fit.places, fit.z if z is None else z)
 
 
@@ -211,8 +209,8 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
     """Fit the chosen rows.
 
     Args:
-        table: All rows; those not chosen are never looked at.
-        chosen: Which rows to learn from.
+        table: All rows; the fit ignores rows that are not chosen.
+        chosen: The rows to learn from.
         aim: Ratios between GPUs, or levels.
     """
     deviations = dict.fromkeys(roofline.DEVIATIONS, table.architecture)
@@ -258,7 +256,7 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
 
 
 def _linearize(fit: Fit, full: Floats) -> Fit:
-    """The problem around the unknowns of a fit; a row far off its cell, as that alone has it, weighs less."""
+    """Linearize the problem around the unknowns of a fit; a row far from its cell weighs less."""
     table, places, z, cell_sd = roofline.take(fit.table, fit.rows), fit.places[fit.rows], fit.z, fit.cell_sd
     offset = z[places[:, 4]] + z[places[:, 5]]
     residual = table.log_seconds - np.log(_times(table, places, z).step_s) - offset
@@ -270,15 +268,15 @@ def _linearize(fit: Fit, full: Floats) -> Fit:
 
 
 def host_prior_s(table: Table) -> Floats:
-    """(n,) host time per operator of rows whose harness is not in the fit [s]."""
+    """(n,) host time per operator for rows of a harness that is not in the fit [s]."""
     return np.array([roofline.HOST_S_PER_OPERATOR[execution] for execution in table.execution], dtype=float)
 
 
 def batch_spread(table: Table) -> Floats:
-    """(n,) log standard deviation of the seconds per sample for want of the batch; 0 if it is stated.
+    """(n,) log standard deviation of the seconds per sample due to an unknown batch; 0 if it is stated.
 
-    Every batch between the smallest and the largest plausible one is taken to be as likely, on a log scale,
-    and the roofline before any row was seen says how far apart the two are.
+    All batches from the smallest to the largest plausible one are assumed equally likely on a log scale. The
+    roofline with prior coefficients gives the difference between the two.
     """
     result = np.zeros(len(table))
     unstated = np.flatnonzero(table.batch_high > table.batch_low)
@@ -304,7 +302,7 @@ def _times(table: Table, places: Indices, z: Floats) -> roofline.Times:
 
 
 def _jacobian(table: Table, places: Indices, z: Floats) -> Floats:
-    """Derivative of log seconds: coefficients by differences, everything else in closed form."""
+    """Return the derivative of log seconds: coefficients by differences, everything else in closed form."""
     times = _times(table, places, z)
     jacobian = np.zeros((len(table), len(z)))
     for k in range(len(NAMES)):
@@ -324,7 +322,7 @@ def _jacobian(table: Table, places: Indices, z: Floats) -> Floats:
 def _normal(
     jacobian: Floats, residual: Floats, weight: Floats, cell: Indices, cell_sd: Floats
 ) -> tuple[Floats, Floats]:
-    """Both sides of the normal equations of some rows, with the offsets of their cells eliminated."""
+    """Return both sides of the normal equations of some rows, with the offsets of their cells eliminated."""
     present, at = np.unique(cell, return_inverse=True)
     of_cell = csr_array((weight, (at, np.arange(len(at)))), shape=(len(present), len(at)))
     root = np.sqrt(of_cell.sum(axis=1) + cell_sd[present] ** -2)
@@ -334,22 +332,23 @@ def _normal(
 
 
 def _step(left: Floats, right: Floats, fit: Fit) -> Floats:
-    """One Gauss-Newton step: the normal equations with the prior."""
+    """Return one Gauss-Newton step: the normal equations with the prior."""
     step = np.linalg.solve(left + fit.precision, right - fit.precision @ (fit.z - fit.prior))
     return np.asarray(step, dtype=float)
 
 
-# --- errors on what the fit had not seen -----------------------------------------------------------------
+# --- errors on data that the fit has not seen ---------------------------------------------------------------
 
-# Of the intervals.
+# Coverage of the intervals.
 COVERAGE = 0.90
-# Of the variance of an error: common to all candidates of one anchor.
+# Share of an error's variance that is common to all candidates of one anchor.
 COMMON_SHARE = 0.8
-# What the fit never sees of a target: of each column named, every row that shares it with the target.
+# What is held out of the fit for a target: for each listed column, every row with the target's value.
 #
-# ``harness`` is what a user asks: neither their harness nor the GPU is in the fit. ``publisher`` leaves out
-# the harness alone. ``stranger`` leaves out the GPU's whole architecture besides. The others leave out one
-# thing and keep the rest of the target's harness; a ``vendor`` is left out of a table that has several.
+# ``harness`` is a user's situation: neither the user's harness nor the GPU is in the fit. ``publisher``
+# leaves out the harness alone. ``stranger`` also leaves out the GPU's whole architecture. The others leave
+# out one thing and keep the rest of the target's harness; a ``vendor`` is left out of a table that has
+# several.
 HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
     "harness": ("harness", "gpu_key"),
     "publisher": ("harness",),
@@ -362,20 +361,20 @@ HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-# Groups of targets, (n,) which rows of a table, and the roofline of every row that they are judged by.
+# Groups of targets, (n,) flags of table rows, and for each the roofline by which it is judged.
 Judged: TypeAlias = Iterable[tuple[Flags, roofline.Times]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Row numbers of what is owned (x) and what is predicted (y), and the weight of each pair.
+    """Row numbers of the owned GPU (x) and the predicted GPU (y), and the weight of each pair.
 
-    Each harness has one vote for each target GPU and task, however many models, batches and partners it has:
-    shared evenly by its rows of y, and by the x of each. A pair of rows whose batch is not stated counts for
-    less, by the variance that the plausible batches add.
+    Each harness has one vote for each target GPU and task, whatever its number of models, batches and
+    partners. Its rows of y share that vote evenly, and so do the x of each y. A pair with an unknown batch
+    counts less, by the variance that the plausible batches add.
 
     Attributes:
-        spread: (pairs,) log standard deviation for want of a batch, of x and y together.
+        spread: (pairs,) log standard deviation due to unknown batches, of x and y together.
     """
 
     x: Indices
@@ -385,7 +384,7 @@ class Pairs:
 
 
 def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
-    """All pairs of rows, or of chosen ones, on two GPUs of one cell; x is the row of the nearest batch."""
+    """Return the pairs of (chosen) rows on two GPUs of one cell; x is the row with the nearest batch."""
     usable = np.arange(len(table)) if chosen is None else np.flatnonzero(chosen)
     columns = {"cell": table.cell, "gpu": table.gpu_key, "batch": table.batch, "harness": table.harness}
     rows = pd.DataFrame(columns | {"inference": table.inference}).iloc[usable].assign(at=usable)
@@ -403,13 +402,13 @@ def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
 
 
 def log_errors(table: Table, pairs: Pairs, times: roofline.Times) -> Floats:
-    """Log of predicted over measured time of y, per sample, from the measurement of x."""
+    """Return the log of predicted over measured time of y, per sample, from the measurement of x."""
     level = np.log(times.step_s) - table.log_seconds
     return np.asarray(level[pairs.y] - level[pairs.x])
 
 
 def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
-    """The same of the plain rule to beat: throughput goes with the root of peak times bandwidth."""
+    """Return the same for the baseline: throughput is proportional to the root of peak times bandwidth."""
     mode = roofline.leading_mode(table.work, table.arithmetic)
     peak = table.chips.peaks[np.arange(len(table)), mode]
     level = np.log(table.batch / np.sqrt(peak * table.chips.bandwidth)) - table.log_seconds
@@ -417,7 +416,7 @@ def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
 
 
 def held_out(table: Table, hold_out: str, fitted: Table | None = None) -> Iterator[tuple[Flags, Flags]]:
-    """For each group of targets, which rows it has, and which the fit, else of this table, must not see."""
+    """Yield each group of targets: its rows, and the rows of this table that its fit must not see."""
     kinds = HOLD_OUTS[hold_out]
     for group in sorted(set(zip(*(getattr(table, kind) for kind in kinds), strict=True))):
         mine, dropped = (
@@ -428,19 +427,19 @@ def held_out(table: Table, hold_out: str, fitted: Table | None = None) -> Iterat
 
 
 def sides(table: Table, pairs: Pairs) -> tuple[Table, Table, Indices]:
-    """The rows of x and of y of every pair, and the arithmetic that most of each step of y runs in."""
+    """Return the rows of x and y of every pair, and the arithmetic of most of each step of y."""
     own, target = roofline.take(table, pairs.x), roofline.take(table, pairs.y)
     return own, target, roofline.leading_mode(target.work, target.arithmetic)
 
 
 def usual_errors(table: Table, pairs: Pairs, scale: Scale) -> Floats:
-    """Usual |log error| of each pair of published rows, (pairs,): more where a batch is not stated."""
+    """Return the usual |log error| of each pair of published rows, (pairs,); an unknown batch adds to it."""
     own, target, mode = sides(table, pairs)
     return np.hypot(pair_scale(scale, own.chips, target.chips, mode), pairs.spread)
 
 
 def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> Scale:
-    """The scale that fits the errors of the chosen pairs best, by non-negative least squares."""
+    """Return the scale that best fits the errors of the chosen pairs, by non-negative least squares."""
     own, target, mode = sides(table, roofline.take(pairs, chosen))
     root = np.sqrt(pairs.weight[chosen])
     features = pair_features(own.chips, target.chips, mode)
@@ -449,14 +448,14 @@ def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> S
 
 
 def without_each(fit: Fit, hold_out: str) -> Judged:
-    """Take each group out of the fit by one Gauss-Newton step, no refit; a host left out is the prior's."""
+    """Remove each group from the fit by one Gauss-Newton step; a removed host takes the prior."""
     for targets, dropped in held_out(fit.table, hold_out):
         if not dropped[fit.rows].all():
             yield targets, times_of(fit, fit.without(dropped))
 
 
 def ratio_errors(table: Table, pairs: Pairs, judged: Judged) -> tuple[Floats, Flags]:
-    """Log error of every pair, by the roofline that judges its target; whether the GPU set both paces."""
+    """Return the log error of every pair by its target's roofline, and whether the GPU limits both speeds."""
     error, bound = np.full(len(pairs.y), np.nan), np.zeros(len(pairs.y), dtype=bool)
     for targets, times in judged:
         mine, free = targets[pairs.y], times.host_s / times.step_s <= roofline.HOST_SHARE_LIMIT
@@ -466,9 +465,9 @@ def ratio_errors(table: Table, pairs: Pairs, judged: Judged) -> tuple[Floats, Fl
 
 
 def level_errors(table: Table, judged: Judged) -> Floats:
-    """Log of predicted over measured time of every row whose level means seconds; NaN for others.
+    """Return the log of predicted over measured time of every row with a level in seconds.
 
-    Of those, rows that are GPU-bound, and no score or approximate profile.
+    Other rows are NaN. Only GPU-bound rows count, without scores and approximate profiles.
     """
     error = np.full(len(table), np.nan)
     for targets, times in judged:
@@ -478,15 +477,15 @@ def level_errors(table: Table, judged: Judged) -> Floats:
 
 
 def stays(table: Table, pairs: Pairs, level_error: Floats) -> Floats:
-    """(pairs,) log seconds that stay with x, where y is another chip: a prediction carries the rest to y."""
+    """(pairs,) log seconds that stay with x if y is another chip; a prediction carries the rest to y."""
     chip = np.array([chips.chip_of(key) for key in table.gpu_key])
     return np.where(chip[pairs.x] == chip[pairs.y], 0.0, model.own_part(-level_error[pairs.x]))
 
 
 def level_weights(table: Table, error: Floats) -> Floats:
-    """One vote for each harness, GPU and task, as a ratio has it, shared by the rows that are scored.
+    """Return the votes of the scored rows: one for each harness, GPU and task, as for ratios.
 
-    Less of a row whose batch is not stated, by the variance that the plausible ones add.
+    A row with an unknown batch counts less, by the variance that the plausible batches add.
     """
     scored = pd.Series(np.isfinite(error), dtype=float)
     votes = scored.groupby([table.harness, table.gpu_key, table.inference]).transform("sum")
@@ -495,7 +494,7 @@ def level_weights(table: Table, error: Floats) -> Floats:
 
 
 def factor_of(scores: Floats, weight: Floats) -> float:
-    """Conformal factor: the weighted quantile at 0.9 (n + 1) / n, where n votes were cast; NaN for none."""
+    """Return the conformal factor: the weighted quantile at 0.9 (n + 1) / n of n votes; NaN for none."""
     votes = float(weight.sum())
     if votes <= 0:
         return float("nan")
@@ -504,18 +503,18 @@ def factor_of(scores: Floats, weight: Floats) -> float:
 
 
 def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> float:
-    """The value below which a share of the weight lies; by default the median."""
+    """Return the value below which a share of the weight lies; by default the median."""
     order = np.argsort(values, kind="stable")
     cumulative = np.cumsum(weights[order])
     at = int(np.searchsorted(cumulative, share * cumulative[-1]))
     return float(values[order][min(len(values) - 1, at)])
 
 
-# --- several GPUs in one job -------------------------------------------------------------------------------
+# --- several GPUs in one job --------------------------------------------------------------------------------
 
-# Share, and standard deviation of its log, before any row was seen. No row is of GeForce cards: there the
-# prior stands. NVLink's is that of bare collectives of 16 MiB and more on seven systems, PCIe's that of the
-# one sound system (tests/tools/test_collectives.py).
+# Prior of each share, and the standard deviation of its logarithm. No row is from GeForce cards, so their
+# prior remains. NVLink's comes from bare collectives of 16 MiB and more on seven systems, PCIe's from the
+# only sound system (tests/tools/test_collectives.py).
 SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "waiting": (0.010, 0.7),
     "hidden": (0.75, 0.5),
@@ -524,17 +523,17 @@ SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "pcie": (0.43, 0.35),
     "host": (0.35, 0.35),
 }
-_JOB_NOISE = 0.05  # log, of a row; one beyond ``_ROBUST_SCALE`` of it loses weight
-# Usual log error for each doubling where the shares leave nothing open.
+_JOB_NOISE = 0.05  # log, of a row; a row beyond ``_ROBUST_SCALE`` times this loses weight
+# Usual log error for each doubling if the shares are known.
 LEAST_ERROR = 0.02
 
 
 @cache
 def jobs() -> pd.DataFrame:
-    """The shipped rows; a GPU that the table of specifications lacks is left out.
+    """Return the shipped rows, without GPUs that are not in the specification table.
 
     Columns: ``harness``, ``gpu_key``, ``model``; ``few`` and ``many`` GPUs; their ``exchange``; whether their
-    vendor is ``fitted``; ``log_ratio`` of the throughput of each of many over that of each of few; and their
+    vendor is ``fitted``; ``log_ratio`` of the throughput per GPU of many over that of few; and their
     ``weight``: one vote for each harness, GPU and model.
     """
     text = pd.DataFrame(row for row in folders.data_rows(JOBS) if row["gpu_key"] in load_specs())
@@ -575,7 +574,7 @@ def fit_scaling(rows: pd.DataFrame) -> ScalingShares:
 
 
 def _shares(rows: pd.DataFrame) -> ScalingShares:
-    """The shares by the jobs of the fitted vendor; the widths are still open."""
+    """Fit the shares to the jobs of the fitted vendor; the widths follow later."""
     rows = rows[rows.fitted]
     mean, deviation = np.array(
         [(math.log(SHARE_PRIORS[name][0]), SHARE_PRIORS[name][1]) for name in scaling.SHARES]
@@ -607,7 +606,7 @@ def _told(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
 
 
 def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Log error of each row and its usual size, by shares that its harness had no part in."""
+    """Return the log error of each row and its usual size, by shares fitted without its harness."""
     error, usual = np.full((2, len(rows)), np.nan)
     for name in set(rows.harness):
         mine = (rows.harness == name).to_numpy()
@@ -618,7 +617,7 @@ def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
-    """Return the jobs, how far the model is off with each harness left out, and its half-widths (logs)."""
+    """Return the jobs, the errors of the model with each harness left out, and its half-widths (logs)."""
     rows = jobs()
     error, usual = _errors(rows)
     weight, width, scores = rows.weight.to_numpy(), np.full(len(rows), np.nan), np.abs(error) / usual
@@ -629,23 +628,23 @@ def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
     return rows, error, width
 
 
-# --- the calibration --------------------------------------------------------------------------------------
+# --- the calibration ----------------------------------------------------------------------------------------
 
 
-# What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows.
+# The hold-out that sets the width of a GPU's interval, by whether its architecture has rows.
 KINDS = {"known": "harness", "stranger": "stranger"}
-# Of another vendor's architecture that has its own interval.
+# Fewest cards of another vendor's architecture for an interval of its own.
 FEWEST_CARDS = 3
-_DIGITS = 6  # enough for every prediction, few enough to be the same on every machine
+_DIGITS = 6  # enough for every prediction, and few enough to be equal on every machine
 
 
 def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
-    """Fit everything that a prediction needs. The same inputs give the same calibration.
+    """Fit everything that a prediction needs.
 
-    Each float has so many digits that all machines agree.
+    The same inputs give the same calibration. Floats are rounded so that all machines agree.
 
     Args:
-        own: Runs that join the published rows as further cells; GPU runs alone count.
+        own: Runs to add to the published rows as further cells; only GPU runs count.
         fitted: Date to write into it.
     """
     mine = own_table(own) if own else None
@@ -673,13 +672,13 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
 
 
 def write_calibration(results: Path | None, path: Path, day: date | None = None) -> dict[str, Any]:
-    """Calibrate, with the runs of a results folder where one is named, and write it.
+    """Calibrate, with the runs of a results folder if one is named, and write the calibration.
 
     Returns:
-        What was learned from how much, and why published rows were not used.
+        The size of each fit, and why published rows were not used.
 
     Raises:
-        MisuseError: If there is no such folder, or the day is yet to come.
+        MisuseError: If the folder does not exist, or the day is in the future.
         StorageError: If it cannot be written.
     """
     if results is not None and not results.is_dir():
@@ -700,12 +699,12 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
 
 
 def _fitted(task: TaskKind, own: Table | None) -> Fitted:
-    """Both fits of one task, and what stands behind them.
+    """Both fits of one task, and their data.
 
-    GPUs of other vendors are in the table and never in the fit.
+    GPUs of other vendors are in the table, but never in the fit.
     """
     table = fitted_on(task, (question.FITTED_VENDOR, *question.OTHER_VENDORS))
-    if own is not None:  # its cells stay apart
+    if own is not None:  # its cells stay separate
         table = roofline.stack([table, replace(own, cell=own.cell + int(table.cell.max()) + 1)])
     seen = table.vendor == question.FITTED_VENDOR
     mine = table.inference == (task is TaskKind.INFER)
@@ -722,9 +721,9 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
 
 
 def _by_ratio(fit: Fit, level: Fit, seen: Flags) -> Learned:
-    """What ratios teach, less what is the owned card's own; the scale is of the first kind.
+    """Learn from ratios, without the owned card's own share; the scale is that of the first kind.
 
-    Other vendors' start at a GPU of the fitted one.
+    Pairs of other vendors start at a GPU of the fitted vendor.
     """
     scale, factor = None, {}
     pairs = pairs_of(fit.table, seen)
@@ -755,13 +754,13 @@ def _by_level(fit: Fit, seen: Flags) -> Learned:
 def _others(
     fit: Fit, error: Floats, rows: Indices, weight: Floats
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Judge GPUs of other vendors by a fit that never saw one: deviations and half-widths (logs).
+    """Judge GPUs of other vendors by a fit without any of them: deviations and half-widths (logs).
 
-    An architecture's whole step is faster or slower than the fit says by the mean of its errors, shrunk as if
-    each vote had an error of 30 % where architectures differ by 50 %. A line of cards (Instinct, Radeon) has
-    the width of its errors before that, in half precision and else apart. An architecture of
-    ``FEWEST_CARDS`` or more has its own: of the errors that are left where the other cards of the
-    architecture say how much faster it is.
+    The deviation of an architecture's whole step from the fit is the mean of its errors, shrunk as if each
+    vote had an error of 30 % and architectures differed by 50 %. The interval of a product line (Instinct,
+    Radeon) has the width of its errors before that correction, separately for half precision. An architecture
+    with ``FEWEST_CARDS`` or more has its own width, from the errors that remain after correction by its other
+    cards.
     """
     table, each = fit.table, {"error": error, "weight": weight}
     cards = {"card": table.gpu_key, "kind": table.architecture, "half": table.arithmetic.half}
@@ -781,7 +780,7 @@ def _others(
 
 
 def _widths(name: str, judged: pd.DataFrame) -> dict[str, float]:
-    # Half-width of a group by arithmetic: its matrix cores err otherwise than its vector units
+    # Half-width of a group by arithmetic, because the errors of matrix cores and vector units differ
     return {
         halved(name) if half else name: factor_of(mine.error.abs().to_numpy(), mine.weight.to_numpy())
         for half, mine in judged.groupby("half")
@@ -816,13 +815,14 @@ def _learned(
     )
 
 
-# --- the user's own runs, as further cells ---------------------------------------------------------------
+# --- the user's own runs, as further cells ------------------------------------------------------------------
 
 
 def own_table(runs: Sequence[Run]) -> Table | None:
-    """GPU training rows of standard workloads, run as a CUDA graph, as a table; None if there is none.
+    """Return the GPU training rows of standard workloads run as CUDA graphs, as a table.
 
-    A graph keeps the host out of the figure; an eager row would teach the fit about this host's Python.
+    None if there are none. A graph keeps the host out of the figure; an eager row would include the speed of
+    this host's Python.
     """
     found = [each for run in sorted(runs, key=lambda r: r.run_id) for each in _measured(run)]
     if not found:
@@ -851,7 +851,7 @@ def own_table(runs: Sequence[Run]) -> Table | None:
 
 
 def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]]:
-    """The cases of a run that join, with what ran them and its samples per second."""
+    """Yield the usable cases of a run, with the device and its samples per second."""
     spec = anchors.gpu_of(run.device)
     if spec is None:
         return

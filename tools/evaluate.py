@@ -1,15 +1,15 @@
-"""How good are the predictions? Each target is predicted by a fit that never saw what is held out with it.
+"""Evaluates the predictions: a fit predicts each target without what is held out with it.
 
-"Out" means out of the fit, of the deviations and of the votes that set its interval. docs/prediction.md has
-the protocol. Anybody's measurements are scored too, and teach nothing.
+"Out" means out of the fit, of the deviations, and of the votes that set its interval. docs/prediction.md has
+the protocol. A user's measurements can be scored too; the fit does not use them.
 
 ``python -m tools.evaluate --hold-out harness`` prints one hold-out. ``python -m tools.evaluate prediction``
 evaluates everything: docs/prediction_figures.csv (every slice of every hold-out),
-docs/prediction_pairs.csv.gz (each pair with what was measured and predicted for it), and the tables of
-docs/prediction-evidence.md. ``python -m tools.evaluate regret`` makes that of docs/decision.md, what choosing
-by a prediction costs: a setting is one model of one source at one precision that was read on four priced GPUs
-or more. Each way of choosing names one of them; its regret is what the job costs there above what it costs on
-the best, where it costs $100. Nothing of a setting's harness teaches the prediction that it is judged by.
+docs/prediction_pairs.csv.gz (each pair with its measured and predicted throughput), and the tables of
+docs/prediction-evidence.md. ``python -m tools.evaluate regret`` makes the table of docs/decision.md, the cost
+of choosing by a prediction. A setting is one model of one source at one precision, measured on at least four
+GPUs with prices. Each way of choosing picks one of them. Its regret is the cost of the job there beyond the
+cost on the best GPU, which is set to $100. The prediction of a setting never uses its harness.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ from tools.published import Table, fitted_on, mend_of, read_csv
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Held-out predictions of every pair, and of every row without an anchor.
+    """The held-out prediction of every pair, and of every row without an anchor.
 
     Attributes:
         log_error: (pairs,) log of predicted over measured time.
         half_width: (pairs,) log of the factor of the 90 % interval.
-        bound: (pairs,) the GPU sets the pace on both sides; the others are refused.
-        level_error, level_half_width: (rows,) the same without a GPU owned; NaN if not scored. The width
-            has the 90 % range of a batch that is not stated in it.
+        bound: (pairs,) whether the GPU limits the speed on both sides; other pairs are refused.
+        level_error, level_half_width: (rows,) the same without an owned GPU; NaN if not scored. The width
+            includes the 90 % range of an unknown batch.
     """
 
     table: Table
@@ -92,12 +92,12 @@ class Outcome:
 
 
 def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Outcome:
-    """Predict every pair and every level of a task without what is held out with its target.
+    """Predict every pair and every level of a task without the data held out with its target.
 
     Args:
         table: Published rows, see ``scored_table``.
         hold_out: One of ``HOLD_OUTS``.
-        task: What is scored; the fit and the intervals learn from all of the table.
+        task: The scored task; the fit and the intervals use the entire table.
     """
     seen = table.vendor == question.FITTED_VENDOR
     pairs = pairs_of(table)
@@ -134,7 +134,7 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
 
 
 def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
-    """The shipped rows that a hold-out is scored on: other vendors' too where they are what is held out."""
+    """Return the shipped rows to score for a hold-out, with other vendors' if vendors are held out."""
     return fitted_on(
         task, (question.FITTED_VENDOR, *(question.OTHER_VENDORS if hold_out == "vendor" else ()))
     )
@@ -143,14 +143,14 @@ def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
 def _half_widths(
     kinds: NDArray[Any], error: Floats, weight: Floats, scored: Flags, usual_of: Callable[[Flags], Floats]
 ) -> Floats:
-    """Half-widths from the errors of others alone: of another kind in both respects.
+    """Return half-widths from the errors of others only, which differ in both kinds.
 
     Args:
         kinds: (2, n) harness and architecture of each pair, or harness and model of each row.
         error: (n,) log errors.
         weight: (n,) votes.
-        scored: (n,) whose errors count.
-        usual_of: The usual errors (n,) that the errors of the others teach, which a factor multiplies.
+        scored: (n,) whether the error counts.
+        usual_of: The usual errors (n,) learned from the errors of the others; a factor multiplies them.
     """
     result = np.full(len(error), np.nan)
     for first, second in sorted(set(zip(*kinds, strict=True))):
@@ -164,14 +164,14 @@ def _half_widths(
 
 
 def score(path: Path) -> dict[str, Any]:
-    """Score a CSV in the columns of the shipped measurements.
+    """Score a CSV with the columns of the shipped measurements.
 
-    Pairs are formed inside each (source, model, precision) of the file, of training and of inference apart.
-    Each target GPU is predicted by the fit of the shipped rows without that GPU's, and without the harness of
-    the file where the shipped rows have it.
+    Pairs are formed within each (source, model, precision) of the file, separately for training and
+    inference. Each target GPU is predicted by a fit to the shipped rows without that GPU and without the
+    file's harness.
 
     Raises:
-        MisuseError: If the file cannot be read or holds nothing that can be scored.
+        MisuseError: If the file cannot be read or contains nothing to score.
     """
     reading = read_csv(path)
     inference = reading.table.inference
@@ -189,10 +189,10 @@ def score(path: Path) -> dict[str, Any]:
 
 
 def outcome_of(table: Table, task: TaskKind) -> Outcome:
-    """Predict every pair and level of rows of a task, without the published rows of its GPU and harness."""
+    """Predict every pair and level of a task's rows, without the published rows of its GPU and harness."""
     pairs = pairs_of(table)
     learned = calibration.load_calibration().of(task)
-    assert learned.ratio.scale is not None  # only levels are without one
+    assert learned.ratio.scale is not None  # only levels have none
     usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs.y) else np.empty(0)
     specs = [load_specs()[gpu] for gpu in table.gpu_key]
     ratio, level = (np.array([each.half_width(s) for s in specs]) for each in (learned.ratio, learned.level))
@@ -210,7 +210,7 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
 
 
 def _without_own(table: Table, aim: Aim, task: TaskKind) -> Judged:
-    """Each harness and GPU of a table, and its roofline by the shipped rows without either."""
+    """Yield each harness and GPU of a table, and its roofline from the shipped rows without either."""
     fit = _fitted(aim, task)
     for rows, dropped in held_out(table, "harness", fit.table):
         z = fit.without(dropped)
@@ -220,19 +220,19 @@ def _without_own(table: Table, aim: Aim, task: TaskKind) -> Judged:
 
 @cache
 def _fitted(aim: Aim, task: TaskKind) -> Fit:
-    """The fit of the shipped rows for one aim and task."""
+    """Return the fit of the shipped rows for one aim and task."""
     table = fitted_on(task)
     return fit_table(table, np.ones(len(table), dtype=bool), aim=aim)
 
 
-# --- what held-out predictions are worth -------------------------------------------------------------------
+# --- the errors of held-out predictions ---------------------------------------------------------------------
 
 FEWEST_CANDIDATES = 4
 _SEED, _DRAWS = 20261120, 400
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
-    """The document of ``--json``: all pairs first, refused ones too, then slice by slice."""
+    """Return the document of ``--json``: all pairs, including refused ones, then slice by slice."""
     pairs = outcome.pairs
     everything = np.ones(len(pairs.y), dtype=bool)
     plain = geometric_mean_errors(outcome.table, pairs)
@@ -252,7 +252,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
 
 
 def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
-    """Error and interval of some pairs; each harness has one vote for each target GPU."""
+    """Return error and interval of some pairs; each harness has one vote for each target GPU."""
     pairs, keep = outcome.pairs, chosen & np.isfinite(outcome.log_error)
     weight, error, width = pairs.weight[keep], outcome.log_error[keep], outcome.half_width[keep]
     return {
@@ -271,7 +271,7 @@ def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
 
 
 def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | None]:
-    """How much the intervals hold where there are any, and how wide they are."""
+    """Return the coverage and the width of the intervals, where there are any."""
     known = np.isfinite(width)
     error, width, weight = error[known], width[known], weight[known]
     return {
@@ -281,7 +281,7 @@ def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | N
 
 
 def _heaviest(outcome: Outcome) -> dict[str, Any] | None:
-    """The harness with the most votes, and its share of them."""
+    """Return the harness with the most votes, and its share of them."""
     sums = pd.Series(outcome.pairs.weight).groupby(outcome.table.harness[outcome.pairs.y]).sum()
     return {"harness": sums.idxmax(), "share": _round(sums.max() / sums.sum())} if len(sums) else None
 
@@ -337,7 +337,7 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
 
 
 def scaling_figures() -> dict[str, Any]:
-    """How far the model of several GPUs is off with each harness left out; ``by_slice`` too."""
+    """Return the errors of the model of several GPUs with each harness left out, also ``by_slice``."""
     rows, error, width = scaling_errors()
     weight, known, harness = rows.weight.to_numpy(), rows.fitted.to_numpy(), rows.harness.to_numpy()
 
@@ -362,7 +362,7 @@ def scaling_figures() -> dict[str, Any]:
     return figures_of_jobs(known) | {"by_slice": slice_figures}
 
 
-# How the names of their models begin; any other is a CNN.
+# Prefixes of the model names of each class; any other model is a CNN.
 _CLASSES = {
     "VGG": ("vgg",),
     "LSTM": ("gnmt", "lstm"),
@@ -378,15 +378,15 @@ def _round(value: float | np.floating[Any]) -> float:
     return round(float(value), 4)
 
 
-# --- do they put GPUs in the right order? ------------------------------------------------------------------
+# --- the predicted order of GPUs ----------------------------------------------------------------------------
 
 
 def _order_figures(outcome: Outcome) -> dict[str, Any]:
-    """Spearman, regret and P(best) over all settings of four or more candidates.
+    """Return Spearman, regret and P(best) over all settings of four or more candidates.
 
-    A setting is an owned GPU in a cell; of several rows of a candidate, the one nearest to its batch counts.
-    Regret is the share of throughput lost by taking the first of the predicted ranking; P(best) is what is
-    predicted of that first, and how often it was the best.
+    A setting is an owned GPU in a cell. If a candidate has several rows, the one with the nearest batch
+    counts. Regret is the share of throughput lost by taking the predicted best. P(best) is the predicted
+    probability that this GPU is the best, and how often it was.
     """
     table, width, random = outcome.table, outcome.half_width, np.random.default_rng(_SEED)
     keep = np.flatnonzero(outcome.bound & np.isfinite(outcome.log_error) & np.isfinite(width))
@@ -415,7 +415,7 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-# --- the tables of two pages ------------------------------------------------------------------------------
+# --- the tables of two pages --------------------------------------------------------------------------------
 
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -434,7 +434,7 @@ def as_table(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join((first, f"|{'---|' * first.count(' | ')}---|", *rest))
 
 
-# --- how far predictions are off ---------------------------------------------------------------------------
+# --- the tables of prediction errors ------------------------------------------------------------------------
 
 HEADLINE = "harness"
 NAMES = {
@@ -452,7 +452,7 @@ INFERENCE = {
     "inference, gpu": "unseen GPU",
     "inference, architecture": "unseen architecture",
 }
-# Hold-outs on the page; the table of figures has all.
+# The hold-outs on the page; the table of figures has all of them.
 SHOWN = ("harness", "stranger", "gpu", "vendor")
 SEVERAL = "several GPUs"
 WHOLE, NO_GPU, ORDER = "all pairs", "no GPU owned", "Spearman, regret"
@@ -465,7 +465,7 @@ Row = dict[str, Any]
 
 
 def figures_of(hold_out: str, document: Row) -> list[dict[str, Any]]:
-    """The rows of the table of figures for one hold-out: the whole, levels and order, then every slice."""
+    """Return the rows of the figures for one hold-out: all pairs, levels and order, then every slice."""
     slices = {WHOLE: document} | {n: row for n, row in document["by_slice"].items() if n != WHOLE}
     level = document["no_gpu_owned"]
     rows = slices | {
@@ -481,7 +481,7 @@ def _row(hold_out: str, name: str, row: Row) -> dict[str, Any]:
 
 
 def pairs_table(outcome: Outcome) -> str:
-    """Every pair of the headline as CSV: the throughput of the target over that of the owned GPU."""
+    """Return every pair of the headline as CSV: the target's throughput over the owned GPU's."""
     table, x, y = outcome.table, outcome.pairs.x, outcome.pairs.y
     per_sample = table.log_seconds - np.log(table.batch)
     measured = per_sample[x] - per_sample[y]
@@ -505,13 +505,13 @@ def pairs_table(outcome: Outcome) -> str:
 
 
 def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
-    """The committed figures, numbers as numbers."""
+    """Return the committed figures, with numbers parsed."""
     table = pd.read_csv(folder / "prediction_figures.csv").astype(object)
     return [dict(zip(COLUMNS, row, strict=True)) for row in table.where(table.notna(), None).to_numpy()]
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The tables of the page."""
+    """Return the tables of the page."""
     by_name = {(row["hold_out"], row["slice"]): row for row in rows}
 
     def order_of(hold_out: str) -> Row:
@@ -584,7 +584,7 @@ def _table(first: str, columns: Sequence[str], rows: Iterable[tuple[str, Row]]) 
 
 
 def write_prediction(folder: Path = DOCS) -> None:
-    """Evaluate, and rewrite what is made of it."""
+    """Evaluate, and rewrite the files made from the result."""
     rows = []
     for name in (*NAMES, *INFERENCE):
         hold_out = name.removeprefix("inference, ")
@@ -605,22 +605,22 @@ def write_prediction(folder: Path = DOCS) -> None:
     put(markdown(read_figures(folder)), folder / "prediction-evidence.md")
 
 
-# --- what choosing by a prediction costs -------------------------------------------------------------------
+# --- the cost of choosing by a prediction -------------------------------------------------------------------
 
 REGRETS = "decision.md"
 DAY = date(2026, 11, 20)
-# On which the next prices are known: the newest of most sellers are of 2026-10.
+# Days with known later prices: the newest prices of most sellers are from 2026-10.
 DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
 FEWEST_GPUS = 4
 JOB_USD = 100.0
 
-# Rows of a setting, one a GPU, to the place of the one that is chosen; None if it names none of them.
+# Maps the rows of a setting, one per GPU, to the place of the chosen one; None if it chooses none.
 Way = Callable[[Indices], int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Rows of the shipped table, the predicted and the measured cost of each, and which make up a setting."""
+    """The rows of the shipped table with their predicted and measured cost, and the rows of each setting."""
 
     table: Table
     predicted_s: Floats
@@ -630,14 +630,14 @@ class Settings:
 
     @property
     def cost(self) -> Floats:
-        """What a second on each GPU costs, with what the wait is worth [USD]."""
+        """The cost of a second on each GPU, including the worth of the wait [USD]."""
         return self.usd_per_s + self.worth_usd_per_s
 
 
 def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
-    """Return what ``rank`` expects to be paid for one of each GPU on a day [USD/h], and where.
+    """Return the price that ``rank`` expects for one of each GPU on a day [USD/h], and its provider.
 
-    Of each GPU it is the offer on demand that is expected to cost least.
+    It is the on-demand offer of each GPU with the lowest expected price.
     """
     found: dict[str, tuple[float, str]] = {}
     for row in rank.ranked(request.RankRequest(as_of=day, draws=1)).rows:
@@ -649,10 +649,10 @@ def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
 
 
 def price_disappointments() -> Floats:
-    """Return the log of the next dated price over the one told, of each GPU's cheapest offer on some days.
+    """Return the log of the next price over the expected one, for each GPU's cheapest offer on some days.
 
-    What is told on a day rests on the prices up to it; the next one is the least that the same provider asks
-    for the GPU on the first later day that the shipped tables have.
+    The expected price uses only prices up to that day. The next one is the lowest price of the same provider
+    for the GPU on the first later day in the shipped tables.
     """
     asked = [
         (each.gpu_key, each.provider, price_day(each.price_date), each.usd_per_gpu_hour)
@@ -666,7 +666,7 @@ def price_disappointments() -> Floats:
         later = prices[prices.day > day].sort_values(["day", "usd"]).drop_duplicates(["gpu", "provider"])
         first: dict[Any, Any] = {(row.gpu, row.provider): row for row in later.itertuples()}
         for gpu, (usd, provider) in cheapest(day).items():
-            if row := first.get((gpu, provider)):  # what is told last before it
+            if row := first.get((gpu, provider)):  # the last expectation before it
                 found[gpu, provider, row.day] = math.log(row.usd / usd)
     return np.array(list(found.values()))
 
@@ -674,7 +674,7 @@ def price_disappointments() -> Floats:
 def settings_of(
     table: Table, judged: Judged, usd: Mapping[str, float], hour_worth_usd: float = 0.0
 ) -> Settings:
-    """Return every setting with so many priced GPUs that a choice is one."""
+    """Return every setting with enough priced GPUs for a choice."""
     error = np.full(len(table), np.nan)
     for targets, times in judged:
         error[targets] = (np.log(times.step_s) - table.log_seconds)[targets]
@@ -683,7 +683,7 @@ def settings_of(
     rows = []
     for cell in np.unique(table.cell[usable]).tolist():
         mine = np.flatnonzero(usable & (table.cell == cell))
-        usual = float(np.median(table.batch[mine]))  # of a GPU with several batches the one next to it
+        usual = float(np.median(table.batch[mine]))  # for a GPU with several batches, the one nearest to it
         nearest = mine[np.lexsort((np.abs(np.log(table.batch[mine] / usual)), table.gpu_key[mine]))]
         _, first = np.unique(table.gpu_key[nearest], return_index=True)
         if len(first) >= FEWEST_GPUS:
@@ -699,7 +699,7 @@ def settings_of(
 
 
 def ways_of(settings: Settings) -> Mapping[str, Way]:
-    """Return the ways of choosing a GPU, by the name that they have on the page."""
+    """Return the ways of choosing a GPU, by their names on the page."""
     table, usd = settings.table, settings.usd_per_s
     peak = table.chips.peaks[np.arange(len(table.batch)), roofline.leading_mode(table.work, table.arithmetic)]
 
@@ -722,7 +722,7 @@ def ways_of(settings: Settings) -> Mapping[str, Way]:
 
 
 def regrets(settings: Settings, way: Way) -> Floats:
-    """Return what each choice costs above the best, where a job costs $100 [USD]; none where none is made."""
+    """Return the cost of each choice above the best GPU's $100 [USD], for settings with a choice."""
     cost = np.exp(settings.table.log_seconds) / settings.table.batch * settings.cost
     choices = ((rows, way(rows)) for rows in settings.rows)
     costs = ((cost[rows], cost[rows[chosen]]) for rows, chosen in choices if chosen is not None)
@@ -730,15 +730,16 @@ def regrets(settings: Settings, way: Way) -> Floats:
 
 
 def in_the_mean(logs: Floats) -> str:
-    """Return by how much the mean of logarithms is off, with its standard error."""
+    """Return the mean of logarithms as a relative error, with its standard error."""
     return f"{np.expm1(logs.mean()):+.1%} ± {logs.std(ddof=1) / math.sqrt(len(logs)):.1%}"
 
 
 def disappointments(settings: Settings) -> tuple[Floats, ...]:
-    """Return the log of what a GPU costs, at the speed that was read, over what was told of it.
+    """Return the log of a GPU's cost at the measured speed over its predicted cost.
 
-    Of the named GPU of each setting, of all GPUs of the settings, and of the named one less the mean of its
-    setting, where choosing the least of noisy figures would show; of a score nobody knows the seconds.
+    The three results are for the chosen GPU of each setting, for all GPUs of the settings, and for the chosen
+    one minus the mean of its setting. The last one would show the bias from choosing the lowest of noisy
+    figures. Scores are left out, because their seconds are unknown.
     """
     table, way = settings.table, ways_of(settings)["gpubench"]
     off = table.log_seconds - np.log(table.batch * settings.predicted_s)
@@ -749,14 +750,14 @@ def disappointments(settings: Settings) -> tuple[Floats, ...]:
 
 
 def regret_cells(settings: Settings) -> list[str]:
-    """Return the cell of each way: how many settings, and mean, median and 90th percentile of its regrets."""
+    """Return the cell of each way: count, mean, median and 90th percentile of its regrets."""
     every = [regrets(settings, way) for way in ways_of(settings).values()]
     ends = [(len(usd), usd.mean(), np.median(usd), np.quantile(usd, 0.9)) for usd in every]
     return [f"{count}: {mean:,.2f} / {middle:,.2f} / {high:,.2f}" for count, mean, middle, high in ends]
 
 
 def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
-    """Return what stands between the markers of the page."""
+    """Return the text between the markers of the page."""
     table, usd = fitted_on(task), {gpu: told for gpu, (told, _) in cheapest(DAY).items()}
     fit = fit_table(table, table.vendor == question.FITTED_VENDOR, aim=LEVEL)
     ways = {

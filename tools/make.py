@@ -1,9 +1,9 @@
-"""Make again what ships of memory and traces: ``python -m tools.make TABLE [NAME ...]``.
+"""Make the shipped tables of memory and traces: ``python -m tools.make TABLE [NAME ...]``.
 
-``allowance`` fits gpubench/data/memory_allowance.json, what a trace of memory cannot know, on the published
-readings of data/memory_readings.csv. ``capacity`` traces decoders of 1 to 70 billion parameters and writes
-gpubench/data/capacity.json, each way to train or run each of them; it takes a minute or two. ``profiles``
-traces the workloads that are named, or all, for gpubench/data/workload_profiles.json.
+``allowance`` fits gpubench/data/memory_allowance.json, the memory that a trace cannot see, to the published
+readings in data/memory_readings.csv. ``capacity`` traces decoders of 1 to 70 billion parameters in every kind
+of training and inference, and writes gpubench/data/capacity.json; it takes a minute or two. ``profiles``
+traces the named workloads, or all of them, for gpubench/data/workload_profiles.json.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from gpubench.specs import load_specs
 from gpubench.units import MIB
 from tools.published import published_rows
 
-# All layers are alike, so every figure is linear in their number: two numbers tell those of any other.
+# All layers are equal, so every figure is linear in their number: two traces determine the figures of any
+# number.
 FEW_LAYERS = (2, 4)
 
 
 def traced() -> Iterator[Member]:
-    """Trace every member again by a few of its layers; a minute or two."""
+    """Trace every decoder of the family with a few of its layers; this takes a minute or two."""
     discovery.workload_names()  # from here on their package is found in a checkout too
     family = importlib.import_module("gpubench_workloads._family")
     for model, sizes in family.FAMILY.items():
@@ -52,13 +53,13 @@ def traced() -> Iterator[Member]:
 
 
 def _likely(step: StepMemory) -> StepMemory:
-    """The step with only those of its lines that are the highest at some length."""
+    """Return the step with only the lines that are the highest at some length."""
     highest = {step.peak(units) for units in range(1, MOST_UNITS + 1)}
     return msgspec.structs.replace(step, lines=tuple(line for line in step.lines if line in highest))
 
 
 def _between(low: StepMemory, high: StepMemory, share: float) -> StepMemory:
-    """The step of so many layers more, from those of two numbers of layers."""
+    """Extrapolate a step to more layers from the steps with two numbers of layers."""
     assert len(low.lines) == len(high.lines), "another course with other layers: trace the whole"
     assert not low.points, "no line over the length: read off points, which other layers change"
     assert low.keeping is None, "its outputs count: they are no line over the layers here"
@@ -87,10 +88,10 @@ def _between(low: StepMemory, high: StepMemory, share: float) -> StepMemory:
 
 
 def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
-    """Return the profile of every workload, by name: those that are named are traced, all where none is.
+    """Return the profile of every workload, by name. The named ones are traced; without names, all are.
 
-    The versions of torch that end the source of a profile are kept; tests/packaging/torch_versions.py finds
-    where they differ.
+    The versions of torch at the end of a profile's source are kept; tests/packaging/torch_versions.py finds
+    the differences between versions.
     """
     known = discovery.workload_names()
     kept = {name: profile for name, profile in load_profiles().items() if name in known}
@@ -101,39 +102,40 @@ def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
     return sorted((kept | traced).values(), key=lambda profile: profile.name)
 
 
-# --- what a trace of memory cannot know --------------------------------------------------------------------
+# --- what a trace of memory cannot see ----------------------------------------------------------------------
 
 READINGS_FILE = "memory_readings.csv"
-# Of a card: readings above are left out, for an allocator keeps what it can get.
+# Share of a card's memory above which a reading is left out, because an allocator keeps what it can get.
 CENSORED_SHARE = 0.9
 LEVEL = 0.95
-# In the logarithm: readings farther off than this weigh less, such as one with a gap near a full card.
+# Logarithmic error beyond which a reading weighs less, such as one of a nearly full card.
 _ROBUST_SCALE = 0.03
 _START = (1000 * MIB, 1.1)
 _DIGITS = 4
 
 
-# Of the models whose memory in use was read; on other vendors' cards the others are their own class.
+# Models without convolutions that have readings of memory in use. On other vendors' cards the models with
+# convolutions are a separate class.
 WITHOUT_CONVOLUTIONS = frozenset({"bert_mlm", "reformer", "t5_small"})
 
 
 def load_readings() -> pd.DataFrame:
-    """Read the published readings of memory, with the peak that the trace of the same step counts.
+    """Read the published memory readings, each with the peak from the trace of the same step.
 
-    Columns of the file, where None is what a source does not state:
-        kind: What was read: memory in use on the ``device``, ``reserved`` by torch's allocator, ``unstated``,
-            or ``ran``: only the speed was published, so the step took no more than the card has.
-        model: As its own definition in the tests is called.
-        checkpointing: Which activations were computed again; None is none, or not stated.
-        gpu_count: GPUs that shared out weights, gradients and states (FSDP).
-        compiled: What torch.compile had compiled, which the trace does not see; None as above.
-        traced_bytes: What the trace counts as allocated, with what has its own pool [B].
-    Columns that are added:
+    Columns of the file; None means that the source does not state it:
+        kind: The figure: memory in use on the ``device``, ``reserved`` by torch's allocator, or ``unstated``.
+            For ``ran`` only the speed was published, so the step needed no more memory than the card has.
+        model: The name of its definition in the tests.
+        checkpointing: The recomputed activations; None if there were none, or if it is not stated.
+        gpu_count: GPUs that sharded weights, gradients and states (FSDP).
+        compiled: What torch.compile compiled, which the trace does not see; None as above.
+        traced_bytes: The allocated memory in the trace, including separate pools [B].
+    Added columns:
         card_class: Class of the card.
         convolves: Whether the model has convolutions.
         is_censored: Whether the card was nearly full.
-        is_fitted: Whether it is of memory in use, and no card set an end to it.
-        compiles_loss: Whether no scores in float32 were ever held, which an eager step holds.
+        is_fitted: Whether it is memory in use, not limited by the size of the card.
+        compiles_loss: Whether the step never held float32 scores, as an eager step does.
     """
     text = pd.DataFrame(published_rows(READINGS_FILE), dtype=object).replace("", None)
     rows = text.astype({"memory_bytes": float, "traced_bytes": float, "batch_size": int})
@@ -154,12 +156,12 @@ def load_readings() -> pd.DataFrame:
 def fit_allowance(readings: pd.DataFrame, *, fitted: str) -> Allowance:
     """Fit overhead, factor and interval of each class of card. The same readings give the same fit.
 
-    All share one factor, for their products of matrices take alike: but for models that convolve on other
-    vendors' cards, whose library of convolutions takes memory of its own.
+    All classes share one factor, because their matrix products need equal memory. The exception is models
+    that convolve on other vendors' cards, because the convolution library of those cards needs extra memory.
 
     Args:
-        readings: Those of memory in use are fitted, censored ones left out, and those of a compiled loss
-            apart; what ran is kept as it is.
+        readings: Memory in use is fitted without the censored readings. Readings of a compiled loss are
+            fitted separately. Rows of the kind ``ran`` are kept unchanged.
         fitted: Date to write into it.
     """
     usable, ran = readings[readings.is_fitted], readings[readings.kind == "ran"]
@@ -177,10 +179,10 @@ def fit_allowance(readings: pd.DataFrame, *, fitted: str) -> Allowance:
 
 
 def fit_compiled_loss(readings: pd.DataFrame) -> CompiledLoss | None:
-    """Fit the share of the trace that steps with a compiled loss hold. None of no readings.
+    """Fit the share of the traced memory that steps with a compiled loss hold; None without readings.
 
-    Within a card they differ by a hundredth, from card to card by 1.4 times: each card counts once, and the
-    interval is for one never read.
+    Readings of one card differ by 1 %, cards differ by a factor of 1.4. Each card therefore counts once, and
+    the interval is for a card without readings.
     """
     if readings.empty:
         return None
@@ -195,14 +197,14 @@ def fit_compiled_loss(readings: pd.DataFrame) -> CompiledLoss | None:
 
 
 def _half_width(spread: float, count: int) -> float:
-    """Of the interval for a new one: Student's t over ``count`` that spread so."""
+    """Half-width of the interval for a new value: Student's t over ``count`` values with this spread."""
     t = float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
     return round(t * float(spread) * math.sqrt(1 + 1 / count), _DIGITS)
 
 
 def _fit_classes(rows: pd.DataFrame) -> dict[CardClass, ClassAllowance]:
     place, kinds = pd.factorize(rows.card_class, sort=True)
-    # each model counts once, however many of its batches were read
+    # each model counts once, whatever its number of batches
     weight = (1 / rows.groupby("model").model.transform("size")).to_numpy()
 
     def errors(found: Floats) -> Floats:

@@ -1,8 +1,8 @@
-"""The published measurements: read from CSV, the shipped ones or anybody's, and as arrays for the fit.
+"""Reads published measurements from CSV, shipped or from others, and turns them into arrays for the fit.
 
-They are those of $GPUBENCH_DATA, or else of ``data/``. Rows that cannot be used are counted and named, not
-fatal; a line that is broken costs itself, and no other. A cell is one (source, model, precision): same
-harness, same software. Levels are never compared across cells.
+The shipped tables are in $GPUBENCH_DATA if that is set, else in ``data/``. Rows that cannot be used are
+counted with their reasons and stop nothing; a broken line affects no other line. A cell is one (source,
+model, precision): same harness, same software. Levels are never compared across cells.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from gpubench.specs import find_spec, load_specs
 DATA = Path(__file__).parent / "data"
 # Published measurements: training steps first, forward passes in both.
 MEASUREMENTS = ("published.csv", "published_inference.csv")
-# What a training step, or a forward pass, of a published model computes and moves.
+# The arithmetic and traffic of a training step, or a forward pass, of a published model.
 PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
-# Tables of this folder that the calibration is made from.
+# The tables of this folder from which the calibration is made.
 PUBLISHED = (*MEASUREMENTS, *PROFILES.values(), "sources.csv")
 
 
 def published_bytes(name: str) -> bytes:
-    """Return what a published table holds."""
+    """Return the content of a published table."""
     named = folders.data_path(name)
     return files.read_bytes(named if named.is_file() else DATA / name, files.TABLE_BYTES)
 
@@ -49,7 +49,7 @@ def published_rows(name: str) -> Iterable[dict[str, str]]:
     return csv.DictReader(published_bytes(name).decode().splitlines())
 
 
-# FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".
+# FP32 updates of the weights: bytes moved per parameter and step, by the optimizer, which follows "+".
 _OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
 MATH_MODES = {
     "fp32": (Mode.FP32, Mode.FP32),
@@ -69,10 +69,10 @@ CELL = ["source", "model", "precision", "task"]
 
 @lru_cache(maxsize=4096)
 def facts_of(source: str) -> tuple[str, str]:
-    """Harness of a source, and the math mode of its "fp32" on Ampere and newer where a row states none.
+    """Harness of a source, and the math mode of its "fp32" on Ampere and newer if a row states none.
 
-    By the longest beginning of its name that is listed; sources that share their benchmark's code share a
-    harness. A stranger is its own harness, and taken to be PyTorch as it comes since 1.12: TF32 in
+    The longest listed prefix of its name decides; sources that share their benchmark's code share a harness.
+    An unlisted source is its own harness. It is assumed to use PyTorch's defaults since 1.12: TF32 in
     convolutions only.
     """
     rows = [row for row in published_rows("sources.csv") if source.startswith(row["prefix"])]
@@ -86,8 +86,8 @@ def facts_of(source: str) -> tuple[str, str]:
 def model_profiles() -> pd.DataFrame:
     """Totals of a step of each published model by (task, model): FLOP by kind, bytes, operators, parameters.
 
-    ``approximate`` profiles hold for ratios of GPUs and not for levels; the table says why. The
-    ``tokens_per_sample`` are as publishers count them; of some models they are not known.
+    ``approximate`` profiles are valid for ratios of GPUs, but not for levels; the table says why.
+    ``tokens_per_sample`` is the publishers' count and is unknown for some models.
     """
     tables = {task: pd.DataFrame(published_rows(name)).set_index("model") for task, name in PROFILES.items()}
     text = pd.concat({str(task): table for task, table in tables.items()})
@@ -103,14 +103,14 @@ def model_profiles() -> pd.DataFrame:
 
 
 def is_told_alike(profile: WorkloadProfile, task: TaskKind) -> bool:
-    """Whether a workload's step is told as those of the tables are: all weights in FP32, and all trained."""
+    """Whether a workload's step is described like those of the tables: all weights in FP32, all trained."""
     stored = profile.recipe.weight_type is WeightType.FLOAT32
     trained = profile.trainable_parameters == profile.parameters or task is TaskKind.INFER
     return stored and trained and profile.parameters > 0 and task in profile.tasks
 
 
 def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:
-    """Return what a step of a workload computes and moves, in the columns of ``model_profiles``."""
+    """Return the arithmetic and traffic of a workload's step, in the columns of ``model_profiles``."""
     one, two = (roofline.work_of(profile.operators_of(task), batch) for batch in (1, 2))
     flops, moved = two.flops[0] - one.flops[0], two.bytes_[0] - one.bytes_[0]
     return {
@@ -129,12 +129,12 @@ def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:
 
 @cache
 def _labels() -> Mapping[tuple[str, str], str]:
-    # The model behind a label, by the beginning of the source's name and the label
+    # The model behind a label, by the prefix of the source's name and the label
     return {(row["prefix"], row["label"]): row["model"] for row in published_rows("labels.csv")}
 
 
 def meant(source: str, model: str) -> str:
-    """Return the name of a model's profile: behind a label of its publisher, or of one of our workloads.
+    """Return the name of a model's profile, from its publisher's label or from one of our workloads.
 
     >>> meant("mlperf-v3.1", "bert"), meant("mine", "transformer"), meant("mine", "resnet50")
     ('bert_large_s512', 'transformer+Adam', 'resnet50')
@@ -153,7 +153,7 @@ def _is_a_file(model: str) -> bool:
 
 @cache
 def own_profile(model: str) -> WorkloadProfile | str:
-    """Return the profile of a model of the user's own, ``./net.py`` or ``hf:PATH``; else why it has none."""
+    """Return the profile of a user's model, ``./net.py`` or ``hf:PATH``, or the reason why it has none."""
     try:
         return profile_of(model, {"weight_type": WeightType.FLOAT32}, optional=("weight_type",))
     except errors.MisuseError as error:
@@ -161,7 +161,7 @@ def own_profile(model: str) -> WorkloadProfile | str:
 
 
 def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
-    """The profile of each row, whose optimizer follows "+" in the name of its model."""
+    """Return the profile of each row; the optimizer follows "+" in the name of the model."""
     each = pd.MultiIndex.from_arrays([task, model.map(lambda name: name.partition("+")[0])])
     own = {
         (step, name): totals_of(profile, TaskKind(step))
@@ -175,7 +175,7 @@ def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
 
 
 def _unprofiled(model: str) -> str:
-    """Name a model that has no profile, and say why one of the user's own has none."""
+    """Name a model without a profile; for a user's model, add the reason."""
     name = model.partition("+")[0]
     found = own_profile(name) if _is_a_file(name) else None
     if isinstance(found, WorkloadProfile):
@@ -184,7 +184,7 @@ def _unprofiled(model: str) -> str:
 
 
 def base_model(name: str) -> str:
-    """Family of a model's name, whatever its image side and optimizer."""
+    """Return the family of a model's name, without image size and optimizer."""
     return name.partition("+")[0].partition("@")[0].casefold()
 
 
@@ -194,15 +194,15 @@ class Table:
 
     Attributes:
         harness: (n,) the harness of each row's source.
-        architecture, family, vendor: (n,) of each row's GPU; ``family`` is its chip. A GPU that states no
+        architecture, family, vendor: (n,) of each row's GPU; ``family`` is its chip. A GPU without a stated
             architecture is its own.
-        base_model: (n,) model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``.
-        execution: (n,) one of ``published.EXECUTIONS``; "" is not stated.
-        torch: (n,) its version; "" where it is not stated or another framework ran.
-        data_input: (n,) one of ``published.INPUTS_OF_DATA``; "" is not stated.
-        doubt: (n,) what speaks against the row, in words; "" for nothing.
-        batch_low, batch_high: (n,) smallest and largest plausible batch; the batch itself where it is stated.
-        work_low, work_high: (n,) what a step of those batches computes and moves.
+        base_model: (n,) model without image size and optimizer: ``ResNet50@224+Adam`` is ``resnet50``.
+        execution: (n,) one of ``published.EXECUTIONS``; "" if not stated. torch: (n,) its version; "" if not
+            stated, or for another framework.
+        data_input: (n,) one of ``published.INPUTS_OF_DATA``; "" if not stated.
+        doubt: (n,) a reason to doubt the row, in words; "" if there is none.
+        batch_low, batch_high: (n,) smallest and largest plausible batch; both are the batch if it is stated.
+        work_low, work_high: (n,) arithmetic and traffic of a step at those batches.
     """
 
     source: NDArray[Any]
@@ -237,7 +237,7 @@ class Table:
 
 
 def table_with(rows: pd.DataFrame, **arrays: roofline.Work | roofline.Arithmetic) -> Table:
-    """Turn rows into arrays, beside what their steps compute and how.
+    """Turn rows into arrays, with the arithmetic and traffic of their steps.
 
     Args:
         rows: Columns ``CELL``, ``gpu_key``, ``seconds_per_sample``, ``level_known``, ``execution``,
@@ -260,11 +260,11 @@ def table_with(rows: pd.DataFrame, **arrays: roofline.Work | roofline.Arithmetic
 
 
 def table_of(rows: pd.DataFrame) -> Table:
-    """Turn published rows into arrays, whose ``math_mode``, ``layout``, ``with_optimizer`` count too."""
+    """Turn published rows into arrays; ``math_mode``, ``layout`` and ``with_optimizer`` count too."""
     training = (rows.task == TaskKind.TRAIN).to_numpy()
     with_optimizer = rows.with_optimizer.to_numpy(dtype=bool)
     profile = {name: column.to_numpy() for name, column in profiles_of(rows.task, rows.model).items()}
-    chain = {name: np.nan_to_num(profile[name]) for name in _CHAIN}  # only our own profiles tell it
+    chain = {name: np.nan_to_num(profile[name]) for name in _CHAIN}  # only our own profiles have it
     conv, matmul = (rows.math_mode.map(lambda mode, i=i: int(MATH_MODES[mode][i])).to_numpy() for i in (0, 1))
     arithmetic = roofline.Arithmetic(
         conv=conv,
@@ -272,7 +272,7 @@ def table_of(rows: pd.DataFrame) -> Table:
         half=conv == Mode.HALF,
         channels_last=(rows.layout == "channels_last").to_numpy(),
         no_optimizer=training & ~with_optimizer,
-        # Rows of training that were compiled say so with a doubt: only where the back end could.
+        # Compiled training rows carry a doubt, but only if the back end could compile.
         compiled=~training & (rows.execution == "compile").to_numpy(),
         joined=training & (rows.execution == "compile").to_numpy() & (chain["ops_chain"] > 0),
     )
@@ -280,7 +280,8 @@ def table_of(rows: pd.DataFrame) -> Table:
     optimizers = [name.partition("+")[2] for name in rows.model]
     named = np.array([_OPTIMIZER_BYTES.get(each, _OPTIMIZER_BYTES["SGD"]) for each in optimizers])
     updates = np.where(training & with_optimizer, named, 0)
-    # autocast casts each weight, and in training its gradient back; in "half" the whole model is stored so
+    # autocast casts each weight, and in training its gradient back; in "half" the whole model is stored in 16
+    # bits
     casts = np.where(rows.math_mode == "half", 0, np.where(training, 2, 1))
 
     def work(batch: Floats) -> roofline.Work:
@@ -300,35 +301,35 @@ def table_of(rows: pd.DataFrame) -> Table:
     return table_with(rows, **works, arithmetic=arithmetic)
 
 
-# --- rows of a file --------------------------------------------------------------------------------------
+# --- rows of a file -----------------------------------------------------------------------------------------
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
 _OPTIONAL = (
     "gpu_key", "math_mode", "memory_layout", "execution", "torch", "data_input", "optimizer_in_step",
     "batch_low", "batch_high", "doubt",
 )  # fmt: skip
-# What a missing column says; the metric then follows from the unit.
+# Default of a missing column; a missing metric follows from the unit.
 _USUAL = {"mode": "train", "batch_size": "0", "metric": ""}
 _TASKS = {"train": TaskKind.TRAIN, "inference": TaskKind.INFER}
-# How the steps of a row were issued; ``fused`` is eager with kernels that join operators.
+# How the steps of a row were issued; ``fused`` is eager with kernels that combine operators.
 EXECUTIONS = ("eager", "compile", "graph", "fused")
-# Where the batches of a row came from: made on the GPU, copied from the host, or loaded and decoded.
+# The origin of a row's batches: made on the GPU, copied from the host, or loaded and decoded.
 INPUTS_OF_DATA = ("synthetic", "host", "loader")
-# Plausible batches of a row that states neither its batch nor a range: most published harnesses' own.
+# Plausible batches of a row without a batch or a range, as in most published harnesses.
 _UNSTATED_BATCH = (16, 1024)
 MOST_BATCH = 1_000_000_000
-MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
-_MOST_NAMED = 5  # broken lines of one kind that are named by their number
+MOST_ROWS = 20_000  # different rows of one file; repetitions are merged, the rest is counted
+_MOST_NAMED = 5  # broken lines of one kind that are listed by number
 _WHOLE_LABELS = frozenset({precisions.FP16.name, precisions.BF16.name})
 _HALF_LABELS = {precisions.AMP, "mixed", *_WHOLE_LABELS} | {
     p for p in Precision if p.facts.predicted_as == "half"
 }
-# What publishers write: names of precisions, of formats where the whole model is cast, and of any AMP.
+# Publishers' labels: names of precisions, of formats to which the whole model is cast, and of AMP.
 _PRECISIONS = {p for p in Precision if p.facts.predicted_as} | _HALF_LABELS
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
 _NO_TOKENS = "tokens/s of a model whose tokens per sample are not known"
-# What would mend a row that is left out, by what its reason holds.
+# The fix for a row that is left out, by a part of its reason.
 MENDS = {
     "unknown GPU": "name it as its driver does, or add gpu_key (gpubench list --gpus has the keys)",
     "judged apart": "none: a score is of the vendor that the model is fitted on",
@@ -346,11 +347,11 @@ MENDS = {
 
 
 def mend_of(reason: str) -> str | None:
-    """Return what would mend a row that is left out for this reason; None if nothing is known to."""
+    """Return the fix for a row that is left out for this reason; None if no fix is known."""
     return next((mend for part, mend in MENDS.items() if part in reason), None)
 
 
-# Of rows alike in all else, so that no answer depends on the order of a file.
+# The columns that order rows that agree in all else, so that no answer depends on the order of a file.
 _ORDER = [
     "seconds_per_sample", "math_mode", "layout", "level_known", "execution", "torch", "data_input",
     "with_optimizer", "doubt", "batch_low", "batch_high",
@@ -359,12 +360,12 @@ _ORDER = [
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A file as read: the usable rows, and why others were left out, by reason.
+    """The content of a file: the usable rows, and the number of rows left out by reason.
 
     Attributes:
-        skipped_by_kind: The same rows by kind of reason: one count for all names that have no profile.
-        assumed: What a missing column was taken to say.
-        unread: Columns that mean nothing here.
+        skipped_by_kind: The same rows by kind of reason, with one count for all names without a profile.
+        assumed: The values assumed for missing columns.
+        unread: Columns that have no meaning here.
     """
 
     table: Table
@@ -377,27 +378,27 @@ class Reading:
 
 @cache
 def shipped(vendors: tuple[str, ...] = (question.FITTED_VENDOR,)) -> Reading:
-    """The published measurements that the package ships, of GPUs of these vendors."""
+    """Return the shipped published measurements of GPUs of these vendors."""
     lines = (line for name in MEASUREMENTS for line in published_rows(name))
     return _read(lines, "the shipped measurements", vendors)
 
 
 @cache
 def fitted_on(task: TaskKind, vendors: tuple[str, ...] = (question.FITTED_VENDOR,)) -> Table:
-    """The shipped rows that predictions of a task are fitted on.
+    """Return the shipped rows to which predictions of a task are fitted.
 
-    A forward pass is predicted from rows of both tasks: one chip does both, and few harnesses publish
-    inference. Training is predicted from its own rows alone.
+    Predictions of a forward pass use the rows of both tasks, because both run on the same chips and few
+    harnesses publish inference. Predictions of training use training rows only.
     """
     table = shipped(vendors).table
     return table if task is TaskKind.INFER else roofline.take(table, ~table.inference)
 
 
 def read_csv(path: Path) -> Reading:
-    """Read anybody's measurements: the columns of the shipped ones, in any order, case and separator.
+    """Read measurements from a user's file with the shipped columns, in any order, case and separator.
 
-    A column that is missing takes what it usually says, and that is listed; rows without a GPU, a model, a
-    precision or a value are of no use. A line that is broken is skipped with its number.
+    A missing column takes its usual value, which is listed. Rows without a GPU, a model, a precision or a
+    value are left out. A broken line is skipped and listed by number.
 
     Raises:
         MisuseError: If the file cannot be read or no row is usable.
@@ -456,7 +457,7 @@ def _read(
 
 
 def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
-    """The lines of a file with their figures, and in ``kind`` and ``detail`` why one is not used; else ""."""
+    """Return the lines of a file with their figures; ``kind`` and ``detail`` say why a line is not used."""
     specs = [_spec(key or name) for key, name in zip(text.gpu_key, text.gpu, strict=True)]
     key, vendor = (pd.Series([getattr(s, n, "") for s in specs], dtype=object) for n in ("key", "vendor"))
     precision, task = text.precision.str.casefold(), text["mode"].map(_TASKS)
@@ -520,9 +521,9 @@ def usual_math_mode(rows: pd.DataFrame) -> pd.Series[Any]:
 
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
-    """Usable rows with how each was measured; what one does not state, its harness usually does.
+    """Return usable rows with the way each was measured, by default as is usual for its harness.
 
-    ``batch`` is the middle of the plausible ones, on a log scale, where a row does not state its own.
+    If a row does not state its batch, ``batch`` is the middle of the plausible ones on a log scale.
     """
     ends = rows[["batch_low", "batch_high"]].astype(int)
     usual = [_usual().get(source) or _usual().get(facts_of(source)[0]) or ("", "") for source in rows.source]
@@ -544,7 +545,7 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
 
 @cache
 def _usual() -> Mapping[str, tuple[str, str]]:
-    """Execution and optimizer that most shipped training rows of each source, and of each harness, state."""
+    """Return the most common execution and optimizer of shipped training rows, by source and harness."""
     counts: dict[str, Counter[tuple[str, str]]] = {}
     for name in MEASUREMENTS:
         for line in published_rows(name):
@@ -557,34 +558,34 @@ def _usual() -> Mapping[str, tuple[str, str]]:
 _spec = lru_cache(maxsize=4096)(find_spec)
 
 
-# --- the lines of a file -----------------------------------------------------------------------------------
+# --- the lines of a file ------------------------------------------------------------------------------------
 
 
 def csv_lines(data: bytes) -> tuple[Sequence[str], Iterator[tuple[int, Sequence[str] | str]]]:
-    """Take a CSV apart: UTF-16 where its byte order mark says so, else UTF-8, separated as its header is.
+    """Split a CSV into cells: UTF-16 by its byte order mark, else UTF-8, with its header's separator.
 
-    A cell that spans lines is not read: to tell it from a quote that somebody forgot, nothing but a guess is
-    left, and a wrong one costs every row up to the next quote.
+    A cell that spans lines is not read, because only a guess could distinguish it from a missing quote. A
+    wrong guess would lose every row up to the next quote.
 
     Returns:
-        Cells of the first line, in which what is no text is replaced, so that the other columns stay; and of
-        each further line that is not empty its number, from 1, and its cells, or why there are none.
+        The cells of the first line, with invalid characters replaced so that the other columns stay. For each
+        further nonempty line, its number from 1 and its cells, or the reason why there are none.
     """
     encoding = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "UTF-8"
-    # U+FFFD stands for what is no text; in a file it stands only where text was lost before
+    # U+FFFD replaces invalid characters; in a file it marks text that was lost before
     text = data.decode(encoding.replace("UTF-8", "utf-8-sig"), "replace")
     lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
     head = next(lines, "")
     separator = max((",", ";", "\t"), key=head.count)
     header = _cells(head, separator)
-    if isinstance(header, str):  # without it all would be lost: no name of a column needs a quote
+    if isinstance(header, str):  # otherwise all would be lost, and no column name needs a quote
         header = head.replace('"', "").split(separator)
     cells = (f"not {encoding} text" if "\ufffd" in line else _cells(line, separator) for line in lines)
     return header, ((number, found) for number, found in enumerate(cells, start=2) if found)
 
 
 def _cells(line: str, separator: str) -> Sequence[str] | str:
-    """The cells of one line, or why it has none; an empty line has no cells."""
+    """Return the cells of one line, or the reason why it has none; an empty line has no cells."""
     reader = csv.reader((line, ""), delimiter=separator)
     try:
         cells = next(reader)

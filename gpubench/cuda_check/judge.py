@@ -447,7 +447,7 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     faults, memory = check.faults, check.device.memory_bytes
     if (row := faults.waiting) is not None:
         told = row.cause is Cause.REFUSED_IN_CAPTURE
-        if check.schema_version < 3:  # which has the words alone
+        if check.schema_version < 3:  # older files have only the message
             told = REFUSED_IN_CAPTURE in (row.reason or "")
         right = row.status is Status.UNSUPPORTED and told
         what, limit = "a model that waits, captured", "unsupported, with its cause"

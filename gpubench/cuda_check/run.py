@@ -55,12 +55,12 @@ OPENING = frozenset({"device", "precision"})
 """Parts in which an unusable device ends the check."""
 WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
-"""Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
+"""Factor over the cap, by the memory model without workspace; no error of the model makes this batch fit."""
 SOUND_BATCH = 64
 """Batch of the cnn case after an injected fault."""
 
 COMPILED = ("cnn", "vgg16", "lstm")
-"""What is compiled, in that order: the last is refused up to torch 2.11, which ends its process."""
+"""Compiled workloads in order; torch up to 2.11 refuses the last one, which ends its process."""
 UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
 """Assumed memory of a card if the driver does not report it."""
 PROOF_MEMORY_SHARE = 0.3
