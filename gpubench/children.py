@@ -232,7 +232,7 @@ _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 _GUARD = """
 import os, shutil, signal, sys, time
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, signal.SIG_IGN)  # sent to all at once, they must not end the guard before its work
+    signal.signal(number, signal.SIG_IGN)  # sent to the whole group, they must not end the guard early
 while os.read(0, 1):
     pass
 group, mark = int(sys.argv[1]), sys.argv[2].encode()
@@ -241,26 +241,26 @@ try:
 except OSError:  # it has ended before
     pass
 
-def left():  # what bears the mark and has left the group
+def left():  # processes with the mark that have left the group
     for pid in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         try:
             with open(f"/proc/{pid}/environ", "rb") as variables:
                 if mark in variables.read().split(b"\\0") and os.getpgid(int(pid)) != group:
                     yield int(pid)
-        except (OSError, ValueError):  # somebody else's, or no process
+        except (OSError, ValueError):  # another user's, or not a process
             pass
 
 for _ in range(3):  # a daemon may have started another before it was ended
     if not list(left()):
         break
-    time.sleep(0.5)  # the kernel is ending some already, with the process that they were bound to
+    time.sleep(0.5)  # the kernel already ends those bound to a process
     for pid in left():
         try:
             with open(f"/proc/{pid}/comm") as name:
                 said = f"{name.read().strip()} (process {pid})"
             os.kill(pid, signal.SIGKILL)
             print(said, flush=True)
-        except OSError:  # it is gone, or nobody is there to read this
+        except OSError:  # it is gone, or nobody reads this
             pass
 shutil.rmtree(sys.argv[3], ignore_errors=True)
 """

@@ -96,7 +96,7 @@ def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> 
     except (OSError, ValueError) as error:  # a name that holds NUL is a ValueError
         raise MisuseError(f"cannot read {_shown(path)}: {cause_of(error)}") from error
     if len(data) != facts.st_size:
-        raise MisuseError(f"{_name(path)} was changed while it was read: try again")
+        raise MisuseError(f"{_name(path)} changed while it was being read: try again")
     return data
 
 

@@ -140,11 +140,11 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "end them and measure again: such a row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.ON_BATTERY: (
-        "the laptop ran on its battery, on which processor and GPU are held back",
+        "the laptop ran on battery, which slows its processor and GPU",
         "plug it in and measure again",
     ),
     FindingKind.MEMORY_SPILLED: (
-        "torch held more memory than the card has: the driver lent some of the host's, which is slow",
+        "torch held more memory than the card has: the driver used some of the host's, which is slow",
         "lower the batch, or forbid it (Windows: NVIDIA Control Panel, CUDA - Sysmem Fallback Policy)",
     ),
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
@@ -163,7 +163,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.THROTTLED_ALLOWED: (
         "the clock was held down by heat or hardware, and the row is ranked on request",
-        "it stands for this card in this state, not for its kind",
+        "it describes this card in this state, not its model",
     ),
     FindingKind.POWER_LIMITED: ("the power limit set the clock", "usual on large cards: for information"),
     FindingKind.POWER_CAPPED: (
@@ -211,7 +211,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "reset the GPU with nvidia-smi -r, and have the card checked if they come back",
     ),
     FindingKind.LOSS_DIFFERS: (
-        "the loss differs from the same work done plainly",
+        "the loss differs from that of the same work in plain steps",
         "do not use this row; please report it with the versions of torch and driver",
     ),
     FindingKind.PARAMETERS_FROZEN: (
@@ -235,7 +235,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the machine was probably suspended or swapped out; measure again",
     ),
     FindingKind.CLOCK_SET_BACK: (
-        "the computer's clock was set back during the run, so that its dates contradict each other",
+        "the computer's clock was set back during the run, so its dates contradict each other",
         "steps are timed by another clock, which only goes forward",
     ),
     FindingKind.CLOCK_DISAGREES: (
@@ -296,12 +296,12 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the low end of the interval allows for this; --publish waits until clock and temperature are steady",
     ),
     FindingKind.UNEQUAL_GPUS: (
-        "the GPUs of the job are not of one kind, and the slowest limits the speed",
-        "choose GPUs of one kind with CUDA_VISIBLE_DEVICES",
+        "the GPUs of the job are different models, and the slowest limits the speed",
+        "choose GPUs of one model with CUDA_VISIBLE_DEVICES",
     ),
     FindingKind.MEMORY_REFUSED: (
         "the device refused memory that it reports to have",
-        "the largest size that it granted was measured; free memory or update its driver",
+        "the largest size that it did grant was measured; free memory or update its driver",
     ),
     FindingKind.NO_REFERENCE: (
         "the first step was not compared with a CPU",
@@ -309,11 +309,11 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.CONTIGUOUS: (
         "the images are contiguous: a step of this model fails in channels_last, the faster layout",
-        "where its code flattens with view, use flatten or reshape, which take both",
+        "replace view in its code with flatten or reshape, which take both layouts",
     ),
     FindingKind.NEEDS_TORCH_BUILD: (
         "torch as pip installs it has no kernels for this GPU",
-        "install the build that is named, with the command of the selector at pytorch.org",
+        "install the named build with the command from the selector at pytorch.org",
     ),
 }
 

@@ -168,7 +168,7 @@ def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
         option,
         name=option.name or info.name,
         choices=choices,
-        takes=f"{takes}, or a list of such" if many else takes,
+        takes=f"{takes}, or a list of these" if many else takes,
         python=f"{python} | None" if NoneType in parts else python,
         metavar=option.metavar or ("TEXT,..." if option.commas else metavar),
         field=info.name,
@@ -347,7 +347,7 @@ def shown_value(value: Any) -> str:
     try:
         return plain(repr(value), _SHOWN)
     except ValueError:  # an integer with more digits than Python formats
-        return "so large a number"
+        return "a number this large"
 
 
 def help_of(each: Option) -> str:
@@ -450,7 +450,7 @@ def _with_arguments(doc: str, options: Iterable[Option]) -> str:
 
 
 RESULTS = Option(
-    "Results folder.", default="$GPUBENCH_RESULTS, ./results if it is there, else the user's data folder"
+    "Results folder.", default="$GPUBENCH_RESULTS, ./results if it exists, else the user's data folder"
 )
 Results: TypeAlias = Annotated[Path | None, RESULTS]
 
@@ -522,7 +522,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     checkpointing: Annotated[
         str | None,
         Option(
-            "Activations that are computed again in the backward pass.",
+            "Activations recomputed in the backward pass.",
             RECIPE,
             choices=tuple(Checkpointing),
             default=_OWN,
@@ -531,11 +531,11 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     loss_chunks: Annotated[
         Chunks | None,
-        Option("Chunks of tokens that the loss is computed in.", RECIPE, way="recipe"),
+        Option("Number of token chunks for computing the loss.", RECIPE, way="recipe"),
     ] = None
     prompt_tokens: Annotated[
         Tokens | None,
-        Option("Tokens of a prompt, of a workload that generates.", RECIPE, way="recipe"),
+        Option("Prompt tokens of a generating workload.", RECIPE, way="recipe"),
     ] = None
     new_tokens: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
@@ -544,7 +544,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     stack: Annotated[
         str | None,
         Option(
-            "By whose code a language model is tuned.",
+            "Software stack that trains a language model.",
             RECIPE,
             choices=tuple(Stack),
             default=_OWN,
@@ -553,7 +553,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     context_tokens: Annotated[
         Tokens | None,
-        Option("Tokens of one sequence that is trained on.", RECIPE, name="context", default=_OWN),
+        Option("Tokens per training sequence.", RECIPE, name="context", default=_OWN),
     ] = None
     trainable: Annotated[
         str | None,

@@ -134,7 +134,7 @@ def import_own(reference: str) -> tuple[Any, ModuleType]:
         f"{name}: there is no {named} in it"
         if named
         else f"{name}: defines neither build(batch_size) nor WORKLOAD; "
-        "`gpubench new-workload NAME` writes a start"
+        "`gpubench new-workload NAME` writes a template"
     )
 
 
@@ -282,7 +282,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     """
     if not path.exists():
         where, near = plain(str(path), 300), names.nearest(path.name, decoders.decoder_names())
-        known = f"; known without a file are {', '.join(near)}" if near else ""
+        known = f"; known without a file: {', '.join(near)}" if near else ""
         raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder{known}")
     try:
         fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
@@ -293,7 +293,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is not the config of a model')
     heads, shared = (_number(_of_text(fields), f"num_{which}_heads") for which in ("attention", "key_value"))
     if heads is not None and shared is not None and heads % shared:
-        raise MisuseError(f"{name}: {heads} attention heads cannot share {shared} key-value heads alike")
+        raise MisuseError(f"{name}: {heads} attention heads cannot share {shared} key-value heads equally")
     return fields
 
 

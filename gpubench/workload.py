@@ -246,11 +246,11 @@ def check_weights(
             able = AMP if wanted == WeightType.FLOAT32 else Precision.BF16
             instead = f"ask for --precision {able}, or " if not offered or able in offered else ""
             raise MisuseError(
-                f"{name}: weights in {wanted} at {precision}: there they lie in {held.weight_type}; "
+                f"{name}: weights in {wanted} at {precision}: they are stored in {held.weight_type}; "
                 f"{instead}leave out --recipe weight-type"
             )
         if "trainable" in asked and (wrong := _contradiction(held)):
-            raise MisuseError(f"{name}: at {precision} the base lies in {held.weight_type}: {wrong}")
+            raise MisuseError(f"{name}: at {precision} the base is stored in {held.weight_type}: {wrong}")
 
 
 # --- helpers for workload authors --------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Reserved memory by torch's caching allocator, played over the traced order of a step, beside the fitted ratio.
+"""Compares reserved memory from a replay of torch's caching allocator with the fitted ratio.
 
-The allocator is that of the fake device, which follows torch's code block by block; the order is that of the trace.
-What neither has is the scratch space of cuDNN, and where the driver put the pieces.
-``python tests/allocator_scores.py`` writes the table of docs/memory-evidence.md; it takes some minutes.
+The replay runs the allocator of the fake device, which follows torch's code block by block, over the order of
+allocations in a trace. Both lack the scratch space of cuDNN and the driver's placement of segments. ``python
+tests/allocator_scores.py`` writes the table of docs/memory-evidence.md; it takes some minutes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tools.evaluate import DOCS, as_table, put
 from tools.make import load_readings
 
 EVENT = tuple[int, int]
-"""Number of a storage, and its bytes where it is taken; 0 where it dies."""
+"""Number of a storage, and its bytes when it is allocated; 0 when it is freed."""
 
 
 class Order(NamedTuple):
-    """What a step takes and gives back, in order.
+    """The allocations and frees of a step, in order.
 
     Attributes:
-        weights, states, batches: Bytes of what lies there before.
+        weights, states, batches: Bytes allocated before the step.
         events: Of the step.
     """
 
@@ -54,7 +54,7 @@ class Order(NamedTuple):
 
 
 class _Recording(liveness.Storages):
-    """Storages that write down when each is made and when it dies."""
+    """Storages that record when each one is allocated and freed."""
 
     last: _Recording
 
@@ -97,7 +97,7 @@ def order_of(
     keep_gradients: bool = False,
     recipe: Recipe | None = None,
 ) -> Order:
-    """Trace a training step and write down its order."""
+    """Trace a training step and record its order of allocations."""
     with gpu_without_values() as mode, mock.patch.object(liveness, "Storages", _Recording):
         task = liveness._Made(workload, recipe or workload.recipe, mode).at(batch_size).task
         with seeded(0):
@@ -109,11 +109,11 @@ def order_of(
 
 
 STEPS = 3
-"""Eager steps; the first has no states of the optimizer yet, and the second finds what it left."""
+"""Eager steps; the first has no optimizer state yet, and the second reuses what the first left."""
 
 
 def reserved_bytes(order: Order, scratch: Sequence[int], *, in_graph: bool) -> int:
-    """Play the order as a process runs it: weights, batches, eager steps, and a capture where there is one."""
+    """Replay the order as a process runs it: weights, batches, eager steps, and a capture if there is one."""
     memory = Memory(total=2**50)
     for size in (*order.weights, *order.batches, *scratch):
         memory.take(size)
@@ -146,7 +146,7 @@ def _play(
 
 
 def between(small: Order, large: Order, batch_size: int) -> Order | None:
-    """The order at another batch, each storage on its line; None where the two do not match."""
+    """Scale the order to another batch, each storage by its own line; None if the two orders do not match."""
     low, high = BATCHES
     parts = zip(small[:3], large[:3], strict=True)
     if [bool(size) for _, size in small.events] != [bool(size) for _, size in large.events]:
@@ -164,12 +164,12 @@ def between(small: Order, large: Order, batch_size: int) -> Order | None:
 
 
 class Outcome(NamedTuple):
-    """One reading, and both figures of it without the part that is fitted [B].
+    """One reading, and both figures without the fitted part [B].
 
     Attributes:
         read: Reserved memory, or memory in use.
         ratio: The traced peak times the fitted factor.
-        played: What the allocator held at the most.
+        played: The allocator's maximum in the replay.
     """
 
     model: str
@@ -181,7 +181,7 @@ class Outcome(NamedTuple):
 
 @cache
 def own_outcomes() -> tuple[Outcome, ...]:
-    """Sound readings of gpubench's own steps, and those alone in their process: eager steps and graphs."""
+    """Sound readings of gpubench's own steps, eager and graphs, each alone in its process."""
     read = [(each.case, each.reserved, each.need) for each in own_readings() if each.is_sound]
     for each in ALONE:
         if each.limit_bytes is None and each.execution is not Execution.COMPILE:
@@ -211,7 +211,7 @@ def _own_outcome(case: Case, read: float, need: MemoryNeed) -> Outcome:
 
 @cache
 def published_outcomes() -> tuple[Outcome, ...]:
-    """Published readings of memory in use on NVIDIA's cards, less nothing: the overhead is fitted apart."""
+    """Published readings of memory in use on NVIDIA's cards; the overhead is fitted separately."""
     rows = load_readings()
     rows = rows[rows.is_fitted & (rows.card_class != CardClass.OTHER)]
     found = []
@@ -229,7 +229,7 @@ def published_outcomes() -> tuple[Outcome, ...]:
 
 
 class Judged(NamedTuple):
-    """One reading, and what either figure is off by without its model in the fit."""
+    """One reading, and the error of each figure without its model in the fit."""
 
     of: Outcome
     ratio: float
@@ -237,7 +237,7 @@ class Judged(NamedTuple):
 
 
 def judged(outcomes: Sequence[Outcome]) -> list[Judged]:
-    """Add to either figure the fixed part that the readings of the other models say."""
+    """Add to each figure the fixed part that is fitted to the readings of the other models."""
     fixed = {
         model: [_fixed_bytes([each for each in outcomes if each.model != model], name) for name in FIGURES]
         for model in {each.model for each in outcomes}
@@ -271,7 +271,7 @@ def _fixed_bytes(outcomes: Sequence[Outcome], name: str) -> float:
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    """The rows of the table on the page: readings, and the mean error of either figure."""
+    """The rows of the table on the page: readings, and the mean error of each figure."""
     own, published = judged(own_outcomes()), published_outcomes()
     classes = {
         kind: judged([each for each in published if each.words.endswith(kind)]) for kind in ("hbm", "gddr")
@@ -293,7 +293,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 
 def table() -> str:
-    """The table as it stands on the page."""
+    """The table as it appears on the page."""
     return as_table([("readings", "number", "fitted ratio", "allocator played"), *rows()])
 
 

@@ -1,4 +1,4 @@
-"""The command line as a user types it: in its own process, or in this one where no start is tested."""
+"""Runs the command line as a user types it, in its own process or, if start-up is not tested, in this one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ host.instructions = lambda *root: found(*root) | {"avx512_bf16"}
 from gpubench.cli.app import main
 main()
 """
-"""A program: the command line on a processor with bf16, whichever this is; torch computes in it on any."""
+"""A program: the command line on a processor with bf16, whatever the real one is; torch can compute in bf16
+on any processor.
+"""
 
 IN_SHORT = """
 import msgspec
@@ -32,7 +34,7 @@ plan.budget_of = lambda name, *, on_cpu: msgspec.structs.replace(
     budget.QUICK, timed_s=0.3, warmup_steps=2, warmup_least_s=0, warmup_most_s=0.3, round_s=0.01, window_s=0.02,
     curve_steps=2)
 """
-"""The head of a program: every case takes a fraction of a second."""
+"""The head of a program in which every case takes a fraction of a second."""
 
 
 def gpubench(
@@ -42,7 +44,7 @@ def gpubench(
     program: Sequence[str] = ("-m", "gpubench"),
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, by ``run`` as a process; None is the environment of the test."""
+    """Run a command to its end in a process started by ``run``; None is the environment of the test."""
     return run(
         [sys.executable, *program, *arguments],
         env=environment,
@@ -56,7 +58,9 @@ def gpubench(
 def here(
     *arguments: object, cwd: Path | str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process, by the same entry point: the start of an interpreter takes half a second."""
+    """Run a command in this process through the same entry point, since starting an interpreter takes half a
+    second.
+    """
     from gpubench.cli.app import main
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
@@ -81,7 +85,7 @@ def here(
 
 @contextlib.contextmanager
 def settings(file: str = "gpubench.toml", **values: Any) -> Iterator[Path]:
-    """Stand in a folder where a file sets these; JSON is how TOML writes such values too."""
+    """Change to a folder with a settings file; a value has the same form in JSON and in TOML."""
     lines = (f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in values.items())
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         if values:

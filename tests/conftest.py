@@ -1,4 +1,4 @@
-"""What every test shares: a thread each, no time limit on an example, and no results or data of this user's."""
+"""Settings for all tests: one thread each, no time limit on an example, no results or data of this user."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
-# processors, and its threads would wait, spinning, for those of the others.
+# Before numpy or torch is loaded. Otherwise each worker of xdist would compute on as many threads as there
+# are processors, and its threads would spin while waiting for those of the other workers.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Each process that a test starts would otherwise compile the package again.
+# Otherwise each process that a test starts would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # xdist tells its workers the width of a terminal that their output never reaches.
 os.environ.pop("COLUMNS", None)
@@ -29,8 +29,8 @@ from gpubench import draws
 from gpubench.discovery import workload_names
 from gpubench.measure.budget import QUICK, Budget
 
-# Hundreds of rankings draw the same numbers by the same names, which takes a fifth of their time. This comes before
-# any module takes the function.
+# Hundreds of rankings draw the same numbers by the same names, which takes a fifth of their time. This must
+# come before any module imports the function.
 draws.normals = functools.lru_cache(maxsize=4096)(draws.normals)
 sys.dont_write_bytecode = False  # each run would otherwise rewrite the asserts of every test again
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made

@@ -1,4 +1,4 @@
-"""The fit of generated tokens on published rates, and its errors with each GPU left out."""
+"""The fit of generated tokens to published rates, and its errors with each GPU left out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tools.published import published_rows
 
 
 class Decoder(NamedTuple):
-    """The bytes of one token of a model whose decode rates were published.
+    """The bytes of one token of a model with published decode rates.
 
     Attributes:
-        weights: Weights that each token reads: all but the embedding.
+        weights: Weights that each token reads: all except the embedding.
         cache_bytes: Keys and values of one token, at 16 bits [B].
     """
 
@@ -30,7 +30,7 @@ MODELS = {
     "llama3_8b": Decoder(8.030e9 - 128_256 * 4096, 2 * 2 * 32 * 1024),
 }
 PROMPT_TOKENS = {"xiongjiedai-llamacpp-2023-12": 150, "xiongjiedai-llamacpp-2024-05": 0}
-"""Prompt length of each source, as it states it."""
+"""Prompt length of each source, as the source states it."""
 
 
 class DecodeReading(NamedTuple):
@@ -47,7 +47,7 @@ class DecodeFit(NamedTuple):
     Attributes:
         half_width: Log factor of the interval: the largest error of a GPU that was left out, each by the
             median of its rows. Twelve GPUs are too few for a quantile.
-        errors: |predicted / measured - 1| of every row, its GPU left out.
+        errors: |predicted / measured - 1| of every row, with its GPU left out.
     """
 
     share: float
@@ -58,7 +58,7 @@ class DecodeFit(NamedTuple):
 
 @cache
 def decode_readings() -> tuple[DecodeReading, ...]:
-    """Read the published rates; a token reads, on average, the cache of half of those generated."""
+    """Read the published rates; on average, a token reads the cache of half of the generated tokens."""
     return tuple(
         DecodeReading(
             gpu_key=row["gpu_key"],
@@ -73,7 +73,7 @@ def decode_readings() -> tuple[DecodeReading, ...]:
 
 @cache
 def decode_fit() -> DecodeFit:
-    """Fit both numbers on every row; take the errors from GPUs left out of the fit."""
+    """Fit both numbers to every row; take the errors from GPUs left out of the fit."""
     readings = decode_readings()
     keys = np.array([r.gpu_key for r in readings])
     ideal = np.array([r.bytes_read / load_specs()[r.gpu_key].memory_bandwidth_bytes_per_s for r in readings])

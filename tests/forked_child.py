@@ -1,9 +1,9 @@
-"""A Python process as a fork of the process of the tests, which has imported torch: that alone takes two
-seconds.
+"""Runs a Python process as a fork of the test process, which has already imported torch.
 
-Everything else is as in its own process: its pipes, its process group, its variables, its output, its end. It
-imports gpubench again, so that what a test has changed of it in this process stays here; its own children are
-forks too."""
+Importing torch alone takes two seconds. Everything else is as in a separate process: pipes, process group,
+variables, output and end. The fork imports gpubench again, so a test's changes to the package stay in the
+test process. Its own children are forks too.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
-import torch._dynamo  # which every training step imports
+import torch._dynamo  # every training step imports it
 
 MODULES = ("gpubench.measure.worker", "gpubench.profile.child")
-"""What is forked of the children of gpubench: those that import torch."""
+"""The children of gpubench that are forked: those that import torch."""
 IS_POSSIBLE = sys.platform == "linux" and torch.version.cuda is None and torch.version.hip is None
-"""A build of torch for GPUs does not train in a fork of a process that has trained."""
+"""A GPU build of torch cannot train in a fork of a process that has trained."""
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -41,7 +41,7 @@ def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     here = [] if "-P" in command else [""]
     be_it = partial(_be_it, arguments, here, options.get("env"), options.get("pass_fds", ()))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that do not live on in a fork
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads that do not exist in a fork
         return subprocess.Popen(command, preexec_fn=be_it, **options)  # noqa: PLW1509 - it never returns
 
 
@@ -59,7 +59,9 @@ def run(
 
 
 def of_children() -> SimpleNamespace:
-    """Return what ``gpubench.children`` takes for ``subprocess``, so that children which import torch are forks."""
+    """Return the replacement for ``subprocess`` in ``gpubench.children``, so that children that import torch
+    are forks.
+    """
 
     def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         is_forked = any(module in command for module in MODULES)
@@ -71,7 +73,7 @@ def of_children() -> SimpleNamespace:
 def _be_it(
     arguments: Sequence[str], here: Sequence[str], environment: dict[str, str] | None, kept: Sequence[int]
 ) -> NoReturn:
-    """Do what Python does with its arguments; the standard streams and the group are those of a child already."""
+    """Handle the arguments as Python does; the standard streams and the group are already those of a child."""
     status = 1
     try:
         if environment is not None:
@@ -104,7 +106,7 @@ def _be_it(
 
 
 def _become_new(kept: set[int]) -> None:
-    """Put away what a new process would not have."""
+    """Remove everything that a new process would not have."""
     nothing = os.open(os.devnull, os.O_RDWR)
     inherited = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
     for descriptor in {*inherited} - kept - {nothing}:  # also the pipe by which a start is waited for

@@ -1,8 +1,7 @@
-"""Run pytest again and again, each time in a fork of this process, which has imported torch and nothing
-tested.
+"""Runs pytest repeatedly, each time in a fork of this process, which has imported torch but nothing tested.
 
-Reads the arguments of one run a line from standard input, as JSON, and answers each line with the status of
-pytest and what it printed. A fork is as fresh as its own process and starts in a tenth of the time.
+It reads the arguments of one run per line from standard input, as JSON, and answers each line with the status
+and the output of pytest. A fork is as fresh as a separate process and starts in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def main() -> None:
 
 
 def _be_a_run(arguments: list[str], said: BinaryIO) -> None:
-    """Run pytest and end with its status; never returns."""
+    """Run pytest and exit with its status; never returns."""
     import pytest
 
     for stream in (1, 2):

@@ -1,7 +1,7 @@
-"""Write ``gpubench/__init__.pyi``, by which editors and type checkers see the public API.
+"""Writes ``gpubench/__init__.pyi``, in which editors and type checkers see the public API.
 
-The functions are made from their requests, so that no checker could follow them; what they accept is written
-down here, from their signatures: ``python tests/make_stub.py``. ``test_api.py`` holds the file to them.
+The functions are made from their requests, which no checker could follow. ``python tests/make_stub.py``
+writes their signatures down here, and ``test_api.py`` compares the file with them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _filled(words: str) -> str:
 
 
 def _function(name: str) -> str:
-    """Return a function with what it takes; what is said of each option stands in its docstring at run time."""
+    """Return a function with its signature; the description of each option is in its docstring at run time."""
     function = getattr(import_module(gpubench._HOMES[name]), name)
     signature = inspect.signature(function)
     doc = (inspect.getdoc(function.__wrapped__) or "").replace("\n", "\n    ").replace("    \n", "\n")
@@ -83,7 +83,7 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
 
 
 def _shown(default: Any) -> str:
-    """Return a default as it stands in a stub; of a range just that there is one."""
+    """Return a default as it appears in a stub; a range only shows that there is one."""
     if default is None or isinstance(default, bool | int | float):
         return repr(default)
     if isinstance(default, str):

@@ -1,4 +1,4 @@
-"""What several tests of memory share: a case by its parts, a model that cannot be traced, and own readings."""
+"""Shared by several memory tests: a case from its parts, a model that cannot be traced, and own readings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trace_step(
     keep_gradients: bool = False,
     recipe: Recipe | None = None,
 ) -> StepMemory:
-    """Trace one task at one precision, by the workload's recipe or another."""
+    """Trace one task at one precision, with the workload's recipe or another."""
     with gpu_without_values() as mode:
         made = liveness._Made(workload, recipe or workload.recipe, mode)
         one, two = (followed(made.at(n).task, task, is_amp, keep_gradients) for n in BATCHES)
@@ -47,7 +47,7 @@ def trace_step(
 
 
 def followed(task: Task, kind: TaskKind, is_amp: bool, keep_gradients: bool) -> StepTrace:
-    """Follow one step of a task on tensors without values, after the state of the optimizer exists."""
+    """Trace one step of a task on tensors without values, after the optimizer state exists."""
     with seeded(0):
         optimizer = with_state(task, GPU_OPTIONS) if kind is TaskKind.TRAIN else None
         return step_trace(task, optimizer, is_amp=is_amp, keep_gradients=keep_gradients)
@@ -61,7 +61,7 @@ def traced_peak_bytes(
     is_amp: bool,
     keep_gradients: bool = False,
 ) -> int:
-    """Peak memory of one step at one batch size, after the state of the optimizer exists [B]."""
+    """Peak memory of one step at one batch size, after the optimizer state exists [B]."""
     with gpu_without_values():
         with seeded(0):
             built = build(batch_size, 0)
@@ -82,7 +82,7 @@ class Net(nn.Module):
 def build(n):
     return Net(), torch.randn(n, 4), torch.randn(n, 4), nn.MSELoss()
 """
-"""A file of an own model that looks at its values."""
+"""A file of a user's model that reads its values."""
 
 GPT = """
 import torch
@@ -124,13 +124,13 @@ def build(n):
 def optimizer(parameters):
     return torch.optim.AdamW(parameters, lr=1e-3)
 """
-"""A file of an own language model whose scores take more than all else: 8 x 2,048 tokens x 128,000 words."""
+"""A file of a user's language model with scores larger than all else: 8 x 2,048 tokens x 128,000 words."""
 
 
 def case_of(
     profile: WorkloadProfile, task: TaskKind, precision: Precision, batch_size: int, **others: Any
 ) -> Case:
-    """A case of a workload, eager and on one GPU unless something else is said."""
+    """A case of a workload, eager and on one GPU by default."""
     given = {"execution": Execution.EAGER, "memory_format": None} | others
     return Case(
         workload=profile.name,
@@ -144,20 +144,20 @@ def case_of(
 
 
 def traced_bytes(profile: WorkloadProfile, case: Case, need: MemoryNeed) -> float:
-    """Tensors of a traced step alone: what is told as allocated, without cuBLAS's workspaces."""
+    """Tensors of a traced step: the allocated figure without cuBLAS's workspaces."""
     assert need.allocated.value is not None
     return need.allocated.value - blas_bytes(profile, case, CardClass.HBM)
 
 
 FIRST_RUN = "20261122t163414z-7514fa86"
-"""The check of a graph, which takes eager steps, kept its cache in this run alone."""
+"""Only in this run did the check of a graph, which takes eager steps, keep its cache."""
 
 
 class Held(NamedTuple):
-    """What a run read of memory, and what is told of the same case.
+    """The memory readings of a run, and the figures for the same case.
 
     Attributes:
-        is_sound: Whether the memory in use and reserved holds no cache that no step needs.
+        is_sound: Whether the memory in use and the reserved memory hold no cache that a step does not need.
     """
 
     case: Case
@@ -169,17 +169,17 @@ class Held(NamedTuple):
 
     @property
     def allocated_error(self) -> float:
-        """Of the likely figure."""
+        """Error of the likely figure."""
         assert self.need.allocated.value is not None
         return abs(self.need.allocated.value / self.allocated - 1)
 
 
 @cache
 def own_readings() -> tuple[Held, ...]:
-    """Those of the runs beside the package. None has a part in the fit.
+    """Those of the runs next to the package; the fit uses none of them.
 
-    Two kinds hold cache that no step needs: that of cuDNN's trials (eager steps that convolve; a capture
-    empties the cache), and that of the check of a graph.
+    Two kinds hold cache that a step does not need: the cache of cuDNN's trials (eager steps that convolve; a
+    capture empties the cache), and the cache of the check of a graph.
     """
     found = []
     for run in newest_runs(Path(__file__).parents[1] / "results/example").runs:
@@ -207,8 +207,8 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         compiled_loss: Whether the loss was compiled with the model, as gpubench does not.
-        limit_bytes: What torch's allocator was held to.
-        idle_beside_graph_bytes: In segments of the usual pool, which the graph could not use.
+        limit_bytes: Limit of torch's allocator.
+        idle_beside_graph_bytes: Memory in segments of the usual pool that the graph could not use.
         error: How it ended.
     """
 
@@ -264,7 +264,7 @@ fast = Fast.apply
 
 
 def raising(error: str) -> str:
-    """The same, where the kernel says in its own way that it takes no tensor of the CPU."""
+    """The same, with a kernel that refuses CPU tensors in its own words."""
     return BY_ASSERTION.replace('assert x.is_cuda, "tensors of CUDA only"', f"raise {error}")
 
 

@@ -1,4 +1,4 @@
-"""How the fit of memory does on readings that it has not seen: each model, source or card left out in turn."""
+"""Scores the memory fit on readings that it has not seen: each model, source or card is left out in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tools.make import fit_allowance, fit_compiled_loss
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """How the fit did on readings of models that it had not seen.
+    """Score of the fit on readings of models that it has not seen.
 
     Attributes:
         mean_error: Mean of |likely figure / reading - 1|.
@@ -36,7 +36,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def score_left_out(readings: pd.DataFrame) -> dict[str, Score]:
-    """Score memory in use, each model left out in turn; by vendor, source and model."""
+    """Score memory in use with each model left out in turn; by vendor, source and model."""
     usable = readings[readings.is_fitted]
     outcomes: dict[str, list[tuple[float, float]]] = {}
     for model, left_out in usable.groupby("model"):
@@ -65,11 +65,11 @@ def _score(pairs: Sequence[tuple[float, float]]) -> Score:
 
 
 class LossScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How the share of a compiled loss did on readings that it had not seen.
+    """Score of the share for a compiled loss on readings that it has not seen.
 
     Attributes:
         mean_error: Mean of |likely figure / reading - 1|.
-        held: How many lie within the interval; None if the others are of one card, and have none.
+        held: Number of readings within the interval; None if the others are of one card and give no interval.
     """
 
     readings: int
@@ -80,7 +80,7 @@ class LossScore(msgspec.Struct, frozen=True, kw_only=True):
 def score_compiled_loss(
     readings: pd.DataFrame, by: Literal["source", "gpu_key"] = "source"
 ) -> dict[str, LossScore]:
-    """Score steps with a compiled loss, each source or each card left out in turn."""
+    """Score steps with a compiled loss, with each source or each card left out in turn."""
     usable = readings[readings.compiles_loss]
     scores = {}
     for name, rows in usable.groupby(by):
@@ -100,19 +100,19 @@ def score_compiled_loss(
 
 
 class ReservedOutcome(NamedTuple):
-    """What an H100 read as reserved in gpubench's own step [B], and what is told of it without its model."""
+    """The reserved memory of gpubench's own step on an H100 [B], and the figure for it without its model."""
 
     reserved: float
     error: float
 
 
 def sound_readings() -> list[Held]:
-    """Own readings of reserved memory that hold no cache which no step needs."""
+    """Own readings of reserved memory without cache that a step does not need."""
     return [each for each in own_readings() if each.is_sound]
 
 
 def fit_fixed_bytes(readings: Sequence[Held]) -> float:
-    """Fit ``FIXED_BYTES``: least squares of the logarithm, each model counting once, as the overheads are."""
+    """Fit ``FIXED_BYTES``: least squares of the logarithm, each model counting once, as for the overheads."""
     models = [each.case.workload for each in readings]
     weights = [1 / models.count(model) for model in models]
 
@@ -145,7 +145,9 @@ def score_reserved() -> list[ReservedOutcome]:
 
 
 def score_reserved_alone(execution: Execution) -> list[ReservedOutcome]:
-    """The same of steps each alone in its process, of which none was fitted; of an eager loss alone."""
+    """The same for steps each alone in its process, none of which was fitted, and for those with an eager
+    loss.
+    """
     sound = sound_readings()
     outcomes = []
     for read in ALONE:

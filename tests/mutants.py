@@ -1,4 +1,4 @@
-"""One line at a time broken where money is computed, each named by what a user would be told wrongly.
+"""Mutants where money is computed: one broken line each, named after the error that a user would see.
 
 Run with ``pytest -m mutants -n 0 tests/test_mutants.py -k money``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from mutation import Mutant, Table
 
 MUTANTS = (
-    # --- what a job costs -----------------------------------------------------------------------------------
+    # --- cost of a job ------------------------------------------------------------------------------------------
     Mutant(
         name="the slow and cheap card is called the sensible one, because waiting is free",
         file="gpubench/recommend/objective.py",
@@ -93,7 +93,7 @@ MUTANTS = (
         new="offers.price > most",
         killer="recommend/test_price_model.py::test_budget_and_hourly_limit_hold_of_the_printed_figures",
     ),
-    # --- how sure the choice is -----------------------------------------------------------------------------
+    # --- certainty of the choice --------------------------------------------------------------------------------
     Mutant(
         name="an answer is sure as soon as it is the likelier of two",
         file="gpubench/recommend/judge.py",
@@ -115,7 +115,7 @@ MUTANTS = (
         new="math.log(estimate.high / estimate.low) / z",
         killer="predict/test_draws.py::test_draws_have_the_shape_the_seed_and_the_spread",
     ),
-    # --- what is predicted, and how far it may be off -------------------------------------------------------
+    # --- predictions and their errors ---------------------------------------------------------------------------
     Mutant(
         name="an interval from few readings is as narrow as one from many",
         file="tools/calibrate.py",
@@ -151,7 +151,7 @@ MUTANTS = (
         new="usable = list(usable)",
         killer="predict/test_estimate.py::test_what_the_user_measured_stands_alone",
     ),
-    # --- what is offered, and at what price -----------------------------------------------------------------
+    # --- offers and their prices --------------------------------------------------------------------------------
     Mutant(
         name="the only spot price of a GPU is left out as a mistake",
         file="gpubench/offers/outliers.py",
@@ -194,7 +194,7 @@ MUTANTS = (
         new="*map(below.get, gone)",
         killer="offers/test_price_refresh.py::test_a_complete_answer_retires_shipped_prices_of_its_provider_and_no_others",
     ),
-    # --- two runs, and whether one is sound -----------------------------------------------------------------
+    # --- comparing two runs, and checking one -------------------------------------------------------------------
     Mutant(
         name="two runs are alike within 1 % where one may be 10 % slower",
         file="gpubench/interval.py",
@@ -230,7 +230,7 @@ MUTANTS = (
         new="own_reference = device.is_cpu",
         killer="record/test_run_check.py::test_guards_are_due_where_the_case_and_the_device_have_them",
     ),
-    # --- what is printed ------------------------------------------------------------------------------------
+    # --- printed text -------------------------------------------------------------------------------------------
     Mutant(
         name="AMP is slower beyond the interval where the interval holds a gain",
         file="gpubench/sections/measured.py",
@@ -273,7 +273,7 @@ MUTANTS = (
         new='"price_usd_per_hour": row.usd_per_hour.value',
         killer="report/test_export.py::test_the_listed_price_and_the_expected_one_have_a_column_each",
     ),
-    # --- what fits ------------------------------------------------------------------------------------------
+    # --- fitting in memory --------------------------------------------------------------------------------------
     Mutant(
         name="the largest batch that fits is below one that was measured to fit",
         file="gpubench/profile/memory.py",
@@ -309,7 +309,7 @@ MUTANTS = (
         new="share * line.gradient_bytes",
         killer="workloads/test_memory.py::test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment",
     ),
-    # --- how sure a measured figure is --------------------------------------------------------------------------
+    # --- certainty of a measured figure -------------------------------------------------------------------------
     Mutant(
         name="the slowest process of eight has no part in the figure",
         file="gpubench/models/measurement.py",

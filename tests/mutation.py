@@ -1,4 +1,4 @@
-"""Lines of the package that are broken one at a time, and the copy of the project in which they are broken."""
+"""Breaks lines of the package one at a time, in a copy of the project."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from typing import IO
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("gpubench", "tools", "workloads", "tests", "docs", "examples", "results")
-"""What the package and its tests need of the project; ``pyproject.toml`` and ``README.md`` are copied beside it."""
+"""What the package and its tests need from the project; ``pyproject.toml`` and ``README.md`` are copied too.
+"""
 NOT_OF_THE_PRODUCT = ("test_rules.py",)
 """Tests of the strict fake itself: no line of the package makes them fail."""
 LONG = ("test_every_case.py",)
 """These run last."""
 PASSED, FAILED = 0, 1
-"""The statuses of pytest that answer the question; any other is a fault of this machinery."""
+"""The statuses of pytest that give an answer; any other means a fault of this machinery."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +33,13 @@ class Mutant:
     """One broken line.
 
     Attributes:
-        name: What is broken, or what a user would be told wrongly.
-        file: The file of the package that holds it.
-        old: What the line is; it stands once in its file.
-        new: What takes its place.
+        name: What is broken, or the error that a user would see.
+        file: The file of the package that contains it.
+        old: The line as it is; it occurs once in its file.
+        new: Its replacement.
         killer: The test that should fail, as a file of the table's folder and a name.
-        misleads: What a user would be told wrongly, where the name does not say it.
-        survives: Why no test can fail, where none does.
+        misleads: The error that a user would see, if the name does not say it.
+        survives: Why no test can fail, if none does.
     """
 
     name: str
@@ -60,8 +61,8 @@ class Table:
     """Mutants of one part of the package.
 
     Attributes:
-        folder: If the paths of the killers start.
-        least_killed: How many of the mutants a test has to notice.
+        folder: Folder of the killers.
+        least_killed: Minimum number of mutants that the tests must detect.
     """
 
     mutants: tuple[Mutant, ...]
@@ -69,12 +70,12 @@ class Table:
     least_killed: int
 
     def killer_of(self, mutant: Mutant) -> str:
-        """The test that should fail, as pytest takes it."""
+        """The test that should fail, as an argument of pytest."""
         return f"{self.folder}/{mutant.killer}"
 
 
 def faults_of(table: Table) -> list[str]:
-    """What is wrong with a table itself, found without running a test."""
+    """Problems of a table itself, found without running a test."""
     found = []
     for mutant in table.mutants:
         if mutant.sound.count(mutant.old) != 1:
@@ -104,7 +105,7 @@ class Copy:
         self._output: IO[str] | None = forks.stdout
 
     def run(self, *tests: str) -> tuple[int, str]:
-        """Run tests up to the first that fails: the status of pytest, and that test."""
+        """Run tests up to the first failure; return the status of pytest and that test."""
         assert self._input is not None
         assert self._output is not None
         options = (
@@ -126,7 +127,7 @@ class Copy:
 
     @contextmanager
     def broken(self, mutant: Mutant) -> Iterator[None]:
-        """Break a line, and mend it again."""
+        """Break a line, and repair it afterwards."""
         target = self.folder / mutant.file
         target.write_text(mutant.sound.replace(mutant.old, mutant.new), encoding="utf-8")
         try:
@@ -135,7 +136,7 @@ class Copy:
             target.write_text(mutant.sound, encoding="utf-8")
 
     def others(self, killer: str) -> list[str]:
-        """All tests of the folder of a test: its own file first, the long ones last."""
+        """All tests in the folder of a test: its own file first, the long ones last."""
         first = self.folder / killer.partition("::")[0]
         files = [path for path in first.parent.glob("test_*.py") if path.name not in NOT_OF_THE_PRODUCT]
         files.sort(key=lambda path: (path != first, path.name in LONG, path.name))
@@ -144,7 +145,7 @@ class Copy:
 
 @contextmanager
 def copy_in(folder: Path) -> Iterator[Copy]:
-    """Copy the project into a folder; what is compiled of it is known by its text and not by its time."""
+    """Copy the project into a folder; compiled files are matched by source text, not by time."""
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):

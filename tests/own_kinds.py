@@ -1,4 +1,4 @@
-"""Own models of the kinds that people bring, each the text of a file: all of them train in a plain loop."""
+"""User models of many kinds, each as the text of a file; all of them train in a plain loop."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def build(n):
 
 
 def pair(init: str = "pass", body: str = "return self.second(self.first(x).relu())", **changes: str) -> str:
-    """Return a file of two layers with these lines in it; ``loss`` and ``optimizer`` stand at its end."""
+    """Return a file of two layers with these lines in it; ``loss`` and ``optimizer`` are at its end."""
     source = PAIR.replace("INIT", init).replace("BODY", body)
     ends = (
         changes.get("loss", "nn.CrossEntropyLoss()"),
@@ -366,7 +366,7 @@ NAMES_ITSELF = {
     ),
     "no copy": pair(init="self.lines = (line for line in 'abc')"),
 }
-"""Something beside the model names it: a copy would leave that with the original."""
+"""Another object refers to the model; a copy would leave that object with the original."""
 CARRIES = {
     "buffer bound anew": pair(
         init="self.register_buffer('mean', torch.zeros(16))",

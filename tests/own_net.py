@@ -1,4 +1,4 @@
-"""The smallest model of a user's own that can be traced and is up to something once it is measured."""
+"""The smallest user's model that can be traced, with side effects once it is measured."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def build(batch_size):
 
 
 def own_net(at_step: str, before: str = "") -> str:
-    """Return the text of its file: at a batch of 8 it does ``at_step``, when it is imported ``before``."""
+    """Return the text of its file; at a batch of 8 it runs ``at_step``, and on import ``before``."""
     return NET.format(before=before, at_step=indent(at_step, 12 * " "))

@@ -1,4 +1,4 @@
-"""Waiting in tests: for what happens, not for a time; and time that a loaded machine does not make longer."""
+"""Waits in tests for events instead of fixed times, with a clock that a loaded machine does not speed up."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ POLL_S = 0.02
 
 
 def wait_until(happened: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
-    """Wait until something has happened; that it never does is for the time limit of pytest to say.
+    """Wait until something has happened; pytest's time limit reports if it never does.
 
     Args:
-        happened: Asked again and again.
-        process: Whose doing it is; once it has ended without, the wait is over.
+        happened: Polled repeatedly.
+        process: The process that causes it; the wait fails when it has ended without the event.
     """
     while not happened():
         if process is not None and process.poll() is not None:
@@ -26,7 +26,7 @@ def wait_until(happened: Callable[[], object], process: subprocess.Popen[str] | 
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, be it that nobody has asked for its status yet."""
+    """Whether a process has ended, even if nobody has read its status yet."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -34,10 +34,11 @@ def is_gone(pid: int) -> bool:
 
 
 class Stopwatch:
-    """Time in which a processor was free, from the making of the watch [s].
+    """Time during which a processor was idle, since the watch was created [s].
 
-    A process that is ready to run is not kept waiting while a processor is idle. So this is no more than what
-    the processes under test let pass by themselves: on a quiet machine the wall time, beside busy loops less.
+    A process that is ready to run does not wait while a processor is idle. This time is therefore at most the
+    time that the processes under test let pass by themselves. On a quiet machine it is the wall time minus
+    busy loops.
     """
 
     def __init__(self) -> None:

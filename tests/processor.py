@@ -1,4 +1,4 @@
-"""What the processor under the tests can compute: it differs from machine to machine."""
+"""What the processor under the tests can compute; this differs between machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from torch import nn
 
 @cache
 def runs_lstm(dtype: torch.dtype) -> bool:
-    """Whether oneDNN has an LSTM for this CPU that trains under autocast to a type: bf16 wants AVX-512, fp16 more."""
+    """Whether oneDNN has an LSTM for this CPU that trains under autocast to a type: bf16 needs AVX-512, fp16
+    more.
+    """
     layer = nn.LSTM(16, 16)
     try:
         with torch.autocast("cpu", dtype=dtype):

@@ -1,7 +1,7 @@
 """Counts the assertions that pin prose: `python tests/prose.py` prints the number, `--list` each of them.
 
-An assertion (or a `match=`) pins prose where one of its strings holds four words or more. Words of the terminal, the
-page and Markdown are pinned by the goldens alone; a test elsewhere names what identifies a message: its values, its
+An assertion (or a `match=`) pins prose if one of its strings has four words or more. Only the goldens pin the
+words of the terminal, the page and Markdown. Other tests name what identifies a message: its values, its
 options, a word or two.
 """
 
@@ -16,7 +16,7 @@ MANY = 4
 
 
 def pins(folder: Path) -> Iterator[tuple[Path, int, str]]:
-    """Yield file, line and string of each."""
+    """Yield file, line and string of each one."""
     for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Assert):

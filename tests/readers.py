@@ -1,4 +1,4 @@
-"""Every reader of files that may come from elsewhere, each with the content of a sound file."""
+"""Every reader of files that may come from elsewhere, each with the content of a valid file."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ p4d.24xlarge,A100,8,96,1152,,32.77,9.83,us-east-1,us-east-1a
 
 
 class Reader(NamedTuple):
-    """A reader, the content of a file that it takes, and the ending of its name."""
+    """A reader, the content of a file that it accepts, and the suffix of its name."""
 
     read: Callable[[Path], object]
     sample: Callable[[], bytes]
     ending: str = ".json"
     on_command: bool = True
-    """Whether a user names the file: it may then be a link."""
+    """Whether a user names the file; it may then be a link."""
 
 
 def _pipe() -> bytes:
@@ -53,7 +53,7 @@ def _pipe() -> bytes:
 
 
 def _read_pipe(path: Path) -> object:
-    """What a child sends, as its parent cuts and decodes it."""
+    """The message of a child, as its parent splits and decodes it."""
     lines = Lines()
     try:
         whole = [
@@ -67,7 +67,7 @@ def _read_pipe(path: Path) -> object:
 
 
 def _read_config(path: Path) -> object:
-    from gpubench_workloads import _hugging_face  # with torch and transformers: for seconds, and 300 MB
+    from gpubench_workloads import _hugging_face  # takes seconds and 300 MB with torch and transformers
 
     return _hugging_face.describe(path, path.stem)
 
@@ -103,9 +103,9 @@ def _offers() -> tuple[Offer, ...]:
 
 
 def outcome(reader: Reader, path: Path) -> str | None:
-    """Return what a reader says of a file that it refuses; None if it takes it.
+    """Return the reader's message about a file that it refuses; None if it accepts the file.
 
-    Any other error than gpubench's own is one that would be shown as a fault of gpubench.
+    Any error other than gpubench's own would be shown as a fault of gpubench.
     """
     try:
         reader.read(path)

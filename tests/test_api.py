@@ -1,4 +1,4 @@
-"""The public Python API: what the package says it exports can be called, however it was imported before."""
+"""The public Python API: the exported names can be called, whatever was imported before."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_public_name_is_callable_twice_and_after_its_room_was_imported() -
     ],
 )
 def test_signature_and_help_are_the_same_whatever_was_imported_before(before: str) -> None:
-    """Two processes: one that only asks, and one that imported rooms of those names first."""
+    """Two processes: one only asks, and one imports rooms with those names first."""
     fresh, after = (said(first + SAY_WHAT_THEY_ARE) for first in ("", before))
     assert after == fresh
     assert [line.split()[0] for line in fresh] == list(FUNCTIONS)
@@ -116,7 +116,7 @@ CALLS = {
     "gpubench.predict()": 'Missing positional argument "workload" in call to "predict"',
     "gpubench.load_runs(3)": 'Argument 1 to "load_runs" has incompatible type "int"',
 }
-"""Calls, and what a type checker holds against them."""
+"""Calls, and the errors of a type checker for them."""
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "rank": large_ranking,
     "run": large_run,
 }
-"""What each public function returns; a report's is the path of its file."""
+"""The return type of each public function; a report returns the path of its file."""
 
 
 def test_what_every_function_returns_is_held_to_the_rules_below() -> None:
@@ -307,7 +307,7 @@ def test_predict_takes_a_results_folder_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_notebook_shows_a_small_table(name: str) -> None:
     page = ANSWERS[name]()._repr_html_()
-    if name == "load_runs":  # the markup is that of pandas, which also cuts it
+    if name == "load_runs":  # the markup is from pandas, which also truncates it
         assert "<table" in page
         return
     table = ET.fromstring(f"<div>{page}</div>")
@@ -357,7 +357,7 @@ def test_a_case_of_any_precision_is_in_the_plot_of_its_run(precision: Precision)
 
 def test_a_ranking_shows_its_answer_first_in_a_notebook() -> None:
     page = gpubench.rank("vgg16", limit=3)._repr_html_()
-    assert page.count("<br/><small>") == page.count("<small>") > 3  # no style of ours is there to part them
+    assert page.count("<br/><small>") == page.count("<small>") > 3  # no style of ours separates them
     assert page.index("vgg16, 24 GPU-hours of one A100") < page.index("<table")
     assert "Sensible" in page
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md says what is so: its layers are the linter's, and every file that it names is there."""
+"""docs/architecture.md is correct: its layers are the linter's, and every file that it names exists."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_room_is_a_layer():
 
 
 def layer_of(module: str) -> int | None:
-    """The place of a module of the package, 0 at the top; None of the package itself."""
+    """The layer of a module of the package, 0 at the top; None for the package itself."""
     room = module.split(".")[1:2]
     return ORDER.get(room[0]) if room else None
 
@@ -50,7 +50,7 @@ ORDER = {room: place for place, room in enumerate(layers())}
 
 
 def test_no_room_is_reached_from_below_by_its_name():
-    """The linter sees no import by string: each text that names a room names one that stands no higher."""
+    """The linter sees no import by string, so each string that names a room must name one that is not higher."""
     package, up = ROOT / "gpubench", {}
     for path in package.rglob("*.py"):
         own = layer_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -78,11 +78,11 @@ LIBRARIES = {
     "pynvml": {"probe"},
     "requests": {"offers"},
 }
-"""Heavy libraries, and the rooms that may import them, as the page says."""
+"""Heavy libraries, and the rooms that may import them according to the page."""
 
 
 def test_the_linter_keeps_every_other_room_from_the_heavy_libraries(tmp_path):
-    """In a copy of the package, one module of each room imports them all."""
+    """In a copy of the package, one module of each room imports all of them."""
     copy = shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench")
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("data"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -142,7 +142,7 @@ def test_what_one_looks_for_is_where_the_page_says(asked, place, what):
 
 
 def test_a_verb_lays_out_no_table():
-    """What is said about a thing is data of `sections`: a verb calls and prints."""
+    """Sentences about a result are data of `sections`: a verb calls and prints."""
     laid_out = set()
     for path in (ROOT / "gpubench" / "cli").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -193,7 +193,7 @@ def test_a_verb_is_a_row_of_the_table_and_a_function_that_takes_what_is_asked():
                     each.annotation for each in asked.values() if each.kind is each.POSITIONAL_OR_KEYWORD
                 ]
                 found[f"{path.stem.replace('_', '-')} {action}".strip()] = tuple(requests)
-    found.pop("run tell")  # what the tests of a run call
+    found.pop("run tell")  # the tests of a run call it
     assert found == {path: verb.asked for path, verb in VERBS.items() if verb.asked}
     assert {path.partition(" ")[0] for path in found} >= {
         path for path, verb in VERBS.items() if not verb.asked
@@ -201,7 +201,7 @@ def test_a_verb_is_a_row_of_the_table_and_a_function_that_takes_what_is_asked():
 
 
 def test_every_option_of_the_command_line_is_declared_in_a_request():
-    """The parser is told of options in one place, which makes them of requests; the others are of no verb."""
+    """The parser gets options from requests in one place; the options below belong to no verb."""
     files = {path: path.read_text(encoding="utf-8") for path in (ROOT / "gpubench").rglob("*.py")}
     found = {
         (path.relative_to(ROOT / "gpubench").as_posix(), line.strip())

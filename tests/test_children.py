@@ -1,4 +1,4 @@
-"""Children end with the process that started them: real ones, ended by each signal, with what they started."""
+"""Children end with the process that started them: real ones, ended by each signal, with their descendants."""
 
 from __future__ import annotations
 
@@ -55,21 +55,22 @@ HANGS = {
 
 
 def until_gone(*pids: int) -> bool:
-    """Wait for processes to end; whether they did."""
+    """Wait for processes to end; return whether they did."""
     wait_until(lambda: all(map(is_gone, pids)))
     return all(map(is_gone, pids))
 
 
 OF_LIBRARIES = ("torchinductor", "pymp-")
-"""Folders that a killed process leaves: torch's cache, and that of the sockets of Python's multiprocessing."""
+"""Folders that a killed process leaves behind: torch's cache, and the sockets of Python's multiprocessing."""
 
 
 def left_after(
     command: list[str], folder: Path, mark: Path, number: signal.Signals, popen=subprocess.Popen
 ) -> list[object]:
-    """Start a command, end it once its child has come so far; return the processes and files that are left.
+    """Start a command, end it once its child has come this far, and return the processes and files that are
+    left.
 
-    The file ``mark`` says that it has, and names the processes that would not be found from the parent.
+    The file ``mark`` signals that point, and names processes that cannot be found from the parent.
     """
     scratch = folder / "scratch"
     scratch.mkdir()
@@ -127,7 +128,7 @@ MEASURED = own_net("hang()") + "\ndef hang():\n"
     ids=lambda number: number.name,
 )
 def test_a_model_that_is_measured_ends_with_the_command_and_with_what_it_started(tmp_path, number):
-    """It hangs in a call that keeps the thread that listens to the parent from running."""
+    """It hangs in a call that blocks the thread that listens to the parent."""
     mark = tmp_path / "mark"
     body = MODEL.format(mark=str(mark), hang=next(reversed(HANGS.values())))
     indented = "".join(f"    {line}\n" for line in body.splitlines())
@@ -184,7 +185,7 @@ def test_the_workers_of_the_input_pipeline_end_with_the_parent(tmp_path):
     assert left_after([sys.executable, "-c", PIPELINE, str(mark)], tmp_path, mark, signal.SIGKILL) == []
 
 
-# --- the parts -------------------------------------------------------------------------------------------
+# --- the parts ----------------------------------------------------------------------------------------------
 
 
 def test_a_child_that_has_ended_leaves_no_guard_and_no_group(tmp_path):
@@ -234,7 +235,7 @@ def test_a_child_whose_parent_was_gone_before_it_was_bound_ends_at_once():
 
 
 def test_a_child_that_a_thread_started_goes_on_while_that_thread_waits_for_it():
-    """The kernel's signal comes with the end of the thread that started the child; the others end here."""
+    """The kernel's signal comes when the thread that started the child ends; the other threads end here."""
     code = "import os, sys, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3])); time.sleep(1)"
     found = []
 
@@ -247,7 +248,7 @@ def test_a_child_that_a_thread_started_goes_on_while_that_thread_waits_for_it():
     assert found[0].how == "ended with status 0", found[0].output
 
 
-# --- what comes through the pipe -------------------------------------------------------------------------
+# --- messages through the pipe ------------------------------------------------------------------------------
 
 SAYS = "import os, sys, time\nout = int(sys.argv[2])\n"
 HOSTILE = {
@@ -297,7 +298,9 @@ def test_whatever_a_child_sends_instead_of_an_answer_is_named_and_it_is_ended(co
 
 
 def test_a_child_is_ended_for_the_cpu_time_it_takes_and_not_for_that_of_others():
-    """One is asleep for longer than its CPU time; one works, and one lets another process work, forever."""
+    """One sleeps longer than its CPU time limit; one works forever, and one lets another process work
+    forever.
+    """
     asleep = "time.sleep(3)\nos.write(out, b'\"done\"\\n')\n"
     of_one = {"time_limit_s": 300, "cpu_limit_s": 2}
     assert run_child(("-c", SAYS + asleep), (), str, **of_one).answer == "done"
@@ -342,10 +345,12 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch):
     reason="before Python 3.11.4 Popen leaves its first pipe open where no descriptor is left for its second",
 )
 def test_where_descriptors_run_out_a_child_is_there_in_whole_or_not_at_all():
-    """However few of them are left: its pipes, its process, its guard and what looks for daemons need some."""
+    """At any small number of free file descriptors: its pipes, its process, its guard and the daemon search
+    need some.
+    """
     process, (limit, most) = psutil.Process(), resource.getrlimit(resource.RLIMIT_NOFILE)
     before, hows = process.num_fds(), []
-    holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]  # the limit is on the highest number
+    holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]  # the limit applies to the highest number
     top = max(holes) + 1
     try:
         for left in range(16):
@@ -362,7 +367,7 @@ def test_where_descriptors_run_out_a_child_is_there_in_whole_or_not_at_all():
         for descriptor in holes:
             os.close(descriptor)
     assert {how.rpartition(": ")[2] for how in hows} == {os.strerror(errno.EMFILE), "ended with status 0"}
-    assert hows == sorted(hows)  # and with enough of them it is there
+    assert hows == sorted(hows)  # with enough of them it works
 
 
 STUBBORN = """
@@ -393,7 +398,7 @@ def test_a_child_whose_time_comes_while_it_is_let_go_is_not_given_more():
     child.end_by_s = time.monotonic() + 1.0
     child.end()
     assert is_gone(child.pid)
-    assert watch.free_s() < TERMINATE_AFTER_S  # what it is given where nobody waits
+    assert watch.free_s() < TERMINATE_AFTER_S  # its input if nobody waits
 
 
 def test_a_command_that_is_terminated_while_it_traces_a_model_ends_as_with_ctrl_c(tmp_path):
@@ -410,7 +415,7 @@ def test_a_command_that_is_terminated_while_it_traces_a_model_ends_as_with_ctrl_
     wait_until(lambda: all(is_gone(int(pid)) for pid in mark.read_text().split()))
 
 
-# --- what a model leaves behind ----------------------------------------------------------------------------
+# --- processes that a model leaves behind -------------------------------------------------------------------
 
 DAEMON = """
 import os, pathlib, sys, time
@@ -451,7 +456,7 @@ CHANNEL = "from gpubench.children import ParentChannel; import os, sys, time; pa
 
 
 def test_a_model_that_closes_every_descriptor_ends_its_process_and_writes_into_no_other_file(tmp_path):
-    """The number of its pipe is by then that of its own file."""
+    """By then the number of its pipe belongs to its own file."""
     mine = tmp_path / "mine.txt"
     code = (
         f"{CHANNEL}os.closerange(3, 100); files = [open({str(mine)!r}, 'w') for _ in range(20)]\n"

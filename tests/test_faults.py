@@ -1,4 +1,4 @@
-"""Each fault that can be expected has its tests, and the page that says so is of the same table."""
+"""Each expected fault has its tests, and the page matches the table."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ CALLS_CODE = {"eval", "exec", "compile", "__import__"}
 
 
 def file_of(named: str) -> Path:
-    """The file of a test that the table names."""
+    """The test file that the table names."""
     folder, _, file = named.split("::", maxsplit=1)[0].rpartition("/")
     places = (TESTS / folder / f"test_{file}.py", TESTS / "stress" / f"test_{file}.py")
     return next((place for place in places if place.exists()), places[0])
 
 
 def source_of(named: str) -> str:
-    """The source of a test that the table names, its parameters and the functions of its file that it calls."""
+    """The source of a test that the table names, with its parameters and the functions of its file that it
+    calls.
+    """
     text = file_of(named).read_text(encoding="utf-8")
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     test = functions[f"test_{named.split('::')[1]}"]
@@ -82,7 +84,7 @@ def calls(tree: ast.AST) -> set[str]:
 
 
 def test_nothing_is_executed_from_data():
-    """What is read is JSON, CSV or text; torch.load is ruled out by the linter."""
+    """All data is JSON, CSV or text; the linter rules out torch.load."""
     for path in ROOM.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         assert not imports(tree) & RUNS_CODE, path
@@ -90,7 +92,7 @@ def test_nothing_is_executed_from_data():
 
 
 def test_a_pickle_is_refused_wherever_a_file_is_asked_for(tmp_path):
-    """That of an empty dict."""
+    """The bytes of an empty dict."""
     for command in ("results add run.json", "rank --offers run.csv", "memory hf:run.json", "run ./run.pt"):
         name = command.split()[-1].removeprefix("hf:")
         (tmp_path / name).write_bytes(b"\x80\x04}\x94.")

@@ -1,4 +1,4 @@
-"""The gate for files: each reader and writer against what is not a regular file, or not what it should be."""
+"""File access: each reader and writer is given files that are not regular or not of the expected kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="pipes and devices are of POSIX"),
 ]
 
-# --- in --------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 def _shipped(path: Path) -> bytes:
@@ -41,7 +41,7 @@ def _shipped(path: Path) -> bytes:
 
 
 FOUND = {"run": read_run, "price snapshot": read_snapshot, "imported prices": read_imported}
-"""Readers of what gpubench finds in a folder: they follow no link."""
+"""Readers of files that gpubench finds in a folder; they follow no link."""
 NAMED = {
     "own prices": read_own,
     "foreign prices": lambda path: read_table(path, format_="skypilot", price_date="2026-10-01"),
@@ -104,7 +104,7 @@ class TestEachReader:
 
 
 DECODED = {name: read for name, read in READERS.items() if name != "shipped table"}
-"""Readers that look at the content too."""
+"""Readers that also check the content."""
 BROKEN = {
     "empty": b"",
     "bytes that are no text": b"\xff\xfe\x80" * 50,
@@ -154,7 +154,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
     assert "changed while" in refused(lambda p: read_bytes(p, 10), path)
 
 
-# --- out -------------------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------------------
 
 
 def _report(path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_planted_link_is_replaced_and_what_it_leads_to_stays(tmp_path, name, w
 
 
 def test_no_name_that_could_be_foreseen_is_written(tmp_path):
-    """Whoever may write into the folder plants nothing that the next writing goes through."""
+    """A person who may write into the folder cannot plant a link that the next write follows."""
     seen = set()
     real = os.open
 
@@ -215,7 +215,7 @@ def test_a_pipe_is_written_as_it_is_and_one_that_nobody_reads_is_refused(tmp_pat
     with pytest.raises(StorageError, match="No such device"):
         write_file(path, b"lost")
     data, got = b"x" * 300_000, bytearray()
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # there before the writer, as write_file asks
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # created before the writer, as write_file asks
 
     def read() -> None:
         while len(got) < len(data):
@@ -261,7 +261,7 @@ def test_a_socket_and_a_folder_stay(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_the_standard_output_is_written_wherever_it_leads(tmp_path, name):
-    """Redirected to a file, what was in that file before stays, and nothing in /dev is replaced."""
+    """With output redirected to a file, earlier content of that file stays, and nothing in /dev is replaced."""
     code = f"from pathlib import Path; from gpubench.files import write_file; write_file(Path({name!r}), b'page')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"page"
     log = tmp_path / "log"
@@ -321,7 +321,7 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, m
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a", "old")]
 
 
-# --- nothing beside it -----------------------------------------------------------------------------------
+# --- no access elsewhere ------------------------------------------------------------------------------------
 
 BESIDE = {
     "measure/worker.py": {"open"},  # /dev/null, instead of the pipe to the parent
@@ -365,7 +365,7 @@ _SHORT = {"np": "numpy", "pd": "pandas"}
 
 
 def _opens(source: str) -> set[str]:
-    """What a module calls that opens, makes or moves a file."""
+    """The calls of a module that open, create or move a file."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         match node:

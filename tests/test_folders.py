@@ -29,7 +29,7 @@ ASK_WHERE_CODE_LIES = {
 
 
 def _reads_package_data(source: str) -> set[str]:
-    """What a module does that only the owner may: ask for package resources, or for its own place."""
+    """Operations reserved to the owner: reading package resources, or locating its own folder."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name) and node.id == "__file__":
@@ -71,7 +71,7 @@ def test_one_module_opens_package_data():
 
 
 def test_every_table_comes_from_the_folder_that_the_variable_names(tmp_path):
-    """In its own process: one GPU in the table, and so one GPU is listed."""
+    """In its own process: with one GPU in the table, one GPU is listed."""
     head, first, *_ = data_text("gpus.csv").splitlines()
     (tmp_path / "gpus.csv").write_text(f"{head}\n{first}\n", encoding="utf-8")
     done = subprocess.run(
@@ -82,7 +82,7 @@ def test_every_table_comes_from_the_folder_that_the_variable_names(tmp_path):
         check=True,
         env={**os.environ, FOLDER_VARIABLE: str(tmp_path)},
     )
-    table, _, _ = done.stdout.partition("\n\n")  # before that of what is not measured
+    table, _, _ = done.stdout.partition("\n\n")  # before processors that are not measured
     assert [line.split()[0] for line in table.splitlines()[2:]] == [first.partition(",")[0]]
 
 
@@ -120,7 +120,7 @@ def test_a_cell_that_is_not_of_its_field_is_refused_with_its_place(tmp_path, mon
     ],
 )
 def test_the_columns_of_a_shipped_table_are_the_fields_of_its_struct(name, shape, more):
-    """A column that is no field would be passed over in silence."""
+    """A column that is not a field would be ignored silently."""
     columns = set(data_text(name).splitlines()[0].split(","))
     assert columns - set(shape.__struct_fields__) == more
 

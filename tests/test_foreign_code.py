@@ -1,4 +1,4 @@
-"""Errors of code that is not ours, in one line: Python's own of shared memory name no file."""
+"""Errors of third-party code in one line; Python's own errors about shared memory name no file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TORCH_FULL = RuntimeError(
 
 @pytest.fixture
 def shared(monkeypatch, tmp_path):
-    """``shared(writable=..., free=...)``: a folder of shared memory that can be written, with bytes free."""
+    """``shared(writable=..., free=...)``: a folder of shared memory that can be written, with free bytes."""
     monkeypatch.setattr(foreign_code, "SHARED_MEMORY", tmp_path)
 
     def set_to(*, writable, free):
@@ -38,7 +38,7 @@ def test_shared_memory_that_cannot_be_written_is_named(shared, tmp_path):
 
 @pytest.mark.parametrize(("error", "free"), [(FULL, 0), (TORCH_FULL, GIB)])
 def test_shared_memory_that_is_full_is_named(shared, tmp_path, error, free):
-    """torch asks for more than is left; a lock of Python's takes a page."""
+    """torch asks for more than is left; a lock of Python takes a page."""
     shared(writable=True, free=free)
     assert one_line(error).endswith(f": {tmp_path} is full")
 

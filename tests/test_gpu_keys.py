@@ -1,4 +1,4 @@
-"""One key for one GPU: every key in the shipped data and in the tests is a row of the specification table."""
+"""Every GPU key in the shipped data and in the tests is a row of the specification table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TESTS = Path(__file__).parent
 KEYED_BY_GPU = re.compile(r"(train|infer)\.(rows|apart)_by_gpu")
 """Places in data/calibration.json where an object has a name for each GPU."""
 ABOUT_NAMES = {"test_names.py", Path(__file__).name}
-"""Files whose subject is how others spell a GPU."""
+"""Files about how others spell a GPU."""
 INVENTED = {
     "nvidia-h100-x",
     "../../etc",
@@ -31,7 +31,7 @@ INVENTED = {
     "nvidia-nothing",
     "nvidia-unknown",
 }
-"""GPUs that a test needs to be unknown."""
+"""GPUs that must be unknown for a test."""
 NO_GPUS = {
     "google-chrome",
     "google-colab",
@@ -94,7 +94,7 @@ def test_a_gpu_of_a_test_is_a_real_one_or_invented_on_purpose():
 
 
 def _named(tree: ast.AST) -> Iterator[str]:
-    """Texts that look like a key, and whatever is given as ``gpu_key``."""
+    """Texts that look like a key, and every value given as ``gpu_key``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and (node.arg or "").endswith("gpu_key"):
             if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

@@ -1,4 +1,4 @@
-"""The shipped readings of one card: where they are from, their units, and which models are not ours."""
+"""The shipped readings of one card: their origin, their units, and the models that are not ours."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_micro_benchmarks_bear_the_names_that_gpubench_gives_them():
     probes = [*other_probes(alone=False), *gemm_probes(h200)]
     read_there = {
         p for p in probes if p.precision not in {"fp8", "int8"}
-    }  # which that loop did not multiply in
+    }  # that loop did not multiply in this format
     assert set(h200_readings().micro) == {(p.name, p.precision, p.size) for p in read_there}
 
 

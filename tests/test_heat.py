@@ -1,4 +1,4 @@
-"""What heat may still take, from launches that a hand can follow."""
+"""The further slowdown from heat, for launches that can be computed by hand."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_without_a_temperature_a_moving_clock_has_the_usual_rise_to_come():
             (50.0, 60.0, 60.0),
             (1.98e9, 1.965e9, 1.965e9),
             True,
-        ),  # it rests between cases, and paid for its heat
+        ),  # it cools between cases, and its heat has already slowed it
         ((50.0, 60.0, 60.0), (None, None, None), False),
         ((60.0, 60.0, 60.0), (1.98e9, 1.965e9, 1.965e9), False),
     ],
@@ -83,7 +83,7 @@ def test_a_card_warms_up_while_temperature_or_clock_moves(celsius, clocks, warmi
 
 
 def test_what_a_degree_costs_is_the_slope_that_scipy_finds_and_its_upper_end():
-    """Seven cases of their own pace and three launches each, 0.1 % a degree."""
+    """Seven cases with their own step times and three launches each, at 0.1 % a degree."""
     from scipy.stats import linregress, t
 
     rng = np.random.default_rng(0)

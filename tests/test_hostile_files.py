@@ -1,4 +1,4 @@
-"""Every reader and writer of files against what is no file of its kind, and against hostile content."""
+"""Every reader and writer of files, given files of the wrong kind and hostile content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unix_socket(path: Path) -> None:
 
 
 def zeros(path: Path) -> None:
-    """/dev/zero itself where this user may make a device, which never ends; else by a link."""
+    """A copy of /dev/zero, which never ends, if this user may create a device; else a link to it."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
     except OSError:
@@ -87,7 +87,7 @@ CONTENTS = {
 def test_every_reader_refuses_what_is_no_file_of_its_kind(tmp_path, reader: Reader, make):
     path = tmp_path / f"x{reader.ending}"
     path.write_bytes(reader.sample())
-    outcome(reader, path)  # loads what it needs
+    outcome(reader, path)  # loads its dependencies
     path.unlink()
     make(path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -174,7 +174,7 @@ def test_an_escape_in_the_name_of_a_file_does_not_reach_the_terminal(tmp_path):
 
 
 def test_the_path_of_a_page_is_exact_for_a_program_and_harmless_on_a_terminal(tmp_path):
-    """A name of bytes that are no UTF-8, with an escape, under a locale that is UTF-8."""
+    """A name of bytes that are not UTF-8, with an escape, under a UTF-8 locale."""
     page = os.fsencode(tmp_path) + b"/\x1b[31mred\xff.html"
     command = [sys.executable, "-m", "gpubench", "report", "-o", page]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}

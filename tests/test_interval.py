@@ -1,4 +1,4 @@
-"""Intervals: what is known of the ends, and what is printed of them."""
+"""Intervals: known and unknown ends, and their text."""
 
 from __future__ import annotations
 

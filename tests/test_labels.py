@@ -1,4 +1,4 @@
-"""One way to print a GPU and an offer."""
+"""There is one way to print a GPU and an offer."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_throughput_times_step_time_is_the_batch():
 
 @pytest.mark.parametrize(("slow_s", "has_high"), [(1.2, True), (3.0, False)])
 def test_a_throughput_has_no_upper_end_where_its_step_time_may_be_next_to_nothing(slow_s, has_high):
-    """A card read "220,000 (110,000 to 44,000,000) images/s": at least 110,000 was all that was sure."""
+    """A card had "220,000 (110,000 to 44,000,000) images/s"; only at least 110,000 was certain."""
     m = make_measurement(walls=((1.0, slow_s, 1.0, slow_s, 1.0, slow_s),))
     assert 0 < m.relative_half_width < 1
     assert (m.samples_per_s_low is not None, m.samples_per_s_high is not None) == (True, has_high)
@@ -101,7 +101,7 @@ def test_tokens_per_second_are_those_of_a_sample_times_the_throughput():
 
 
 def test_hfu_counts_what_a_step_computes_again_and_mfu_does_not():
-    """The same, where each sample takes 13 FLOP of which the model's own are 10."""
+    """The same with 13 FLOP per sample, 10 of which are the model's own."""
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
     m = Measurement(
         case=make_case(batch_size=8),
@@ -121,7 +121,7 @@ def test_hfu_counts_what_a_step_computes_again_and_mfu_does_not():
 
 
 def test_the_wider_of_the_two_intervals_counts():
-    """Two launches at 0.10 and 0.12 s a step, no spread inside: t(0.975, 1) x 0.01 over the mean 0.11."""
+    """Two launches at 0.10 and 0.12 s a step without spread inside: t(0.975, 1) x 0.01 over the mean 0.11."""
     m = make_measurement(((1.0, 1.0, 1.0), (1.2, 1.2, 1.2)))
     assert m.relative_half_width == pytest.approx(12.7062 * 0.01 / 0.11, rel=1e-5)
 
@@ -153,7 +153,7 @@ def test_the_estimate_is_the_mean_of_all_launches():
 
 
 def test_from_five_launches_on_what_varies_within_them_is_in_their_means():
-    """Rounds of 1 and 1.2 s in each launch, whose means are alike: the width is that of the means."""
+    """Rounds of 1 and 1.2 s in each launch, with equal means: the width is that of the means."""
     restless = tuple((1.0 + shift, 1.2 + shift) * 6 for shift in (0.0, 0.002, 0.004, 0.006, 0.008))
     five, four = make_measurement(restless), make_measurement(restless[:4])
     assert five.relative_half_width == five.between_launches < 0.01
@@ -162,7 +162,9 @@ def test_from_five_launches_on_what_varies_within_them_is_in_their_means():
 
 
 def test_rows_of_a_run_know_how_far_launches_of_the_others_differ():
-    """Alone 4.303 times the standard error; beside its like less; the raw data and the file stay as they were."""
+    """Alone 4.303 times the standard error, less next to similar cases; the raw data and the file stay
+    unchanged.
+    """
     three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
     alone = make_measurement(three)
     others = [msgspec.structs.replace(alone, case=make_case(batch_size=n)) for n in (1, 2)]

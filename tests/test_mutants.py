@@ -1,9 +1,9 @@
-"""Each broken line of the tables makes a test fail; in the default run the tables are only checked.
+"""Each broken line of the tables makes a test fail; by default only the tables themselves are checked.
 
-``pytest -m mutants -n 0 tests/test_mutants.py`` copies the project into a temporary folder, breaks one line and runs
-there first the test that should fail, then the others of its folder, up to the first that does; each time in a fork
-of one process that has imported torch. It ends with a table. Whatever kills a mutant must pass on the unbroken copy.
-``-k money`` or ``-k cuda`` takes one table.
+``pytest -m mutants -n 0 tests/test_mutants.py`` copies the project into a temporary folder and breaks one
+line. It runs the test that should fail, then the other tests of its folder, up to the first failure, each
+time in a fork of one process that has imported torch. It ends with a table. A test that kills a mutant must
+pass on the unbroken copy. ``-k money`` or ``-k cuda`` selects one table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 
 @pytest.fixture(scope="module")
 def report(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], None]]:
-    """Takes the rows of the table; it is written when the last mutant is over."""
+    """Collects the rows of the table, which is written after the last mutant."""
     rows: list[tuple[str, str]] = []
     yield lambda name, end: rows.append((name, end))
     plugins = request.config.pluginmanager

@@ -1,4 +1,4 @@
-"""Every string that drivers, frameworks and price lists use means one key, or is reported as unknown."""
+"""Every name that drivers, frameworks and price lists use means one key, or is reported as unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubench.recommend.filters import match_gpus, meant_by
 from gpubench.specs import find_spec, load_specs, matching_keys, offered_gpu_key
 from gpubench.units import MIB
 
-# What NVML and torch.cuda.get_device_name answer, with the memory that the device reports [MiB].
+# The answers of NVML and torch.cuda.get_device_name, with the memory that the device reports [MiB].
 DRIVER_NAMES = [
     ("Tesla K80", 11441, "nvidia-tesla-k80-12gb"),
     ("Tesla P100-PCIE-16GB", 16280, "nvidia-tesla-p100-pcie-16gb"),
@@ -53,7 +53,7 @@ DRIVER_NAMES = [
     ("AMD Instinct MI300X", 196288, "amd-mi300x-192gb"),
 ]
 
-# SkyPilot's accelerator names, with the memory of its GpuInfo [GiB] where it gives one.
+# SkyPilot's accelerator names, with the memory of its GpuInfo [GiB] if it has one.
 SKYPILOT_NAMES = [
     ("A100", 40, "nvidia-a100-unstated-40gb"),
     ("A100-80GB", 80, "nvidia-a100-unstated-80gb"),
@@ -86,7 +86,7 @@ SKYPILOT_NOT_IN_THE_TABLE = {
 }  # fmt: skip
 SKYPILOT_SIZE_OPEN = {"A100", "RTX6000", "V100"}
 
-# Google's accelerator types, which name the form factor by the machine they belong to.
+# Google's accelerator types, which determine the form factor by their machine.
 GCP_TYPES = [
     ("nvidia-tesla-t4", "nvidia-tesla-t4-16gb"),
     ("nvidia-l4", "nvidia-l4-24gb"),
@@ -101,7 +101,7 @@ GCP_TYPES = [
     ("nvidia-rtx-pro-6000", "nvidia-rtx-pro-6000-blackwell-server-96gb"),
 ]
 
-# The names under which published training measurements are compiled.
+# The names under which published training measurements are collected.
 PUBLISHED_NAMES = [
     ("Ironwood", "google-tpu-v7x"),
     ("Jetson Orin 32GB", "nvidia-jetson-agx-orin-32gb"),
@@ -157,7 +157,7 @@ PUBLISHED_NAMES = [
     ("V100S-PCIe-32GB", "nvidia-tesla-v100s-pcie-32gb"),
 ]
 
-# A cloud's instance tells what its GPU name leaves open.
+# A cloud's instance determines what its GPU name leaves open.
 INSTANCES = [
     ("aws", "p5.48xlarge", "nvidia-h100-sxm-80gb"),
     ("aws", "p5en.48xlarge", "nvidia-h200-sxm-141gb"),
@@ -172,11 +172,11 @@ INSTANCES = [
     ("oci", "BM.GPU.H100.8", "nvidia-h100-sxm-80gb"),
 ]
 
-# What gpuhunt knows and the specification table does not hold, so that each new one is looked at once.
+# GPUs known to gpuhunt but not in the specification table, so that each new one is noticed once.
 NOT_IN_THE_TABLE = {
     "MI308X", "n150", "n300", "p100a", "p150", "p300", "tt-galaxy-bh", "tt-galaxy-wh",
 }  # fmt: skip
-# Known under another size: a whole card of two dies, a wrong memory, two editions of one name.
+# Known with another size: a whole card of two dies, a wrong memory, two editions of one name.
 LEFT_OPEN = {"MI250", "MI250X", "MI325X", "RTXPRO4500"}
 
 
@@ -263,7 +263,7 @@ def test_an_unstated_row_has_the_lowest_figures_of_its_variants():
 
 @pytest.mark.parametrize("key", load_specs())
 def test_every_name_that_is_printed_can_be_typed_back(key):
-    """In any case, with spaces, underscores or none, a row's key, name and short name mean this row alone."""
+    """In any case, with spaces, underscores or none, a row's key, name and short name mean only this row."""
     spec = load_specs()[key]
     for printed in (key, spec.name, spec.short_name):
         for typed in (printed, printed.upper(), printed.lower(), printed.replace(" ", "_"), f" {printed} "):

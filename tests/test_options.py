@@ -1,4 +1,4 @@
-"""One declaration of an option: what it accepts from Python and the command line, what it refuses, and how."""
+"""Option declarations: accepted values from Python and the command line, refused values, and messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
 
 
 def asked_of_verbs() -> list[type]:
-    """What the verbs are asked."""
+    """The requests of the verbs."""
     return sorted({kind for verb in TABLE.values() for kind in verb.asked}, key=lambda kind: kind.__name__)
 
 
@@ -80,7 +80,7 @@ def test_a_price_of_nothing_is_a_ceiling_too() -> None:
 
 
 def test_rows_are_sorted_by_what_a_ranking_can_be_in_order_of() -> None:
-    assert {*SORTS, "total"} == set(get_args(SortedBy))  # which is what "value" is of a job
+    assert {*SORTS, "total"} == set(get_args(SortedBy))  # for a job "value" means the same
 
 
 @pytest.mark.parametrize("request_type", asked_of_verbs())
@@ -154,7 +154,7 @@ def test_python_may_give_text_for_a_path_and_one_for_several(options, field, val
         ({"min_memory_gib": "24"}, ("min_memory_gib", "a number", "'24' (str)")),
         ({"count": 2.5}, ("count", "a whole number", "2.5 (float)")),
         ({"count": True}, ("count", "a whole number", "True (bool)")),
-        ({"gpu": 4090}, ("gpu", "text, or a list of such", "4090 (int)")),
+        ({"gpu": 4090}, ("gpu", "text, or a list of these", "4090 (int)")),
         ({"gpu": ["h100", 1]}, ("gpu", "text", "1 (int)")),
         ({"gpu": {"h100": 1}}, ("gpu", "text", "(dict)")),
         ({"results": 3}, ("results", "a path", "3 (int)")),
@@ -308,7 +308,9 @@ def spellings(name: str) -> set[tuple[str, bool]]:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
-    """Python takes every option of a request by name; the command line leaves some to a file or to ``--recipe``."""
+    """Python accepts every option of a request by name; some are not on the command line, but in a file or
+    ``--recipe``.
+    """
     offered = {spelling for spelling, _ in spellings(name)}
     signature = inspect.signature(getattr(gpubench, name))
     by_way = {each.name: each.way for each in options_of(REQUESTS[name])}

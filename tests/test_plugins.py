@@ -1,4 +1,4 @@
-"""Packages that are installed beside gpubench and do not load: every verb goes on without them, by name."""
+"""Installed plug-in packages that do not load: every verb continues without them and names them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODIES = {
 
 @pytest.fixture
 def installed(tmp_path):
-    """``installed(group, body)`` puts a package in the way of Python and returns the environment that has it."""
+    """``installed(group, body)`` puts a package on Python's path and returns the environment with it."""
 
     def put(group: str, body: str, name: str = "boom") -> dict[str, str]:
         site = tmp_path / "site"

@@ -1,4 +1,4 @@
-"""The table of precisions: complete, and all that a new row needs."""
+"""The table of precisions is complete, and has everything that a new row needs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ def test_a_variable_forces_tf32_by_any_value_but_zero(value: str, forced: bool) 
 
 
 def test_a_new_precision_is_one_member_and_one_row(tmp_path: Path) -> None:
-    """Every room reads the table: in a copy of the package, two edits of one file make amp-fp8 known to all."""
+    """Every room reads the table: in a copy of the package, two edits of one file make amp-fp8 known
+    everywhere.
+    """
     copies = [
         shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
         for folder in (PACKAGE, PACKAGE.with_name("tools"))

@@ -1,4 +1,4 @@
-"""What a provider is called, and the page that a price is to be seen on."""
+"""The names of providers, and the page that shows a price."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The README keeps its word: two commands, and CI runs the second one exactly."""
+"""The README is correct: it has two commands, and CI runs the second one exactly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def fetched_by_ci(folder: Path, *present: str, user: int) -> list[str]:
-    """What the head of the script of CI calls on a machine that has these programs: apt-get and sudo only write down."""
+    """The programs that the head of the CI script calls, on a machine that has them; apt-get and sudo only
+    record their calls.
+    """
     head = CI_RUN.read_text(encoding="utf-8").split("rm -rf .venv")[0].replace('cd "$(dirname "$0")/.."', "")
     script = '#!/bin/sh\necho "$(basename "$0") $*" >> "$CALLS"\n'
     bodies = dict.fromkeys(present, "#!/bin/sh\n") | {
@@ -88,7 +90,7 @@ def test_the_error_of_the_predictions_is_that_of_the_page_of_limits():
 
 
 def test_the_confirmed_cards_are_those_of_the_page_of_limits():
-    """The page names each build of torch whole; a card of another torch gets its own clause."""
+    """The page names each build of torch in full; a card with another torch gets its own clause."""
     listed = re.search(
         r"Confirmed on: (.+?)\.\n\n", (ROOT / "docs" / "limits.md").read_text(encoding="utf-8"), re.DOTALL
     )
@@ -111,7 +113,7 @@ def test_the_first_screen_is_what_the_command_prints():
 
 
 def test_the_readme_is_short():
-    """Few words, commands counted, and few rows: what two screens hold."""
+    """Limits on words, commands and rows, so that the README fits on two screens."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= MOST_WORDS
     assert sum(line.startswith("|") for line in text.splitlines()) <= MOST_ROWS
@@ -124,7 +126,7 @@ h1 { font-size: 2em } h2 { font-size: 1.5em } h1, h2 { margin: 24px 0 16px; padd
 p, table, pre { margin: 0 0 16px } table { border-collapse: collapse } td, th { padding: 6px 13px; border: 1px solid }
 pre { padding: 16px; overflow: auto } code { font-size: 85% } pre code { font-size: 14px; line-height: 1.45 }
 """
-"""The measures in which GitHub sets a page."""
+"""The sizes in which GitHub renders a page."""
 
 
 def test_the_readme_stands_on_two_screens():

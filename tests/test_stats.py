@@ -1,4 +1,4 @@
-"""Statistics against hand-worked and published figures."""
+"""Statistics compared with hand-computed and published figures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_correlation_is_read_high_and_never_beyond_the_length_of_the_series():
     """1..10: 0.7 + 3.8 / 10 + sqrt(0.51 / 10) is beyond 0.9, and alternating values have none."""
     assert prudent([float(i) for i in range(1, 11)]) == 0.9
     assert prudent([1.0, 2.0] * 10) == 0.0
-    calm = [1.0, 1.0, -1.0, -1.0] * 25  # the products of neighbors cancel but for the one that is cut off
+    calm = [1.0, 1.0, -1.0, -1.0] * 25  # the products of neighbors cancel, except for the one that is cut off
     expected = 0.01 + 1.04 / 100 + math.sqrt((1 - 0.01**2) / 100)
     assert prudent(calm) == pytest.approx(expected)
 
@@ -75,7 +75,7 @@ def test_the_interval_of_a_ramp_by_hand():
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60))
 def test_no_interval_is_narrower_than_that_of_independent_values(values):
-    """Up to the degrees of freedom, which a correlation lowers and never raises."""
+    """The limit is the number of degrees of freedom, which a correlation lowers and never raises."""
     independent = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / float(np.mean(values))
     quantile = stats.student_t_quantile(0.975, len(values) - 1)
     assert stats.relative_half_width(values) >= quantile * independent * (1 - 1e-6) - 1e-12
@@ -113,7 +113,7 @@ def test_no_launch_is_left_out_however_many_there_are():
 
 
 def moderated(variances, freedoms):
-    """Smyth's estimate by scipy's functions and a root finder of its own."""
+    """Smyth's estimate from scipy's functions and a separate root finder."""
     from scipy.optimize import brentq
     from scipy.special import digamma, polygamma
 
@@ -194,14 +194,14 @@ def test_the_standard_error_agrees_with_its_parts(values):
 
 
 def test_equal_values_deviate_by_nothing_whatever_their_mean_rounds_to():
-    """The sum of 24 times 0.0009, divided by 24, is another number in the last digit."""
+    """The sum of 24 times 0.0009, divided by 24, differs in the last digit."""
     assert math.fsum([0.0009] * 24) / 24 != 0.0009
     assert stats.standard_error([0.0009] * 24) == 0.0
     assert stats.relative_half_width([0.0009] * 24) == 0.0
 
 
 def test_the_ratio_of_blocks_is_that_of_their_logarithms():
-    """Fours of ratio 2 and 8 in turn: the logarithms are ln 4 -+ ln 2; t(0.975, 3) = 3.182."""
+    """Groups with ratios 2 and 8 in turn: the logarithms are ln 4 -+ ln 2; t(0.975, 3) = 3.182."""
     first = [2.0, 2.0, 8.0, 8.0, 2.0, 2.0, 8.0, 8.0]
     found = stats.ratio_of_blocks(first, [1.0] * 8)
     ratio, low, high = found.value, found.low, found.high
@@ -229,7 +229,9 @@ def test_equal_blocks_have_a_ratio_without_width_and_few_have_none():
 
 
 def test_the_interval_of_a_ratio_holds_it_under_drift_and_correlation():
-    """Blocks of 0.2 % noise at correlation 0.5 that drift by 0.1 % each: 95 % of the intervals hold the ratio."""
+    """Blocks of 0.2 % noise at correlation 0.5 that drift by 0.1 % each: 95 % of the intervals contain the
+    ratio.
+    """
     rng, held = np.random.default_rng(0), 0
     for _ in range(1000):
         error, times = 0.0, []

@@ -1,4 +1,4 @@
-"""The date has one owner, and another day can stand instead."""
+"""The date has one owner, and can be replaced by another day."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOCKS_OF_DAYS = {
 
 
 def _asks_the_date(source: str) -> set[str]:
-    """Calls of a clock of days, by class and method; ``datetime.datetime.now`` too."""
+    """Calls of a calendar clock, by class and method, including ``datetime.datetime.now``."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
@@ -106,7 +106,7 @@ def _refreshed(folder: Path, day: int, price: str) -> None:
 
 
 def test_prices_count_until_the_day(tmp_path):
-    """The shipped price, the snapshots of two days, and the user's own: each day has the price it knew."""
+    """The shipped price, the snapshots of two days, and the user's own: each day has the price known then."""
     _refreshed(tmp_path, 10, "0.40")
     _refreshed(tmp_path, 12, "0.30")
     own = tmp_path / "own.csv"

@@ -1,4 +1,4 @@
-"""Which builds of torch have kernels for a GPU, by the shipped table, held against torch's own."""
+"""Which builds of torch have kernels for a GPU, from the shipped table, compared with torch itself."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gpubench.torch_builds import (
         ("3.7", False),
         ("13.0", False),
         ("gfx942", True),
-        ("gfx1010", None),  # the architectures of the newest ROCm build are not read
+        ("gfx1010", None),  # the architectures of the newest ROCm build are unknown
         (None, None),
         ("", None),
         ("of tomorrow", None),
-        ("7.2", None),  # systems on a chip have builds of their maker's own
+        ("7.2", None),  # systems on a chip have builds from their vendor
         ("8.7", None),
         ("11.0", None),
     ],

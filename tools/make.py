@@ -60,9 +60,9 @@ def _likely(step: StepMemory) -> StepMemory:
 
 def _between(low: StepMemory, high: StepMemory, share: float) -> StepMemory:
     """Extrapolate a step to more layers from the steps with two numbers of layers."""
-    assert len(low.lines) == len(high.lines), "another course with other layers: trace the whole"
-    assert not low.points, "no line over the length: read off points, which other layers change"
-    assert low.keeping is None, "its outputs count: they are no line over the layers here"
+    assert len(low.lines) == len(high.lines), "the step changes with the number of layers: trace all of them"
+    assert not low.points, "not linear in the length: the points depend on the number of layers"
+    assert low.keeping is None, "its outputs count, and they are not linear in the layers here"
 
     def at(one: float, two: float) -> float:
         return one + share * (two - one)

@@ -65,7 +65,7 @@ def kornia_of(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise MisuseError(f"workload {name}: kornia is not installed; {pip_install('kornia')}") from error
     except ImportError as error:
-        raise MisuseError(f"workload {name}: kornia and this torch do not fit together: {error}") from error
+        raise MisuseError(f"workload {name}: kornia is not compatible with this torch: {error}") from error
     return kornia
 
 

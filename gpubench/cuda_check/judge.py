@@ -280,7 +280,7 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
             state="ok" if proven or alike == 1 else "undecided",
             found=f"one, by {check.identity}",
             limit="one",
-            reason=None if proven else f"identity not proven: {here}, and CUDA tells no bus id",
+            reason=None if proven else f"identity not proven: {here}, and CUDA reports no bus id",
         )
     for proof in check.precisions:
         shows = Precision.FP32.facts.error_limit
@@ -293,7 +293,7 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
                 what="fp32 under TF32, to show that its proof can fail",
                 state="undecided",
                 limit="beyond the limits of fp32",
-                reason=f"{', '.join(unshown)}: TF32 does not show, so that nothing is proven by it",
+                reason=f"{', '.join(unshown)}: TF32 has no visible effect, so this proves nothing",
             )
         facts = proof.precision.facts
         recurrent = "" if facts.recurrent_error is None else f", {RECURRENT} {facts.recurrent_error:.1e}"
@@ -314,7 +314,7 @@ def _why_wrong(proof: PrecisionProof) -> str | None:
     limit = proof.precision.facts.error_limit
     beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit(name)]
     if beyond:
-        return f"{', '.join(beyond)}: further from float64 than {proof.precision} may be"
+        return f"{', '.join(beyond)}: error against float64 above the limit of {proof.precision}"
     matmul = proof.errors.get("matmul")
     if proof.precision is not Precision.FP32 and matmul is not None and matmul <= IEEE_ERROR:
         return f"the matrix product is exact to {matmul:.1e}: {proof.precision} was not in effect"
@@ -338,7 +338,7 @@ def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
         yield by_hand
         yield _judged("clock", what, found=found, limit=limit, wrong=wrong)
     else:
-        reason = "this case is CPU-bound: it decides nothing"
+        reason = "this case is CPU-bound and decides nothing"
         yield msgspec.structs.replace(by_hand, state="undecided", reason=reason)
         yield Verdict(part="clock", what=what, state="undecided", limit=limit, reason=reason)
 

@@ -402,7 +402,7 @@ def inject_faults(work: Work) -> None:
     if work.launcher.device.memory_bytes is None:
         raise PartEndedError(
             PartState.FAILED,
-            "neither the driver nor torch tells the memory of this card: it cannot be capped",
+            "neither the driver nor torch reports the memory of this card: it cannot be capped",
         )
     share = min(1.0, cap / work.launcher.device.memory_bytes)
     tried = partial(_tried, work, "cnn", memory_share=share)
@@ -481,7 +481,7 @@ def check_cuda(
         for part in work.check.parts:
             if part.state is PartState.RUNNING:
                 work.log(part, state=PartState.INTERRUPTED)
-        raise InterruptedRunError(f"interrupted; what was read is in {path}") from None
+        raise InterruptedRunError(f"interrupted; the readings so far are in {path}") from None
     finally:
         launcher.close()
     work.add(finished_at=utc_stamp())

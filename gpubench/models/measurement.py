@@ -400,7 +400,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         if self.within_one_process:
             process, source = (
                 Z95 * sqrt(self._usual.variance) or None,
-                "one launch: usual between processes on a GPU",
+                "one launch: the usual difference between processes on a GPU",
             )
         elif self.prior is not None:
             source += f", moderated by those of {cases} cases (Smyth 2004)"

@@ -368,7 +368,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """Return why the workload does not support a precision; None if it does."""
         offered, facts = self.offered, precision.facts
         if facts.in_blocks and self.blocks is None:
-            return f"{precision} is of the linear layers in repeated blocks, and {self.name} has none"
+            return f"{precision} applies to the linear layers in repeated blocks, and {self.name} has none"
         if facts.in_blocks and self.recipe.trainable is Trainable.QLORA:
             return f"{precision} needs weights in bfloat16, and those of {self.name} lie in 4 bits"
         if not offered or {precision, facts.beside} & {*offered} or (precision.is_amp and AMP in offered):

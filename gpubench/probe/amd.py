@@ -205,9 +205,9 @@ class AmdBackend(Backend):
         lines = listed()
         if lines is None and (self.root / "dev/kfd").exists():
             problem = Problem(
-                what="an AMD GPU is here, and AMD's library does not tell of it",
-                fix=f"{pip_install('amdsmi')}, beside the ROCm of that release; without it the GPU is timed "
-                "without telemetry",
+                what="this machine has an AMD GPU, but AMD's library does not report it",
+                fix=f"{pip_install('amdsmi')}, for the release of the installed ROCm; without it the GPU is "
+                "timed without telemetry",
                 exit_code=0,
                 backend=self.name,
                 torch_may_know=True,
@@ -275,7 +275,7 @@ def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[Devi
         tensor_core_precisions=matrix_formats(architecture),
     )
     unknown = {k: v for k, v in of.refused.items() if k in DeviceProfile.__struct_fields__}
-    unknown["memory_bandwidth_bytes_per_s"] = "AMD's library does not tell the memory's transfer rate"
+    unknown["memory_bandwidth_bytes_per_s"] = "AMD's library does not report the memory's transfer rate"
     state = DeviceState(
         temperature_c=now.temperature_c,
         power_w=now.power_w,
@@ -286,7 +286,7 @@ def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[Devi
     )
     if parts > 1:
         whole = ("gpu_key", "memory_bytes", "l2_bytes", "power_limit_w", "power_limit_default_w")
-        unknown |= dict.fromkeys(whole, "the library tells it of the whole card, and this is a partition")
+        unknown |= dict.fromkeys(whole, "the library reports it only for the whole card; this is a partition")
         changed = {
             "name": f"{name or 'AMD GPU'}, partition {part + 1} of {parts}",
             "uuid": None if profile.uuid is None else f"{profile.uuid}-{part}",

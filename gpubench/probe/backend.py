@@ -28,7 +28,7 @@ _DEVICES_IN_REPR = 8
 OR_CPU = "or measure on the CPU with --device cpu"
 NO_SPEC = "no single row of the specification table has this name"
 """The reason why a device has no key."""
-TOLD_BY_TORCH = "the driver library cannot be asked; torch alone tells of this GPU"
+TOLD_BY_TORCH = "the driver library is not available; only torch reports this GPU"
 """The reason why a working device gives no telemetry."""
 
 

@@ -297,14 +297,14 @@ def _binding() -> Check:
     seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}"
     if "pynvml" in installed:
         fix = f"pip uninstall pynvml, then {pip_install('--force-reinstall', 'nvidia-ml-py')}"
-        return Check("warn", name, f"{seen}, and the retired package pynvml beside it", fix)
+        return Check("warn", name, f"{seen}, and the retired package pynvml next to it", fix)
     return Check("ok", name, seen)
 
 
 def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Check]:
     if gpus:
         seen = f"{gpus[0].driver_version}, CUDA {gpus[0].cuda_driver_version}"
-        yield Check("ok", "NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path not told'}")
+        yield Check("ok", "NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path unknown'}")
     for problem in report.problems:
         name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
         if problem.device_index is not None:
@@ -444,7 +444,7 @@ def _processors(root: Path) -> Iterator[Check]:
 def _governor(root: Path) -> Iterator[Check]:
     policy = cpu_governor(root)
     if policy is None:
-        yield Check("ok", "clock policy", "not told (a virtual machine, most often)")
+        yield Check("ok", "clock policy", "not reported (usual in a virtual machine)")
     elif policy in {"powersave", "conservative", "ondemand"}:
         seen = f"governor {policy}: host-bound figures vary with it"
         yield Check("warn", "clock policy", seen, "cpupower frequency-set -g performance")

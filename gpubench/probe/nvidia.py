@@ -90,7 +90,7 @@ def _hung(error: HungCallError, index: int | None = None) -> Problem:
     return Problem(
         what=f"{who} does not answer",
         value=str(error),
-        fix=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {OR_CPU}",
+        fix=f"look for a stuck process and for Xid lines in the kernel log, reboot if necessary, {OR_CPU}",
         exit_code=_UNUSABLE,
         device_index=index,
     )
@@ -172,7 +172,7 @@ def _not_loaded(root: Path) -> Problem:
     except OSError as error:
         text = " ".join(str(error).split())
     else:  # it loads now: something changed between the two attempts
-        text = "it loaded at the second try"
+        text = "it loaded at the second attempt"
     missing = is_absent(text)
     lying = ""
     if missing:
@@ -190,7 +190,7 @@ def _not_loaded(root: Path) -> Problem:
         )
     return Problem(
         what="the NVIDIA library cannot be loaded",
-        value=f"{text}; a file lies at {lying}" if lying else text,
+        value=f"{text}; there is a file at {lying}" if lying else text,
         fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {OR_CPU}",
         exit_code=_UNUSABLE,
         torch_may_know=True,
@@ -509,7 +509,7 @@ def _survey(session: Session) -> BackendReport:
                 Problem(
                     what=f"{left} not asked",
                     value=f"GPU {index} did not answer",
-                    fix="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if need be",
+                    fix="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if necessary",
                     exit_code=_UNUSABLE,
                 )
             )

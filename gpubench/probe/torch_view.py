@@ -90,7 +90,7 @@ def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
     needs = None if build is None else f"torch {build.version} needs CUDA {build.cuda}"
     has = None if cuda is None else f"{f'driver {driver}' if driver else 'the driver'} has CUDA {cuda}"
     return _problem(
-        "the installed torch is built for a newer CUDA than the driver knows",
+        "the installed torch is built for a newer CUDA than the driver supports",
         ", ".join(part for part in (needs, has) if part) or None,
         f"update the driver, or replace torch: {_install(_fitting(cuda))}",
     )
@@ -161,10 +161,10 @@ def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Prob
     ]
     older = other_build_for(target)
     if older is not None and older.cuda is not None:
-        of_release = "" if older.release == newest_release() else f", of torch {older.release} at most"
+        of_release = "" if older.release == newest_release() else f", of torch {older.release} or older"
         fix = f"{_install(f'CUDA {older.cuda}')}{of_release}"
     elif capability is not None and capability >= FIRST_OF_BLACKWELL:
-        fix = _install("CUDA 12.8 or a newer")
+        fix = _install("CUDA 12.8 or newer")
     else:
         fix = _install(_fitting(device.cuda_driver_version))
     version = "the installed torch" if build is None else f"torch {plain(build.version or '')}"
@@ -183,7 +183,7 @@ def _says(what: str, fix: str) -> Callable[[re.Match[str], DeviceProfile], Probl
     return lambda found, _: _problem(what, first_words(found.string), fix)
 
 
-_REBOOT = "reboot; if it stays, reinstall the driver"
+_REBOOT = "reboot; if it persists, reinstall the driver"
 _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], ...] = (
     (r"driver on your system is too old|driver version is insufficient", _too_old),
     (r"no kernel image is available", lambda _, device: no_kernels(device)),
@@ -194,15 +194,15 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
     (
         r"busy or unavailable",
         _says(
-            "the GPU is taken: its compute mode lets one program in at a time, or none",
+            "the GPU is taken: its compute mode allows one program at a time, or none",
             "end the program that nvidia-smi lists, or set the mode back with nvidia-smi -c DEFAULT",
         ),
     ),
     (
         r"found no NVIDIA driver|libcuda\.so",
         _says(
-            "the driver answers, but torch finds no CUDA library of it (libcuda)",
-            "in a container give it the compute part too (NVIDIA_DRIVER_CAPABILITIES=compute,utility); else "
+            "the driver answers, but torch does not find its CUDA library (libcuda)",
+            "in a container add the driver's compute part (NVIDIA_DRIVER_CAPABILITIES=compute,utility); else "
             "reinstall the driver",
         ),
     ),
@@ -217,13 +217,13 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"system not yet initialized",
         _says(
             "the links between the GPUs of this machine are not set up",
-            "start the fabric manager of the driver's own version: systemctl start nvidia-fabricmanager",
+            "start the fabric manager of the driver's version: systemctl start nvidia-fabricmanager",
         ),
     ),
     (
         r"forward compatibility was attempted|unsupported display driver",
         _says(
-            "the CUDA library and the kernel module are of versions that do not fit",
+            "the CUDA library and the kernel module have incompatible versions",
             "reboot after an update of the driver; else take CUDA's compat folder off LD_LIBRARY_PATH",
         ),
     ),
@@ -249,7 +249,10 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
     ),
     (
         r"out of memory",
-        _says("the GPU's memory is full", "end what nvidia-smi lists, or choose another GPU with --device"),
+        _says(
+            "the GPU's memory is full",
+            "end processes listed by nvidia-smi, or choose another GPU with --device",
+        ),
     ),
 )
 

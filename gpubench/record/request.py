@@ -51,14 +51,12 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="A",
         ),
     ]
-    b: Annotated[
-        str, Option("The run or folder that is compared with A.", place=True, bare=True, metavar="B")
-    ]
+    b: Annotated[str, Option("The run or folder to compare with A.", place=True, bare=True, metavar="B")]
     fail_over: Annotated[
         float | None,
         Option(
-            "Exit 1 if a case of B is slower than A by more than this, its whole interval included, or gave "
-            "no figure in B; 6 if an interval is too wide to tell.",
+            "Exit 1 if the whole interval of a case in B is slower than A by more than this, or if B has no "
+            "figure for it; 6 if an interval is too wide to tell.",
             read=read_tolerance,
             takes="a share such as 3% or 0.03",
             python="float | str",
@@ -85,7 +83,7 @@ class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
     run: Annotated[
         str, Option("A run file, the start of a run id, or latest.", place=True, bare=True, metavar="RUN")
     ]
-    by: Annotated[str, Option("What you want to be called, in small letters.")] = "anonymous"
+    by: Annotated[str, Option("Your name in the file, in lowercase letters.")] = "anonymous"
     output: Annotated[
         Path | None, Option("The file.", short="-o", default="results/shared/NAME/RUN-ID.json")
     ] = None

@@ -56,7 +56,7 @@ def read_run(path: Path) -> Run:
         )
     if version < 1:
         raise BadContentError(
-            f"{path.name}: schema version {version} never existed: the file is not gpubench's"
+            f"{path.name}: schema version {version} never existed: the file is not from gpubench"
         )
     run = msgspec.structs.replace(decode_json(data, Run, path, what=what), schema_version=RUN_VERSION)
     if not is_safe_name(run.run_id.casefold()):
@@ -132,7 +132,7 @@ def _of_micro(result: MicroResult) -> Iterator[str]:
     # Compare a stored figure with its interval, and with its repetitions if all of them are stored.
     low, high = result.low, result.high
     if (low is not None and low > result.value) or (high is not None and high < result.value):
-        yield f"its interval, {low} to {high}, leaves out its value {result.value}"
+        yield f"its interval, {low} to {high}, does not contain its value {result.value}"
     if len(result.times_s) == result.left_out + result.n and result.n > 0 and result.repeats > 0:
         each = median(result.times_s[result.left_out :]) / result.repeats
         value = each if result.work is None else result.work / each

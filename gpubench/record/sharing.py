@@ -121,7 +121,7 @@ def place_of(run: Run, by: str) -> Path:
         MisuseError: If the name is not a plain file name.
     """
     if not run_file.is_safe_name(by):
-        raise MisuseError(f"--by {plain(by, 80)!r}: give small letters, digits, dots and dashes")
+        raise MisuseError(f"--by {plain(by, 80)!r}: give lowercase letters, digits, dots and dashes")
     return SHARED / by / f"{run.run_id.casefold()}.json"
 
 
@@ -170,7 +170,7 @@ def pull_request(run: Run, place: Path) -> tuple[str, str]:
         f"- software: gpubench {plain(software.gpubench, 30)}, {versions}, {plain(software.os, 80)}",
         f"- processor: {plain(software.cpu or UNKNOWN, 80)}, {software.cpu_threads or UNKNOWN} threads",
         f"- {count(len(run.micro), 'micro-benchmark')}, readings of clock, power and temperature",
-        "- not in it: names of host and user, paths, UUID, serial number, bus id, models of one's own",
+        "- not included: names of host and user, paths, UUID, serial number, bus id, models of your own",
         "",
         "| case | throughput (95 %) |",
         "|---|---|",

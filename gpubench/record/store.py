@@ -187,7 +187,7 @@ def id_of(run: Run) -> str:
     """
     run_id = run.run_id.casefold()
     if not is_safe_name(run_id):
-        raise MisuseError(f"run id {plain(run.run_id)!r} is not a plain file name: no file of gpubench's")
+        raise MisuseError(f"run id {plain(run.run_id)!r} is not a plain file name: it is not from gpubench")
     return run_id
 
 
@@ -555,13 +555,13 @@ def stored_alike(root: Path, run: Run) -> Path | None:
             other = read_run(path)
         except MisuseError as error:
             raise ConflictError(
-                f"run {id_of(run)} is stored already, and whether it is the same is unknown: {error}; "
+                f"run {id_of(run)} is already stored, and it is not known whether it is the same: {error}; "
                 f"make {path} readable, or move it away"
             ) from error
         if _content(other) != _content(run):
             raise ConflictError(
-                f"run {id_of(run)} is stored already with other content, which stays as it is: to put "
-                f"this one in its place, move {path} away first"
+                f"run {id_of(run)} is already stored with different content, which stays unchanged: "
+                f"to replace it, move {path} away first"
             )
     return found[0] if found else None
 

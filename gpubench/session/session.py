@@ -88,7 +88,7 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
     """
     if run.quality:
         raise MisuseError(
-            f"run {plain(run.run_id)} trains to a quality, which is not gone on with: start it again with "
+            f"run {plain(run.run_id)} trains to a quality and cannot be resumed: start a new one with "
             "--to-quality"
         )
     told = run.settings or Settings()
@@ -221,7 +221,7 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
     """
     if run.device.device_id is not None and run.device.device_id != device_id(device):
         raise MisuseError(
-            f"run {plain(run.run_id)} was begun on another device ({plain(run.device.name or 'unnamed')}): "
+            f"run {plain(run.run_id)} was started on another device ({plain(run.device.name or 'unnamed')}): "
             "choose it with --device, or start a new run"
         )
     then, now = run.environment, environment(device)
@@ -516,7 +516,7 @@ def execute(prepared: Prepared, on_event: Callable[[messages.Event], None] = lam
         prepared = _read_again(prepared)
         run, path, made = prepared.resumed, prepared.resumed_from, prepared.plan
         if run and path and run.finished_at and not (made.units() or made.micro_left):
-            on_event(messages.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
+            on_event(messages.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is complete"))
             return Session(run=run, path=path)
         with _explained(prepared.device):
             return _measure(prepared, begun, on_event)

@@ -1,5 +1,4 @@
-"""The pages keep their word: made pages are as made, and every command that a page names exists as
-written."""
+"""The pages are correct: generated pages are current, and every command on a page exists as written."""
 
 from __future__ import annotations
 

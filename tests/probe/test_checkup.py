@@ -142,7 +142,7 @@ TOO_OLD = (
         ),
         (
             {"init": fails("CUDA driver version is insufficient for CUDA runtime version")},
-            "built for a newer CUDA than the driver knows",
+            "built for a newer CUDA than the driver supports",
             "update the driver",
         ),
         (

@@ -190,7 +190,7 @@ def test_fp8_is_ranked_where_it_was_measured_and_else_refused_with_the_run_that_
     }
     assert asked.items() <= dict(zip(command[::2], command[1::2], strict=True)).items()
     with pytest.raises(
-        MisuseError, match=r"^fp8 is of the linear layers in repeated blocks, and cnn has none$"
+        MisuseError, match=r"^fp8 applies to the linear layers in repeated blocks, and cnn has none$"
     ):
         rank(precision="fp8", as_of="2026-11-22", draws=50)
 

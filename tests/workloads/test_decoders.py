@@ -338,7 +338,7 @@ def test_fused_kernels_gain_over_a_plain_stack_what_they_do(how: str, read: floa
 
 def test_no_precision_is_advised_that_the_model_is_not_offered_at() -> None:
     with pytest.raises(
-        MisuseError, match=r"at bf16: there they lie in bfloat16; leave out --recipe weight-type"
+        MisuseError, match=r"at bf16: they are stored in bfloat16; leave out --recipe weight-type"
     ):
         memory("llama-2-7b", gpu="H100", precision="bf16", weight_type="float32")
 
