@@ -1,11 +1,11 @@
-"""The harness beside a loop written by hand, what it adds to a step.
+"""Compares the harness with a handwritten loop and measures its overhead per step.
 
     python tests/measure/beside_hand.py vgg16 fp32 64
     python tests/measure/beside_hand.py vgg16 amp-fp16 64 --sampler
 
-prints the median ratio of pairs of blocks with its 95 % interval, as JSON; ``--device`` and ``--block-s`` change where
-and how long. ``--sampler`` holds rounds with telemetry read beside them against rounds without. Blocks of both sides
-take turns, so that heat and other processes hit both alike.
+These print the median ratio of pairs of blocks with its 95 % interval, as JSON. ``--device`` and
+``--block-s`` set the device and the duration. ``--sampler`` compares rounds with telemetry against rounds
+without. Blocks of both sides alternate, so that heat and other processes affect both equally.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BLOCK_S = 0.5
 
 
 def case_of(workload: str, precision: Precision, batch: int) -> Case:
-    """Return the training of a workload of gpubench's own, eager."""
+    """Return the eager training of one of gpubench's own workloads."""
     profile = load_profiles()[workload]
     return Case(
         workload=workload,
@@ -52,7 +52,7 @@ def case_of(workload: str, precision: Precision, batch: int) -> Case:
 def compare(
     case: Case, device: DeviceProfile, *, sampler: bool = False, block_s: Seconds = BLOCK_S
 ) -> tuple[float, float, float]:
-    """Return the time of the harness over that of the loop by hand, or of telemetry over none, with its interval."""
+    """Return the time of the harness over that of the handwritten loop, or with telemetry over without."""
     hardware = open_hardware(device)
     with switches_for(case.precision), open_telemetry(device) as telemetry:
         work = move(load_workload(case.workload).build(case.batch_size, 0), case, hardware.device)
@@ -66,7 +66,7 @@ def compare(
 
 
 def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int) -> list[float]:
-    """Return for each pair the time of a harness round over that of a bare loop; pairs are an even number."""
+    """Return for each pair the time of a harness round over that of a bare loop; the number of pairs is even."""
     loop, by_hand = _warm_loop(work, hardware), step_by_hand(work)
     return _ratios(lambda: loop.round(steps).wall_s, lambda: bare_loop(by_hand, hardware, steps), pairs)
 
@@ -74,7 +74,7 @@ def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int)
 def sampled_over_plain(
     work: Work, hardware: Hardware, telemetry: Readings, *, pairs: int, steps: int
 ) -> list[float]:
-    """Return for each pair the time of a round with telemetry sampled beside it over one without."""
+    """Return for each pair the time of a round with telemetry over one without."""
     loop = _warm_loop(work, hardware)
 
     def sampled() -> Seconds:
@@ -98,7 +98,7 @@ def _ratios(first: Callable[[], Seconds], second: Callable[[], Seconds], pairs: 
 
 
 def main() -> None:
-    """Compare as asked and print ratio, low and high."""
+    """Compare as requested and print ratio, low and high."""
     parser = argparse.ArgumentParser(prog="beside_hand.py", description=__doc__.partition("\n")[0])
     parser.add_argument("workload")
     parser.add_argument("precision", type=Precision)

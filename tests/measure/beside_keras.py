@@ -1,16 +1,15 @@
-"""The harness against a Keras loop written by hand, in one process of each backend, paired: asked to be
-within 3 %.
+"""Compares the harness with a handwritten Keras loop, paired in one process per backend; the limit is 3 %.
 
 ``PAIRS=24 python tests/measure/beside_keras.py keras-jax`` (or ``keras-torch``, ``keras-tensorflow``) on a
-quiet machine prints the ratio of the time of a step in the harness to that of the loop, with its 95 %
-interval, and that of the CPU time, which other programs disturb less. Exit code 0: the ratio of wall times is
-within 3 %; 1: it is not; 6: undecided. The loop is what the documentation of each backend shows; it shares no
-code with the harness and trains its own model. It keeps the mean of its loss, as Keras's own step does in the
-harness and in ``fit``; ``MEAN=0`` leaves that out of it, and shows what it costs. ``BLOCK_S`` is the length
-of a block, ``WARM_S`` that of the warm-up of each side.
+quiet machine prints the ratio of the step time in the harness to that of the loop with its 95 % interval, and
+the ratio of the CPU times, which other programs disturb less. Exit code 0: the ratio of wall times is within
+3 %; 1: it is not; 6: undecided. The loop is the one in the documentation of each backend; it shares no code
+with the harness and trains its own model. It keeps the mean of its loss, as Keras's own step does in the
+harness and in ``fit``; ``MEAN=0`` leaves that out and shows its cost. ``BLOCK_S`` is the length of a block,
+``WARM_S`` that of the warm-up of each side.
 
 ``python tests/measure/beside_keras.py cost`` prints the CPU time of a step of ``cnn`` in torch and in each
-backend as gpubench takes it, on one core: what other programs take of the machine is not in it."""
+backend as gpubench measures it, on one core, without the time of other programs."""
 
 from __future__ import annotations
 
@@ -32,16 +31,16 @@ if TYPE_CHECKING:
 LIMIT = 0.03
 PAIRS = int(os.environ.get("PAIRS", "24"))
 BLOCK_S = float(os.environ.get("BLOCK_S", "1"))
-"""Of a block: twenty steps of 0.05 s and more, so that one held up in a block weighs little."""
+"""Duration of a block [s]: at least twenty steps of 0.05 s, so that one delayed step weighs little."""
 BATCHES = 4
-"""That each side trains on in turn: one alone is learned by heart, and small numbers are slow."""
+"""Batches that each side trains on in turn: a single batch would be memorized, and small numbers are slow."""
 KEEPS_MEAN = os.environ.get("MEAN", "1") != "0"
 BATCH = 64
 COST_BLOCKS = 20
 
 
 def main() -> None:
-    """Start a process of the backend that is named, and show what it prints."""
+    """Start a process of the named backend, and show its output."""
     from gpubench.measure.capability import variables_of
     from gpubench.models import DeviceProfile, Framework
 
@@ -62,7 +61,7 @@ def main() -> None:
 
 
 def cost(framework: Framework) -> None:
-    """Print the CPU time of a step in each execution that is measured by default, this process on one core."""
+    """Print the CPU time of a step in each default execution, with this process on one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     from gpubench.measure.capability import KERAS
     from gpubench.models import Execution, Framework
@@ -93,7 +92,7 @@ def show_cost(framework: Framework, execution: Execution, step: Callable[[int], 
 
 
 def torch_step() -> Callable[[int], object]:
-    """Return the step of the torch workload, eager, at fp32, and its loss on the host."""
+    """Return the step of the torch workload, eager at fp32, with its loss on the host."""
     import torch
 
     from gpubench.discovery import load_workload
@@ -126,7 +125,7 @@ def keras_steps_of(framework: Framework) -> Steps:
 
 
 def compare(name: str) -> int:
-    """Time blocks of both in the order one, two, two, one; print what they come to, and return the exit code."""
+    """Time blocks of both in the order one, two, two, one; print the results, and return the exit code."""
     bare = BY_HAND[name.removeprefix("keras-")]()
     loop = harness_of(name)
     warm_count(lambda steps: loop.round(steps).wall_s, BLOCK_S, BATCHES, WARM_S)
@@ -159,7 +158,7 @@ def compare(name: str) -> int:
 
 
 def harness_of(name: str) -> Loop:
-    """Return what times rounds of the digit network in the execution that a backend is measured in first."""
+    """Return a function that times rounds of the digit network in the default execution of a backend."""
     from gpubench.measure.loop import Loop
     from gpubench.models import Execution, Framework
 

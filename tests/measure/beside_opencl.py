@@ -1,10 +1,9 @@
-"""The copy through OpenCL against one written by hand with pyopencl, in one process, paired: asked to be
-within 5 %.
+"""Compares the OpenCL copy with a handwritten pyopencl copy, paired in one process; the limit is 5 %.
 
 ``PAIRS=200 python tests/measure/beside_opencl.py`` on a quiet machine prints the ratio of the bandwidth of
-the probe to that of the loop by hand on the first CPU that OpenCL has (PoCL), with its 95 % interval; ``gpu``
-behind it takes the first GPU instead. Exit code 0: within 5 %; 1: not; 6: undecided. The loop by hand has
-buffers and its own queue and shares no code with the probe. ``BLOCK_S`` is the length of a block of copies,
+the probe to that of the handwritten loop on OpenCL's first CPU (PoCL), with its 95 % interval; the argument
+``gpu`` selects the first GPU instead. Exit code 0: within 5 %; 1: not; 6: undecided. The handwritten loop has
+its own buffers and queue and shares no code with the probe. ``BLOCK_S`` is the length of a block of copies,
 ``WARM_S`` that of the warm-up."""
 
 from __future__ import annotations
@@ -30,7 +29,9 @@ LIMIT = 0.05
 PAIRS = int(os.environ.get("PAIRS", "200"))
 BLOCK_S = float(os.environ.get("BLOCK_S", "0.2"))
 PAIRS_OF_BUFFERS = 10
-"""Where memory lies is chance, and worth some percent: both take new buffers after so many pairs, each first in turn."""
+"""The location of memory is random and worth some percent, so both sides take new buffers after this many
+pairs, each side first in turn.
+"""
 
 
 def main(*, on_gpu: bool) -> int:
@@ -63,7 +64,7 @@ def main(*, on_gpu: bool) -> int:
 def both(
     queue: cl.CommandQueue, *, probe_is_first: bool
 ) -> tuple[Callable[[int], float], Callable[[int], float]]:
-    """Return what times so many copies of the probe and by hand, of new buffers [s]."""
+    """Return functions that time this many copies by the probe and by hand, with new buffers [s]."""
     probe = next(p for p in opencl.probes(queue) if p.name == "device copy")
     size_bytes = probe.memory_bytes // 2
     makers = [lambda: probe.make(queue), lambda: copy_by_hand(queue.device, size_bytes)]
@@ -80,13 +81,15 @@ def both(
 def some_blocks(
     probe: Callable[[int], float], by_hand: Callable[[int], float], count: int, fours: int
 ) -> Blocks:
-    """Return blocks of both, behind two copies of each: the first ones reach memory that was never written."""
+    """Return blocks of both after two copies of each, because the first copies touch memory that was never
+    written.
+    """
     probe(2), by_hand(2)
     return in_fours(lambda: probe(count), lambda: by_hand(count), fours)
 
 
 def copy_by_hand(device: cl.Device, size_bytes: int) -> Callable[[], float]:
-    """Return what times one copy as the manual of pyopencl writes it [s]."""
+    """Return a function that times one copy as in the manual of pyopencl [s]."""
     context = cl.Context([device])
     queue = cl.CommandQueue(context)
     flags = cl.mem_flags

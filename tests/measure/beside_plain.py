@@ -1,12 +1,13 @@
-"""What gpubench times beside plain training loops that share nothing with it but the model's file.
+"""Compares gpubench with plain training loops that share only the model's file with it.
 
     python tests/measure/beside_plain.py                     # cnn lstm resnet50:2 bert_base:1 examples/unet.py:2
     python tests/measure/beside_plain.py vgg16:1 my_model.py:8
 
 prints for each the median ratio of pairs of blocks with its 95 % interval, and says whether it is within 2 %, is not,
-or is undecided; the exit code is 0, 1 or 6. Each side builds the model anew from the file: the plain loop sets its mode,
-makes its optimizer (of the same fused kernels) and turns through its batches by itself. Strict fp32, eager, on the CPU.
-Use a machine that does nothing else: its load is printed beside. PAIRS, WARM_S and BLOCK_S change how long it takes.
+or is undecided; the exit code is 0, 1 or 6. Each side builds its own model from the file. The plain loop sets
+its mode, makes its optimizer (with the same fused kernels) and rotates its batches itself. The comparison is
+strict fp32, eager, on the CPU. Use an idle machine; its load is printed too. PAIRS, WARM_S and BLOCK_S change
+how long it takes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ BLOCK_S = float(os.environ.get("BLOCK_S", "0.5"))
 
 
 def plain_loop(task: Task) -> Callable[[int], Seconds]:
-    """Return what trains a task for so many steps, as a tutorial writes it, and gives their time [s]."""
+    """Return a function that trains a task for a number of steps, as in a tutorial, and returns their time
+    [s].
+    """
     model, criterion = task.model, task.loss
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -60,7 +63,7 @@ def plain_loop(task: Task) -> Callable[[int], Seconds]:
 
 
 def rounds_of(task: Task, name: str, batch_size: int) -> Loop:
-    """Return the rounds of gpubench over a task, as a row of the CPU at fp32 has them."""
+    """Return the rounds of gpubench over a task, as for a CPU row at fp32."""
     case = Case(
         workload=name,
         workload_version=1,
@@ -76,7 +79,7 @@ def rounds_of(task: Task, name: str, batch_size: int) -> Loop:
 
 
 def compare(reference: str) -> Verdict:
-    """Time blocks of both in the order one, two, two, one, and print what they come to."""
+    """Time blocks of both in the order one, two, two, one, and print the results."""
     name, _, told = reference.partition(":")
     workload = load_workload(name)
     batch_size = int(told) if told else workload.batches[0]
@@ -105,7 +108,7 @@ def compare(reference: str) -> Verdict:
 
 
 def main() -> int:
-    """Compare what is named, or the usual five; return the exit code of the worst."""
+    """Compare the named models, or the default five; return the worst exit code."""
     parser = argparse.ArgumentParser(prog="beside_plain.py", description=__doc__.partition("\n")[0])
     parser.add_argument("workloads", nargs="*", default=USUAL, metavar="NAME[:BATCH]")
     found = [compare(each) for each in parser.parse_args().workloads]

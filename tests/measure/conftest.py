@@ -1,4 +1,4 @@
-"""A scripted device and clock: what the contract's rules are tested on, without a GPU and without waiting."""
+"""A scripted device and clock for testing the rules of the contract without a GPU and without waiting."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def build(batch_size):
 
 
 class FakeClock:
-    """A clock that only moves when told; ``waits`` counts how often the device was waited for."""
+    """A clock that moves only when told; ``waits`` counts the waits for the device."""
 
     def __init__(self) -> None:
         self.now = 1_000_000_000
@@ -160,7 +160,7 @@ def make_measurement(make_case):
 
 @pytest.fixture
 def own_model(tmp_path: Path):
-    """Write a model whose ``act(calls)`` does what a test wants, and return its path."""
+    """Write a model with the test's ``act(calls)``, and return its path."""
 
     def write(act: str = "pass") -> str:
         path = tmp_path / "own_model.py"

@@ -1,7 +1,8 @@
-"""A measuring process by script: its first case is sound, and in the second round of the next one it dies.
+"""A scripted measuring process: its first case is sound, and it dies in the second round of the next one.
 
-Run as a child by the tests of a GPU that is lost. With DIES_AT_ONCE it dies in its first case; with HANGS it
-says nothing more instead of dying, as a process does that waits for a GPU which is gone; with REFUSES_AGAIN only the first process of a run opens the device, and the file of that name says that there was one.
+The tests of a lost GPU run it as a child. With DIES_AT_ONCE it dies in its first case. With HANGS it goes
+silent instead of dying, like a process that waits for a GPU that is gone. With REFUSES_AGAIN only the first
+process of a run opens the device, and the file of that name says that there was one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the scripts that hold gpubench against a loop by hand share: how long a block is, and what the ratios come to."""
+"""Shared by the scripts that compare gpubench with a handwritten loop: block length and ratios."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Verdict: TypeAlias = Literal["within", "not within", "undecided"]
 EXIT_CODES: dict[Verdict, int] = {"within": 0, "not within": 1, "undecided": 6}
 WARM_S = float(os.environ.get("WARM_S", "1"))
 FEWEST_PAIRS = 6
-"""Of five, the largest and the smallest hold the median in 94 %: that is no 95 % interval."""
+"""The largest and the smallest of five values contain the median in 94 %, which is not a 95 % interval."""
 
 
 def warm_count(
     run: Callable[[int], Seconds], block_s: Seconds, several: int, warm_s: Seconds = WARM_S
 ) -> int:
-    """Warm a loop up, and return how many steps of it fill a block.
+    """Warm up a loop, and return how many of its steps fill a block.
 
-    The first call may compile, and others are held up by other programs: the count follows the median.
+    The first call may compile, and other programs may delay others, so the count follows the median.
 
     Args:
         run: Takes this many steps and returns their time.
-        block_s: How long a block is to take.
+        block_s: Duration of a block.
         several: The count is a multiple of this, and this many steps are taken at once.
-        warm_s: How long to warm up, at least.
+        warm_s: Minimum duration of the warm-up.
     """
     began_s = time.perf_counter()
     took_s = [run(several)]
@@ -53,13 +53,13 @@ def median_interval(ratios: list[float]) -> tuple[float, float, float]:
 
 
 def ratio_of(ratios: Sequence[float]) -> Interval:
-    """Return the median ratio with its interval, where there are enough pairs for one."""
+    """Return the median ratio with its interval, if there are enough pairs."""
     value, low, high = median_interval(list(ratios))
     return Interval(value, low, high) if len(ratios) >= FEWEST_PAIRS else Interval(value)
 
 
 def verdict_of(ratio: Interval, limit: float) -> Verdict:
-    """Say whether a ratio with its interval is within a limit of 1, is not, or cannot be told."""
+    """Say whether a ratio with its interval is within a limit of 1, outside it, or undecided."""
     if ratio.low is None or ratio.high is None:
         return "undecided"
     if min(ratio.high, 1 + limit) < max(ratio.low, 1 - limit):
@@ -68,5 +68,5 @@ def verdict_of(ratio: Interval, limit: float) -> Verdict:
 
 
 def words_of(ratio: Interval) -> str:
-    """Return the three as such scripts print them."""
+    """Return the three numbers as these scripts print them."""
     return ratio.by("{:.4f}".format) if ratio.bounded else "no interval"

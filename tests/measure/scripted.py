@@ -1,4 +1,4 @@
-"""A scripted card and its noise: times alone, on a clock that only moves when told. Nothing is computed."""
+"""A scripted card and its noise: only times, on a clock that moves when told. Nothing is computed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from scipy.signal import lfilter
 
 DATA = Path(__file__).parents[1] / "data"
 GPU_BOUND = (0.0007, 0.7)
-"""Coefficient of variation and lag-1 autocorrelation of rounds of vgg16 on an H200, at 0.1 s as at 0.5 s."""
+"""Coefficient of variation and lag-1 autocorrelation of rounds of vgg16 on an H100, equal at 0.1 s and 0.5 s.
+"""
 HOST_BOUND = (0.05, 0.6)
-"""The same of cnn and lstm at a small batch, run eagerly."""
+"""The same for cnn and lstm at a small batch, run eagerly."""
 EAGER_OVER_GRAPH = 1.1
-"""Above it an eager step is paced by its host."""
+"""Above this ratio the host limits an eager step."""
 
 
 def correlated(phi: float, spread: float, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -28,24 +29,24 @@ def correlated(phi: float, spread: float, count: int, rng: np.random.Generator) 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """What one training step takes on the wall [s]."""
+    """Wall time of one training step [s]."""
 
     eager_s: float
     graph_s: float
 
     @property
     def host_bound(self) -> bool:
-        """Whether the host sets the pace of an eager step."""
+        """Whether the host limits an eager step."""
         return self.eager_s > EAGER_OVER_GRAPH * self.graph_s
 
     def slower(self, times: float) -> StepTimes:
-        """The steps of a card that many times as slow, with the same host."""
+        """The steps of a card slower by this factor, with the same host."""
         graph_s = times * self.graph_s
         return StepTimes(eager_s=max(self.eager_s, graph_s), graph_s=graph_s)
 
 
 def h200_step_times() -> dict[tuple[str, str], StepTimes]:
-    """Return what was read on an H200, by workload and precision, at the main batch of each workload."""
+    """Return the measurements on an H200, by workload and precision, at the main batch of each workload."""
     with (DATA / "h200_step_times.csv").open(encoding="utf-8") as lines:
         rows = csv.DictReader(line for line in lines if not line.startswith("#"))
         return {
@@ -58,7 +59,7 @@ def h200_step_times() -> dict[tuple[str, str], StepTimes]:
 
 @dataclass
 class Wall:
-    """A clock on the wall that only moves when told."""
+    """A wall clock that moves only when told."""
 
     now: float = 1000.0
 
@@ -74,7 +75,7 @@ class Wall:
 
 @dataclass
 class Factors:
-    """Correlated factors around 1, a new one every ``round_s``: the pace of rounds as it wanders."""
+    """Correlated factors around 1, a new one every ``round_s``: the wandering pace of rounds."""
 
     spread: float
     phi: float

@@ -1,9 +1,10 @@
-"""A child process that speaks the measuring protocol and answers from a table, not from a device.
+"""A child process that speaks the measuring protocol and answers from a table instead of a device.
 
-``GPUBENCH_SCRIPT`` holds a JSON object: ``step_s`` (case label: seconds a step), ``micro`` (a list of
-results), ``fail`` (case label: reason), ``torch`` (its version), ``threads`` (instead of those it was told),
-``pause_s`` (how long a case takes), ``folder`` (where a file named as each case begun is made, and where the
-case waits while ``wait-NAME`` exists)."""
+``GPUBENCH_SCRIPT`` is a JSON object: ``step_s`` (case label: seconds a step), ``micro`` (a list of results),
+``fail`` (case label: reason), ``torch`` (its version), ``threads`` (instead of the requested number),
+``pause_s`` (duration of a case), and ``folder``. In that folder each case creates a file with its name when
+it starts, and waits while ``wait-NAME`` exists.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""How often an interval holds the truth: whole runs on a scripted card, through the product's own rules.
+"""Measures how often an interval contains the truth, in whole runs on a scripted card.
 
-Every launch is warmed up and timed by the rules of a real run; what they leave is put into a run as a file
-holds it, and its intervals are asked. Only the card is made up. ``python tests/measure/simulated.py`` writes
-the table of docs/method-evidence.md again."""
+Every launch is warmed up and timed by the rules of a real run. The result is put into a run as a file holds
+it, and its intervals are read. Only the card is scripted. ``python tests/measure/simulated.py`` rewrites the
+table of docs/method-evidence.md.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ from gpubench.models import (
 
 STEP_S = 0.1
 START_S, BETWEEN_S = 8.0, 4.0
-"""What a process takes to start, and a case beside its warm-up and its rounds [s]."""
+"""Start-up time of a process, and time of a case besides its warm-up and its rounds [s]."""
 COLD_C, CLOCK_HZ, CLOCK_STEP_HZ = 40.0, 1.98e9, 15e6
 
 
 @dataclass
 class Card:
-    """A card whose processes differ; each other kind differs in one more way.
+    """A card with differences between processes; each other kind differs in one more way.
 
     Attributes:
         noise: Coefficient of variation and correlation of rounds.
@@ -59,28 +60,28 @@ class Card:
     process: float = 1.0
 
     def start(self) -> None:
-        """Begin another process."""
+        """Start another process."""
         self.process = 1 + self.process_sd * self.rng.standard_normal()
 
     def pace(self, at_s: float) -> float:
-        """Return by what factor a step is longer at this moment on the wall [s]."""
+        """Return the factor by which a step is longer at this moment of wall time."""
         return self.process
 
     def pause(self, since_s: float, until_s: float) -> float:
-        """Return for how long it stands still in between [s]."""
+        """Return the duration of a stall [s]."""
         return 0.0
 
     def spend(self, seconds: float, *, busy: bool) -> None:
         """Work or rest for a while."""
 
     def reading(self, at_s: float) -> TelemetrySample:
-        """Return what its driver says."""
+        """Return the driver's readings."""
         return TelemetrySample(t_s=at_s, temperature_c=65.0, sm_clock_hz=CLOCK_HZ)
 
 
 @dataclass
 class TwoClocks(Card):
-    """A clock of two states, 3 % apart, each kept for a time of this mean, exponentially distributed."""
+    """A clock with two states 3 % apart; the duration of each is exponential with this mean."""
 
     dwell_s: float = 8.0
     truth: float = 1.015
@@ -98,7 +99,7 @@ class TwoClocks(Card):
 
 @dataclass
 class Stalls(Card):
-    """A card that stands still for so long, every so often by the clock, or by chance while it works."""
+    """A card that stalls for this long, periodically by the clock, or randomly while it works."""
 
     stall_s: float = 0.3
     every_s: float = 7.0
@@ -125,7 +126,7 @@ class Stalls(Card):
 class Heating(Card):
     """A card that slows down as it heats and recovers as it rests, with one time constant.
 
-    The truth is its pace when it is as hot as long work makes it.
+    The truth is its pace at the temperature of long work.
     """
 
     slower: float = 0.015
@@ -149,7 +150,7 @@ class Heating(Card):
 
 
 class Kind(NamedTuple):
-    """One kind of card, and why a short run may miss what it does."""
+    """One kind of card, and why a short run may miss its behavior."""
 
     words: str
     make: Callable[[np.random.Generator], Card]
@@ -197,7 +198,7 @@ KINDS = (
 
 
 def measure(card: Card, wall: Wall, budget: Budget, index: int) -> Launch:
-    """Warm one case up and time it."""
+    """Warm up one case and time it."""
     noise = Factors(spread=card.noise[0], phi=card.noise[1], round_s=budget.round_s, rng=card.rng)
     began_s = wall.now
 
@@ -273,12 +274,12 @@ def case(number: int) -> Case:
 
 @dataclass
 class Coverage:
-    """What the intervals of some runs did.
+    """The results of the intervals of some runs.
 
     Attributes:
-        held: Of each interval, whether it holds the truth.
-        below: How far its low end lies below the figure.
-        findings: Kinds of finding, each with the share of the rows that carry it.
+        held: For each interval, whether it contains the truth.
+        below: Distance of its low end below the figure.
+        findings: Kinds of finding, with the share of rows that carry each.
     """
 
     held: list[bool] = field(default_factory=list)
@@ -307,7 +308,7 @@ def coverage(kind: Kind, budget: Budget, *, runs: int, seed: int = 0) -> Coverag
     return found
 
 
-# --- the table of the docs -------------------------------------------------------------------------------
+# --- the table of the docs ----------------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[2] / "docs" / "method-evidence.md"
 CASES = {"quick": 7, "default": 7, "publish": 3}
@@ -319,7 +320,7 @@ _TABLE = re.compile(rf"{re.escape(HEAD)}(?:\|.*\n)*")
 
 
 def table() -> str:
-    """Return the table as the page has it."""
+    """Return the table as it is on the page."""
     lines = [
         [kind.words, *(coverage(kind, BUDGETS[name], runs=RUNS[name]).words for name in RUNS), kind.reason]
         for kind in KINDS

@@ -1,4 +1,4 @@
-"""The harness held against the same training step written by hand."""
+"""The harness compared with the same training step written by hand."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpubench.models import Precision
 
 CPU = Hardware(device=torch.device("cpu"))
 TRIES = 5
-"""Of real ratios, of which one in a while is that of the machine's other work."""
+"""For real ratios, which other programs on the machine disturb occasionally."""
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
 def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precision):
-    """At least 200 interleaved pairs, more while the interval of the median ratio is undecided."""
+    """At least 200 interleaved pairs, and more while the interval of the median ratio is undecided."""
     task = load_workload("cnn").build(16, 0)
     work = move(task, make_case(batch_size=16, precision=precision), CPU.device)
     ratios: list[float] = []
@@ -33,7 +33,7 @@ def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precis
 
 
 def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
-    """Same seeds, same losses: what is compared is the same training."""
+    """Equal seeds give equal losses, so both sides run the same training."""
     losses = []
     for by in ("hand", "harness"):
         work = move(load_workload("cnn").tiny(8, 0), make_case(batch_size=8), CPU.device)
@@ -53,7 +53,7 @@ def test_the_interval_of_a_median_is_that_of_its_order_statistics():
 
 @pytest.mark.parametrize("sampler", [False, True])
 def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make_case, cpu, sampler):
-    """On the CPU, in blocks of a few milliseconds: the ratio is one of real steps, near 1."""
+    """On the CPU, in blocks of a few milliseconds: the ratio of real steps is near 1."""
     monkeypatch.setattr(beside_hand, "WARM_STEPS", 4)
     found = (compare(make_case(batch_size=8), cpu, sampler=sampler, block_s=0.02) for _ in range(TRIES))
     ratio, low, high = next(each for each in found if 0.3 < each[0] < 3)

@@ -1,4 +1,4 @@
-"""One case from order to record on a scripted device: what is read, when, and what becomes of a failure."""
+"""One case from request to record on a scripted device: what is read, when, and how a failure ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BUDGET = msgspec.structs.replace(
 
 
 class Accelerator(Hardware):
-    """An accelerator whose tensors lie on the CPU: each forward pass takes 0.26 s of its own clock."""
+    """An accelerator with tensors on the CPU; each forward pass takes 0.26 s of its own clock."""
 
     is_cuda = True
     is_cpu = False
@@ -80,7 +80,7 @@ class Accelerator(Hardware):
 
 
 class Telemetry:
-    """Counters that move between two readings: 2 kJ, 1.5 s held by power, two memory errors."""
+    """Counters that change between two readings: 2 kJ, 1.5 s held by power, two memory errors."""
 
     source = "nvml"
     fault: str | None = None
@@ -104,7 +104,7 @@ class Telemetry:
 
 
 class Net(nn.Module):
-    """A layer that lets the scripted clock run, and whatever else a test wants, on each forward pass."""
+    """A layer that advances the scripted clock and runs the test's own code on each forward pass."""
 
     def __init__(self, act):
         super().__init__()
@@ -130,7 +130,7 @@ def make_task(act=lambda: None, model=None):
 
 @pytest.fixture
 def measured(fake_clock, h100, make_case, monkeypatch):
-    """Measure a case of the scripted device; the device's own calls answer by script."""
+    """Measure a case on the scripted device; the device's own calls answer from a script."""
     monkeypatch.setattr(guards, "event_times", lambda advance, steps: (0.019,) * steps)
     monkeypatch.setattr(guards, "host_issue_times", lambda advance, clock: (0.001, 0.02) * 3)
     monkeypatch.setattr(guards, "busy_share", lambda advance, clock: 0.97)
@@ -159,7 +159,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
 
 
 def judged(done, asked) -> Measurement:
-    """What a reader of the file sees: the launch through JSON and the checks."""
+    """The view of a reader of the file: the launch after JSON and the checks."""
     launch = msgspec.json.decode(msgspec.json.encode(done.launch), type=Launch)
     return checks.judge_measurement(Measurement(case=asked, status=done.status, launches=(launch,)), 1)
 
@@ -172,7 +172,7 @@ def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):
     assert len(launch.rounds) >= 10
     assert (launch.energy_j, launch.energy_source) == (2000.0, "counter")
     assert launch.energy_region_s == pytest.approx(sum(r.wall_s for r in launch.rounds))
-    assert launch.held_clocks_s == {"power": 1.5}  # a counter that went back tells nothing
+    assert launch.held_clocks_s == {"power": 1.5}  # a counter that went back gives no information
     assert launch.memory_errors == 2
     assert launch.peak_memory_bytes == 12_345
     assert desk.log == ["reset", "peak", "release"]
@@ -190,7 +190,7 @@ def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):
 
 
 def test_in_haste_only_eager_rows_are_looked_at_a_second_time(measured, monkeypatch):
-    """Who sets the pace is asked of them alone; ten seconds of two minutes went to graphs."""
+    """Only these steps show whether the host limits the speed; ten seconds of two minutes went to graphs."""
     monkeypatch.setattr(case, "prepare", lambda work: work.step)
     hasty = msgspec.structs.replace(BUDGET, in_haste=True)
     assert "second look" in measured(budget=hasty)[1].phases
@@ -220,7 +220,7 @@ def test_the_gradient_scale_is_followed_from_the_warm_up_on(measured, monkeypatc
 
 
 def test_the_first_steps_draw_the_random_numbers_of_the_seed(measured, monkeypatch):
-    """Dropout falls alike in every precision, however many numbers were drawn before."""
+    """Dropout is the same in every precision, however many random numbers were drawn before."""
 
     def forward(self, x):
         self.act()
@@ -295,7 +295,7 @@ def test_a_loss_without_end_on_the_device_alone_is_still_seen_in_the_file(make_c
     assert LaunchRecorder(index=0, reference_error=1e-7).launch().findings == ()
 
 
-# --- precision -------------------------------------------------------------------------------------------
+# --- precision ----------------------------------------------------------------------------------------------
 
 
 def test_a_model_that_sets_a_switch_itself_is_no_strict_fp32(measured):
@@ -332,12 +332,12 @@ def test_switches_that_do_not_take_are_refused(measured, monkeypatch):
     assert done.reason.startswith("fp32 was set")
 
 
-# --- the second look ---------------------------------------------------------------------------------------
+# --- the profiler -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("step_s", "count"), [(0.001, 10), (0.0201, 5), (0.05, 3), (2.0, 3)])
 def test_long_steps_are_profiled_fewer_times(fake_clock, monkeypatch, step_s, count):
-    """One that tells how long a step is, then as many without the profiler as with it."""
+    """One step shows the duration, then as many run without the profiler as with it."""
 
     class Profile:
         def __init__(self, activities):
@@ -360,12 +360,12 @@ def test_long_steps_are_profiled_fewer_times(fake_clock, monkeypatch, step_s, co
     assert found == pytest.approx(0.9)
 
 
-# --- compile -----------------------------------------------------------------------------------------------
+# --- compile ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def graphs_compiled(monkeypatch):
-    """Compile with dynamo alone, whose graphs run as they are: the shapes that each was made for."""
+    """Compile with dynamo only and run its graphs unchanged; return the shapes for which each was made."""
     shapes = []
 
     def keep(module, examples):
@@ -404,7 +404,7 @@ def test_a_model_of_which_nothing_was_compiled_is_unsupported(make_case, graphs_
         def forward(self, x):
             return super().forward(x)
 
-    prepare(compile_work(make_case))  # a graph of an earlier case is no proof for this one
+    prepare(compile_work(make_case))  # a graph of an earlier case does not prove anything about this one
     work = compile_work(make_case, Opaque(nn.Linear(8, 4)))
     with pytest.raises(NotPreparedError, match="compiled nothing"):
         prepare(work)
@@ -444,7 +444,7 @@ def test_compiled_code_may_draw_other_random_numbers_for_dropout(make_case):
 def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
     make_case, graphs_compiled, layers, compiled
 ):
-    """The check turns dropout off, which is other code; afterwards the first code is still there."""
+    """The check turns dropout off, which is different code; afterwards the first code is still compiled."""
     work = compile_work(make_case, nn.Sequential(*layers))
     advance = prepare(work)
     assert len(graphs_compiled) == 1
@@ -455,11 +455,11 @@ def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
     assert len(graphs_compiled) == compiled
 
 
-# --- the child's start -------------------------------------------------------------------------------------
+# --- the start of the child ---------------------------------------------------------------------------------
 
 
 def test_what_measures_is_imported_on_a_torch_without_selective_checkpointing():
-    """torch 2.4 has neither of the names; only a case that asks for it may need them."""
+    """torch 2.4 has neither of the names; only a case that requests it may need them."""
     lacking = (
         "import torch.utils.checkpoint as module\n"
         "for name in ('CheckpointPolicy', 'create_selective_checkpoint_contexts'):\n"
@@ -516,7 +516,7 @@ def test_inference_at_batch_one_keeps_the_time_of_each_pass(measured):
 def test_what_others_took_of_the_host_is_stored_with_the_case_and_judged(
     measured, monkeypatch, tmp_path, ticks, found
 ):
-    """The counters go on with the steps: of each hundred ticks so many are others'; the load is that share."""
+    """The counters advance with the steps; the load is the share of the ticks that belong to others."""
     monkeypatch.setattr(launch, "PROC", tmp_path)
     monkeypatch.setattr(launch.os, "times", lambda: (0.0,) * 5)
     steps, (busy_ticks, steal_ticks) = 0, ticks

@@ -204,7 +204,7 @@ def test_without_graph_and_profiler_the_issue_time_tells(make_measurement):
 def test_more_than_the_peak_is_implausible_with_room_for_fp32_convolutions(
     make_measurement, make_case, work, of_peak, expected
 ):
-    """640 samples a round of one second: 640 FLOP/s at one FLOP a sample."""
+    """640 samples in a round of one second: 640 FLOP/s at one FLOP per sample."""
     precision, convolves = work
     row = make_measurement(
         walls=(1.0,) * 24,
@@ -269,7 +269,7 @@ def test_launches_that_settle_at_different_speeds_are_said(make_measurement):
     assert kinds(stored, launches=3)[0] == {K.LAUNCHES_DIFFER, K.NOISY}
     unknown = msgspec.structs.replace(restless, target=None)
     assert kinds(unknown, launches=3)[0] == {K.NOISY}
-    near = launches_at(make_measurement, 0.0225, 0.0227, 0.0225)  # 1.3 %: wider than asked for, and no noise
+    near = launches_at(make_measurement, 0.0225, 0.0227, 0.0225)  # 1.3 %: wider than requested, but not noisy
     assert kinds(near, launches=3)[0] == {K.LAUNCHES_DIFFER}
     assert K.LAUNCHES_DIFFER in INFORMATIVE
     assert kinds(launches_at(make_measurement, 0.0225, 0.02251, 0.0225), launches=3)[0] == set()
@@ -299,7 +299,7 @@ def test_a_launch_that_is_not_sure_is_named_from_the_file_whatever_its_process_s
     assert [f for f in kinds(both)[1].findings if f.kind is K.NOT_CONVERGED] == [said]
     few, _ = kinds(make_measurement(walls=(1.0,) * 6, target=0.002))[1].findings
     assert (few.kind, few.value, few.limit) == (K.NOT_CONVERGED, "6 rounds", "10 rounds")
-    drifting = tuple(1.0 + 0.001 * i for i in range(24))  # a spread of 0.7 %, and each round like the last
+    drifting = tuple(1.0 + 0.001 * i for i in range(24))  # 0.7 % spread, and each round like the last
     assert kinds(make_measurement(walls=drifting, target=0.02))[0] == {K.NOT_CONVERGED}
     assert kinds(make_measurement(walls=(1.0,) * 24, target=0.002))[0] == set()
     assert kinds(make_measurement(walls=(1.0, 1.02, 0.98) * 8))[0] == set()
@@ -371,7 +371,7 @@ def test_a_recurrent_layer_under_tf32_must_err_more_than_its_own_limit(make_meas
     [(None, set()), (0.0, set()), (23.0, set()), (28.7, set()), (28.8, {K.CLOCK_DISAGREES})],
 )
 def test_rounds_must_fill_the_time_in_which_they_came_in(make_measurement, came_s, found):
-    """24 rounds of a second: 23 s after the first, which must be four fifths of it."""
+    """24 rounds of a second: they arrive within 23 s of the first, and the limit is four fifths of that."""
     row = make_measurement(launch={"rounds": rounds([1.0] * 24), "told_in_s": came_s})
     seen, judged = kinds(row)
     assert seen == found
@@ -404,7 +404,7 @@ def test_the_pauses_of_short_rounds_are_no_wrong_clock(make_measurement):
 def test_a_row_faster_than_the_best_product_is_wrong_or_the_product_is(
     make_measurement, changes, found, share
 ):
-    """On a busy CPU a row of 240 % of the product was seen; the row was right."""
+    """On a busy CPU a row reached 240 % of the product; the row was right."""
     plain = msgspec.structs.replace(make_measurement(), peak_flops_per_s=None)
     row = msgspec.structs.replace(plain, flops_per_sample=1e12 / plain.samples_per_s, **changes)
     seen, judged = kinds(row)
@@ -489,7 +489,7 @@ def test_an_invalid_row_full_of_not_a_number_is_stored_and_read_back(make_measur
 
 
 WITHIN, BEYOND = 0.99, 1.01
-"""Just inside and just outside of a limit."""
+"""Values just inside and just outside a limit."""
 
 
 def reference(precision, limit):
@@ -525,7 +525,7 @@ def rounds(walls):
 
 
 def quartiles(spread):
-    """24 rounds whose quartiles lie ``spread`` apart, about a median of 1 s."""
+    """24 rounds with quartiles ``spread`` apart, around a median of 1 s."""
     return rounds([1 - spread / 2, 1 - spread / 2, 1.0, 1.0, 1 + spread / 2, 1 + spread / 2] * 4)
 
 
@@ -565,7 +565,7 @@ def test_a_device_without_telemetry_is_said_once_for_the_run(make_measurement):
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.1, True), (0.33, True), (0.34, False)])
 def test_a_row_says_what_its_few_seconds_could_not_show(make_measurement, seconds, said):
-    """24 rounds: 8 s of them show a stall that comes every 7 s."""
+    """24 rounds: 8 s of them show a stall that occurs every 7 s."""
     judged = checks.judge_measurement(make_measurement(walls=(seconds,) * 24), 1)
     found = [(f.value, f.limit) for f in judged.findings if f.kind is K.SHORT_LOOK]
     assert found == ([(f"{24 * seconds:.1f} s a launch", "8 s")] if said else [])
@@ -598,7 +598,7 @@ def test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_said(make_mea
 
 
 def test_a_run_of_one_launch_says_that_its_intervals_hold_one_process(make_measurement):
-    """In a run of three launches that was cut off, each row says which launches are missing."""
+    """In an interrupted run of three launches, each row says which launches are missing."""
     run = msgspec.structs.replace(run_of(make_measurement()), launch_count=1)
     assert [f.kind for f in checks.of_run(run)] == [K.ONE_PROCESS]
     assert checks.of_run(msgspec.structs.replace(run, launch_count=3)) == ()

@@ -1,4 +1,4 @@
-"""The intervals hold the truth as often as docs/method-evidence.md says, by whole runs on a scripted card."""
+"""Intervals contain the truth as often as docs/method-evidence.md says, in whole runs on a scripted card."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubench.models import FindingKind
 
 FEW = {"quick": 20, "default": 20, "publish": 8}
 BY_THREE = KINDS[:2]
-"""What three launches can see."""
+"""Behavior that three launches can see."""
 
 
 @cache
@@ -23,7 +23,7 @@ def reached(kind: Kind, budget: str) -> Coverage:
 @pytest.mark.parametrize("budget", RUNS)
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.words for kind in KINDS])
 def test_the_intervals_hold_the_truth_as_often_as_the_page_says(kind, budget):
-    """A few runs, on other cards: cases of one run share a card, so that a share is known to some 0.15."""
+    """A few runs, on other cards. Cases of one run share a card, so a share is known to about 0.15."""
     assert reached(kind, budget).share == pytest.approx(stated()[kind.words, budget], abs=0.16)
 
 

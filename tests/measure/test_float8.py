@@ -1,4 +1,4 @@
-"""Products in FP8, for real on the CPU, whose torch computes them too: how far they err, and that they train."""
+"""FP8 products, for real on the CPU, which torch supports too: their errors, and whether they train."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(quantize.why_no_fp8(CPU) is not None, reason="to
 
 @pytest.fixture
 def torchao():
-    """What computes the layers, for the tests that need it."""
+    """The package that computes the layers, for the tests that need it."""
     return pytest.importorskip("torchao", exc_type=ImportError)
 
 

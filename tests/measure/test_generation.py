@@ -1,4 +1,4 @@
-"""A generation over a key-value cache: the tokens of the plain forward pass, one after the other, and their times."""
+"""Generation with a key-value cache: the same tokens as the plain forward pass, one by one, and their times."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_prompt_longer_than_the_context_is_refused_in_one_line():
 
 
 def test_what_a_generation_takes_is_derived_from_its_times():
-    """By hand: first token after 0.5 s, then 0.01 s a token, but 0.05 s at one in fifty."""
+    """By hand: first token after 0.5 s, then 0.01 s per token, but 0.05 s for one in fifty."""
     gaps = tuple(0.05 if n % 50 == 0 else 0.01 for n in range(1000))
     launch = Launch(
         index=0, first_token_s=(0.5, 0.5, 0.7), per_token_s=(0.011, 0.012, 0.013), token_gap_s=gaps

@@ -1,4 +1,4 @@
-"""A GPU falls off the bus while it is measured: real pynvml on the fake driver, a real child, the real file."""
+"""A GPU falls off the bus during a measurement: real pynvml on the fake driver, a real child, the real file."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, insi
 
 @pytest.fixture
 def command(gpu, plan, inside_nvml, monkeypatch, tmp_path, capsys):  # noqa: PLR0917 - fixtures
-    """``gpubench run`` over this plan and the scripted child; the GPU is lost once the first case is in.
+    """``gpubench run`` with this plan and the scripted child; the GPU is lost once the first case is done.
 
-    Returns the exit code, what was said, and the stored run.
+    Returns the exit code, the messages, and the stored run.
     """
 
     def run(**options):
@@ -118,7 +118,7 @@ def test_when_the_only_case_is_lost_every_case_has_failed(command, inside_nvml, 
 def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_with_what_was_finished(
     command, monkeypatch, tmp_path
 ):
-    """A launch has its own process: the next one meets the GPU that is gone."""
+    """A launch has its own process: the next one finds that the GPU is gone."""
     monkeypatch.setenv("REFUSES_AGAIN", str(tmp_path / "opened"))
     code, said, run = command(batches=(1,), launches=2)
     assert code == 3
@@ -132,7 +132,7 @@ def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_with_what_was_fini
 def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_of_the_gpu(
     inside_nvml, own_model, make_case, tiny_budget, cpu
 ):
-    """CUDA's own words for a lost GPU are many; NVML has one."""
+    """CUDA has many messages for a lost GPU; NVML has one."""
     import torch
 
     from gpubench.measure.case import WorkerContext, measure_case
@@ -140,7 +140,7 @@ def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_o
     from gpubench.measure.step import Hardware
     from gpubench.probe.probe import open_telemetry
 
-    inside_nvml("h200", faults=[Fault("*", after=1, code=15)])  # opening looks once, and finds it whole
+    inside_nvml("h200", faults=[Fault("*", after=1, code=15)])  # opening checks once, and finds it healthy
     case = make_case(workload="own_model", batch_size=4, memory_format=None)
     act = "raise RuntimeError('CUDA error: unspecified launch failure')"
     with open_telemetry(DeviceProfile(backend="cuda", name="NVIDIA H200", index=0)) as line:

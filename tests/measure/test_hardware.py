@@ -1,4 +1,4 @@
-"""A torch device as the measuring child has it: every clock waits for its device, or there is none."""
+"""A torch device in the measuring child: every clock waits for its device, or there is no clock."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_cpu_has_finished_when_the_call_returns_and_counts_no_memory():
 
 @pytest.mark.parametrize(("bus", "ok"), [(0x0C, True), (0x0D, False)])
 def test_an_amd_gpu_is_the_one_that_torch_opened_by_its_place_alone(monkeypatch, bus, ok):
-    """ROCm's torch has names and UUIDs of its own."""
+    """ROCm's torch has its own names and UUIDs."""
     seen = SimpleNamespace(
         name="AMD Instinct MI300X OAM", uuid="1234", pci_domain_id=2, pci_bus_id=bus, pci_device_id=0
     )

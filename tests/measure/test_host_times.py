@@ -1,4 +1,4 @@
-"""What others took of the processors, from a folder that looks like Linux's /proc."""
+"""CPU time used by other processes, from a folder that looks like Linux's /proc."""
 
 from __future__ import annotations
 

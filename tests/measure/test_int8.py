@@ -1,4 +1,4 @@
-"""Linear layers in int8, for real on the CPU: how far they err, what is refused, and that the error is stated."""
+"""Linear layers in int8, for real on the CPU: their errors, the refusals, and the stored error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_layer_errs_as_much_as_the_table_says_and_no_more(rows, bias):
 
 
 def test_the_outputs_of_weights_of_fewer_bits_have_no_reference(make_case):
-    """A CPU in bfloat16 rounds as the device does: held against that, an error of none would say nothing."""
+    """A CPU in bfloat16 rounds like the device; compared with that, an error of zero would prove nothing."""
     for weight_type, is_known in ((WeightType.FLOAT32, True), (WeightType.BFLOAT16, False)):
         case = make_case(
             workload="own",
@@ -104,7 +104,7 @@ def test_without_torchao_the_line_that_installs_it_is_the_reason(monkeypatch):
 
 
 def test_a_torchao_that_this_torch_is_too_old_for_is_the_reason(monkeypatch, tmp_path):
-    """It looks for names that torch 2.4 lacks."""
+    """It uses names that torch 2.4 lacks."""
     (tmp_path / "torchao").mkdir()
     (tmp_path / "torchao" / "__init__.py").write_text("import torch\ntorch.no_such_type\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""Keras as a framework: its models, its steps on each backend, and what is refused."""
+"""Keras as a framework: its models, its steps on each backend, and its refusals."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ sys.stdout.write(msgspec.json.encode({"ends": ends, "loaded": foreign}).decode()
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_compiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let jax keep what it has compiled for the next process, and compile without expensive passes.
+    """Let jax keep its compiled code for the next process, and compile without expensive passes.
 
-    In eager steps it compiles each operation of each shape: hundreds for a small model, in one processor's time.
+    In eager steps it compiles each operation for each shape: hundreds for a small model, on one processor.
     """
     with pytest.MonkeyPatch.context() as changed:
         changed.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("jax")))
@@ -92,7 +92,7 @@ def _quick_compiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def in_child(framework: Framework, *orders: str) -> dict:
-    """Measure tiny models in a process that has one backend, as the measuring child does."""
+    """Measure tiny models in a process with one backend, as the measuring child does."""
     variables = {**os.environ, **capability.variables_of(framework, CPU)}
     if framework is Framework.KERAS_JAX:
         variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -101,7 +101,7 @@ def in_child(framework: Framework, *orders: str) -> dict:
         env=variables,
         capture_output=True,
         text=True,
-        timeout=240,  # on a machine with much else to do: an order takes some 10 s of processor time
+        timeout=240,  # on a busy machine: one request takes some 10 s of processor time
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -163,7 +163,7 @@ def test_the_page_of_frameworks_has_two_commands() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_page_of_frameworks_measures_what_it_names(line: str, tmp_path: Path) -> None:
-    """As it is written, on the CPU and in fewer rounds."""
+    """As written, on the CPU and in fewer rounds."""
     words = shlex.split(line)
     asked = words[words.index("--framework") + 1].split(",")
     for framework in asked:
@@ -402,7 +402,7 @@ def test_what_torch_alone_does_is_refused_before_anything_is_measured(given: dic
 
 @pytest.mark.slow
 def test_a_result_that_a_model_forges_is_no_figure(tmp_path: Path) -> None:
-    """Written into the pipe of the process that measures it, as soon as it is built there."""
+    """The message is written into the pipe of the measuring process as soon as it is built there."""
     pytest.importorskip("jax")
     rounds = tuple(Round(steps=1000, wall_s=0.008) for _ in range(20))
     line = msgspec.json.encode(CaseDone(status=Status.OK, launch=Launch(index=0, rounds=rounds))).decode()

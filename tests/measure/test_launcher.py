@@ -1,4 +1,4 @@
-"""Real child processes: what a crash, a hang, a kill and a full time limit cost."""
+"""Real child processes: the cost of a crash, a hang, a kill and a reached time limit."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ from gpubench.session import session
 
 @pytest.fixture
 def make_plan(make_case, tiny_budget, own_model, forked_children):
-    """A plan of one model; as inference where the task does not matter: no child then waits for torch's compiler,
-    which every optimizer imports."""
+    """A plan of one model; inference if the task does not matter, because then no child waits for torch's
+    compiler, which every optimizer imports.
+    """
 
     def make(act="pass", precisions=(Precision.FP32,), batches=(4,), task=TaskKind.INFER, **changes) -> Plan:
         reference = own_model(act)
@@ -66,7 +67,7 @@ def run(plan, device, **options):
 
 
 def is_whole(launch, budget) -> bool:
-    """Whether a series has the rounds that it takes, or all of its time."""
+    """Whether a series has enough rounds, or has used all of its time."""
     return len(launch.rounds) >= LEAST_ROUNDS or sum(r.wall_s for r in launch.rounds) >= budget.timed_s
 
 
@@ -109,7 +110,7 @@ DEATHS = {
     ),
     5: ("sys.exit(3)", Status.FAILED, "calls sys.exit(3) (own_model.py line 17)"),
     6: (
-        "os.write(int(sys.argv[2]), bytes([34, 255, 34, 10])); time.sleep(600)",  # no UTF-8 on its own pipe
+        "os.write(int(sys.argv[2]), bytes([34, 255, 34, 10])); time.sleep(600)",  # not UTF-8 on its own pipe
         Status.FAILED,
         "sent something that is not a report",
     ),
@@ -119,7 +120,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("fatal", [(2, 4, 6), pytest.param((1, 3, 5), marks=pytest.mark.slow)])
 def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu, fatal):
-    """Every case is fp32, so all would share a process; each but the last dies at its third forward pass."""
+    """Every case is fp32, so all would share a process; each except the last dies at its third forward pass."""
     deaths = {batch: DEATHS[batch] for batch in (*fatal, 7)}
     fates = "; ".join(f"fate = {fate[0]!r} if n == {n} else fate" for n, fate in deaths.items())
     act = f"n = BATCH[0]; fate = 'pass'; {fates}; calls == 3 and exec(fate)"
@@ -180,7 +181,7 @@ def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, c
 
     def on_event(event):
         if isinstance(event, messages.Phase) and event.name == "context":
-            launcher.began_s = time.monotonic() - 1.5  # as if it had taken as long to import torch
+            launcher.began_s = time.monotonic() - 1.5  # as if importing torch had taken this long
 
     launcher = Launcher(plan, cpu, on_event)
     measurements = list(launcher.run())
@@ -196,7 +197,7 @@ def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, c
 def test_a_limit_too_short_for_all_gives_the_first_case_its_time_and_names_those_left_out(
     make_plan, cpu, monkeypatch
 ):
-    """Shared out equally, none of the four would have had the two seconds that a figure takes."""
+    """With equal shares, none of the four would have had the two seconds that a figure takes."""
     monkeypatch.setattr("gpubench.measure.launcher.LEAST_CASE_S", 2.0)
     launcher = Launcher(endless(make_plan("pass", batches=(4, 5, 6, 7), time_limit_s=5.0)), cpu)
     assert launcher._share_s(2) == pytest.approx(2.5, abs=0.1)
@@ -217,7 +218,7 @@ def kinds(measurement: Measurement) -> set[FindingKind]:
 
 
 def endless(plan: Plan) -> Plan:
-    """No interval is ever narrow enough: only what a test is about ends a case."""
+    """No interval is ever narrow enough, so only the tested event ends a case."""
     return msgspec.structs.replace(
         plan, budget=msgspec.structs.replace(plan.budget, timed_s=600.0, target=0.0)
     )
@@ -231,7 +232,7 @@ INFERENCE = (
     "assert torch.is_inference_mode_enabled() and not torch.is_grad_enabled(), 'a trace of autograd'; "
     "time.sleep(0.004)"
 )
-"""Of a forward pass that is slow enough for the latency passes to be cut by a time limit."""
+"""A forward pass slow enough that a time limit cuts the latency passes."""
 
 
 def test_a_forward_pass_leaves_no_trace_of_autograd_and_gives_its_latency(make_plan, cpu):
@@ -245,7 +246,7 @@ def test_a_forward_pass_leaves_no_trace_of_autograd_and_gives_its_latency(make_p
 
 
 def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first(make_plan, cpu):
-    """As after SIGTERM: it hangs in a call that keeps its thread that listens from running."""
+    """As after SIGTERM: it hangs in a call that blocks its listening thread."""
     control, stopped = Control(), []
 
     def on_event(event):
@@ -263,7 +264,7 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
 
 
 def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_plan, cpu):
-    """The signal came as the process was being started: it is killed in its time, not let go in its own."""
+    """The signal came while the process was being started; it is killed at its own deadline."""
     control, started = Control(), []
 
     class Watched(Launcher):
@@ -314,7 +315,9 @@ def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
 
 
 def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
-    """A process dies, the driver says that the GPU is gone: the cases left fail at once, with its reason."""
+    """A process dies, and the driver says that the GPU is gone: the remaining cases fail at once, with its
+    reason.
+    """
     monkeypatch.setattr(capability, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
     seen = []
     plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))
@@ -327,7 +330,7 @@ def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
 
 @pytest.fixture
 def make_desk(tiny_budget, cpu):
-    """What a child on the CPU works with, in this process, with telemetry of the test's own."""
+    """The objects of a child on the CPU, in this process, with the test's own telemetry."""
     import torch
 
     from gpubench.measure.case import WorkerContext
@@ -356,7 +359,10 @@ def make_order(make_case, own_model):
 
 
 def test_a_short_time_limit_keeps_time_back_for_the_latency(make_desk, make_order, tiny_budget):
-    """The timed rounds would take all of it. In this process, a second time: nothing is left to be imported."""
+    """The timed rounds would take all of it.
+
+    A second time in this process, because then nothing needs importing.
+    """
     from gpubench.measure.case import measure_case
 
     desk = make_desk(Readings())
@@ -436,7 +442,7 @@ def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkey
 
 
 def test_what_is_seen_of_the_device_in_its_micro_benchmarks_stands_with_the_run(make_plan, cpu, monkeypatch):
-    """As of memory that it promises and refuses, where no row came of it."""
+    """As for memory that it reports and then refuses, if no row resulted."""
     refused = Finding(kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB, of 64 GiB promised")
     told = iter([messages.MicroDone(finding=refused), messages.MicroDone(last=True)])
 
@@ -456,7 +462,7 @@ def test_what_is_seen_of_the_device_in_its_micro_benchmarks_stands_with_the_run(
 
 
 def test_what_cut_micro_benchmarks_short_is_said_as_it_was(make_plan, cpu, monkeypatch):
-    """A child that says nothing: because the time of the run was over, or for no known reason."""
+    """A silent child: because the time of the run was over, or for no known reason."""
 
     class Silent:
         def send(self, command):
@@ -511,7 +517,7 @@ def test_an_abort_kills_the_child_at_once(make_plan, cpu):
 
 
 def test_the_child_ends_when_its_parent_is_killed(own_model):
-    """A parent that is gone cannot close anything properly; the pipe's end is enough."""
+    """A parent that is gone cannot close anything properly; the end of the pipe is enough."""
     program = (
         "import sys, time\n"
         "from gpubench.measure.launcher import Child\n"
@@ -552,7 +558,7 @@ def test_the_environment_of_a_child_names_the_gpu_and_decides_nothing_of_tf32(h1
     assert environment_of(blank, inherited)["CUDA_VISIBLE_DEVICES"] == "2"
 
 
-# --- a model that writes into the pipe of its process ------------------------------------------------------
+# --- a model that writes into the pipe of its process -------------------------------------------------------
 
 
 def result(*walls: float) -> messages.CaseDone:
@@ -631,7 +637,7 @@ def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
 
 
 def test_a_model_that_leaves_its_folder_costs_no_other_case(make_plan, cpu, tmp_path, monkeypatch):
-    """Its reference is a path from the folder that the command was started in."""
+    """Its reference is a path relative to the folder in which the command was started."""
     plan = make_plan("os.chdir('/')", batches=(4, 5))
     monkeypatch.chdir(tmp_path)
     cases = tuple(msgspec.structs.replace(p, reference="./own_model.py") for p in plan.cases)

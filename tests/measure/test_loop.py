@@ -1,4 +1,4 @@
-"""The clock and the rounds, on a scripted clock: what is inside a timed block, and what is not."""
+"""The clock and the rounds, on a scripted clock: what is inside a timed block, and what is outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpubench.measure.loop import (
 from gpubench.models import FindingKind, TelemetrySample
 
 LONG = msgspec.structs.replace(PUBLISH, timed_s=90.0, timed_least_s=10.0)
-"""A budget whose timed part may be given up."""
+"""A budget with a timed part that may be cut short."""
 
 
 def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
@@ -33,7 +33,7 @@ def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
 
 
 def test_work_that_is_only_issued_is_timed_until_it_is_done(fake_clock):
-    """The device takes 47 ms; issuing takes 7: without the second wait the step would seem to take 7."""
+    """The device takes 47 ms, issuing takes 7; without the second wait the step would seem to take 7."""
 
     def synchronize():
         fake_clock.advance(pending.pop() if pending else 0)
@@ -49,7 +49,7 @@ def test_work_that_is_only_issued_is_timed_until_it_is_done(fake_clock):
 
 
 def make_loop(fake_clock, step_s=0.02, read_s=0.3, **options):
-    """A loop whose steps take ``step_s`` and whose loss takes ``read_s`` to copy."""
+    """A loop with steps of ``step_s`` and a loss that takes ``read_s`` to copy."""
     times = step_s if callable(step_s) else lambda _: step_s
 
     def advance(index):
@@ -150,7 +150,7 @@ def test_timed_rounds_stop_when_sure_and_mark_nothing(fake_clock):
 
 @pytest.mark.parametrize(("swing", "ends_s"), [(0.08, 90.0), (0.8, 20.0)])
 def test_timed_rounds_that_never_agree_end_at_the_deadline_or_when_it_is_hopeless(fake_clock, swing, ends_s):
-    """Two fast rounds and two slow ones by turns; the finding says how long the target would take."""
+    """Two fast rounds and two slow ones alternate; the finding says how long the target would take."""
     series = Series(steps_per_round=25)
     restless = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + swing * ((i // 50) % 2)), read_s=0.0)
     time_rounds(restless, LONG, series)
@@ -231,7 +231,7 @@ def test_a_step_skipped_in_the_first_timed_round_is_seen(fake_clock):
 
 
 def test_a_short_series_that_drifts_to_its_deadline_says_so_and_leaves_nothing_out(fake_clock):
-    """Ten rounds of half a second, one percent longer each."""
+    """Ten rounds of half a second, each one percent longer."""
     series = Series(steps_per_round=25)
     loop = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.01 * (i // 25)), read_s=0.0)
     time_rounds(loop, QUICK, series)

@@ -1,4 +1,4 @@
-"""A loss that does not fall is called so, one that falls is not, and few losses carry no verdict."""
+"""A loss that does not fall gets the finding, one that falls does not, and few losses give no verdict."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BATCHES = 4
 def launch_of(
     loss: Callable[[int, int], float], *, single: int, rounds: int, steps: int, batches: int | None = BATCHES
 ) -> Launch:
-    """Return a launch as one is measured: single steps, a round of one, then rounds of this many steps.
+    """Return a launch as it is measured: single steps, a round of one step, then rounds of this many steps.
 
     Args:
-        loss: Of a step, by its number since the seed and its batch.
-        single: Steps whose losses are kept one by one.
+        loss: Loss of a step, from its number since the seed and its batch.
+        single: Steps with individually stored losses.
         rounds: Those of warm-up and timed part.
-        steps: Of each round but the first.
-        batches: As the launch has it stored.
+        steps: Of each round except the first.
+        batches: The batch count that the launch stores.
     """
     curve = tuple(loss(step, step % BATCHES) for step in range(single))
     edges, done = [], 0
@@ -47,7 +47,7 @@ SHAPES = [(single, steps) for single in (2, 3, 5, 8, 50) for steps in (1, 2, 3, 
 
 @pytest.mark.parametrize(("single", "steps"), SHAPES)
 def test_a_falling_loss_is_hardly_ever_called_one_that_does_not_fall(single: int, steps: int) -> None:
-    """By a third of its noise a step, over batches that differ by five times the noise."""
+    """It falls by a third of its noise per step, over batches that differ by five times the noise."""
     draw = random.Random(0)
     for rounds in (3, 8, 30):
         verdicts = []
@@ -69,7 +69,7 @@ def test_a_falling_loss_is_hardly_ever_called_one_that_does_not_fall(single: int
 def test_a_long_row_whose_loss_does_not_fall_is_always_called_so(
     single: int, steps: int, hardest: int
 ) -> None:
-    """Whichever batch is the hardest, and where it creeps up too."""
+    """Whichever batch is the hardest, and also if it creeps up."""
     for rounds in (16, 24, 60, 200):
         for creep in (0.0, 1e-6):
             launch = launch_of(
@@ -91,7 +91,9 @@ def test_four_losses_and_earlier_ones_of_the_same_batches_carry_a_verdict(
 
 
 def test_seven_losses_of_slow_steps_carry_none() -> None:
-    """Two single steps and five rounds of one step: three of the last four have no earlier one of their batch."""
+    """Two single steps and five rounds of one step: three of the last four have no earlier step on their
+    batch.
+    """
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None
 
@@ -108,7 +110,7 @@ def test_a_record_that_does_not_tell_its_batches_is_judged_by_first_and_last_fif
 
 
 def test_a_loss_that_is_a_mean_over_steps_is_of_no_batch() -> None:
-    """As of a framework that is timed by calls: their rounds hold a step more than they say."""
+    """As for a framework that is timed by calls: its rounds contain one step more than they state."""
     rounds = tuple(Round(steps=3, wall_s=1.0, call_s=0.5, loss=3.0 - 0.1 * index) for index in range(8))
     launch = Launch(index=0, rounds=rounds, batch_count=BATCHES)
     assert loss_ends(launch) == pytest.approx((2.85, 2.45))

@@ -1,4 +1,4 @@
-"""Micro-benchmarks on a scripted timer and for real on the CPU."""
+"""Micro-benchmarks on a scripted timer, and for real on the CPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BLIND = Readings()
 
 
 class Wall:
-    """A clock on the wall that moves when a repetition does; its times are those of the repetitions."""
+    """A wall clock that a repetition moves; its times are those of the repetitions."""
 
     def __init__(self, times: Iterable[float]) -> None:
         self.now = 100.0
@@ -83,7 +83,7 @@ def test_a_series_that_does_not_settle_says_so():
 
 
 def test_few_repetitions_of_a_slow_probe_are_enough_and_its_figure_says_how_sure_it_is():
-    """One of 0.4 s to warm up, five that are timed: the wall, not the count, ends them."""
+    """One of 0.4 s to warm up, five that are timed: the wall time ends them, not the count."""
     found = measured(micro.gemm("fp32", 64), chain([0.4], [0.40, 0.41, 0.40, 0.39, 0.40]))
     assert found.n == LEAST_REPETITIONS
     assert found.value == pytest.approx(2 * 64**3 / 0.4)
@@ -92,7 +92,7 @@ def test_few_repetitions_of_a_slow_probe_are_enough_and_its_figure_says_how_sure
 
 @dataclasses.dataclass
 class Card:
-    """A card of which only times are known: what a repetition takes on the device, and on the wall."""
+    """A card with known times only: those of a repetition on the device, and on the wall."""
 
     bytes_per_s: float
     flops_per_s: dict[str | None, float]
@@ -116,7 +116,7 @@ class Card:
         return self.kernel_s if probe.on_device else self.issue_s * probe.repeats
 
     def measure(self, probe: probes.Probe, budget: Budget) -> MicroResult:
-        """Where events time the kernel, the cache is cleared before it and the device waited for after it."""
+        """If events time the kernel, the cache is cleared before it and the device is awaited after it."""
         rng = np.random.default_rng(0)
         kernel_s = self.device_s(probe)
         around_s = micro.CACHE_BYTES / self.bytes_per_s + self.wait_s if probe.on_device else 0.0
@@ -148,7 +148,7 @@ def other_probe(name):
 @pytest.mark.parametrize("budget", [QUICK, DEFAULT], ids=["quick", "default"])
 @pytest.mark.parametrize("card", [H200, T4, SLOW], ids=["H200", "T4", "200 GB/s"])
 def test_no_probe_takes_long_on_any_card(card, budget):
-    """The kernel of a launch is 4 us, and the clearing before it 62 us to 1.3 ms: on the wall all end."""
+    """The kernel of a launch takes 4 us, and clearing before it 62 us to 1.3 ms; all end by wall time."""
     wanted = [micro.gemm(name, n) for name in card.flops_per_s for n in GEMM_SIZES[name]]
     wanted += micro.other_probes(alone=False)
     walls = {}
@@ -232,13 +232,13 @@ def test_a_probe_too_large_for_the_memory_is_halved_until_it_fits_and_says_its_s
     assert found[0].work == 2.0 * GIB
     assert [p.size for p in found if p.precision == "tf32"] == ["4096", "8192", "16384"]
     found = list(probes.fitting(micro.gemm_probes(h100), GIB // 2))
-    assert [p.size for p in found if p.precision == "tf32"] == ["4096"]  # 16384 comes down to 4096 too
+    assert [p.size for p in found if p.precision == "tf32"] == ["4096"]  # 16384 is reduced to 4096 too
     assert all(p.memory_bytes <= GIB // 2 for p in found)
     assert list(probes.fitting([micro.gemm("fp32", 4096), micro.device_copy(GIB)], 1000)) == []
 
 
 def test_repetitions_and_telemetry_stay_beside_the_figure():
-    """The first drain throws the warm-up away: its clock is that of an idle card."""
+    """The first drain discards the warm-up, when the clock is that of an idle card."""
     idle = TelemetrySample(t_s=0.0, sm_clock_hz=3e8, power_w=80.0)
     busy = [
         TelemetrySample(t_s=1.0, sm_clock_hz=1.8e9, power_w=600.0, clock_event_reasons=("sw_power_cap",)),
@@ -290,7 +290,7 @@ def test_peaks_come_from_the_datasheet_and_are_unknown_without_one(h100, cpu):
 def test_a_card_that_clocks_beyond_its_datasheet_may_be_as_fast_as_its_own_highest_clock(
     rtx_4090, rate, findings
 ):
-    """2520 MHz in the datasheet, for which it gives 165.2 TFLOP/s at bf16; 3105 MHz by the driver."""
+    """2520 MHz in the datasheet, which lists 165.2 TFLOP/s at bf16 for that clock; 3105 MHz from the driver."""
     found = checks.judge_micro(rtx_4090, result(precision="bf16", value=rate))
     assert tuple(f.kind for f in found.findings) == findings
     assert datasheet_share(rtx_4090, found) == pytest.approx(rate / 165.2e12)

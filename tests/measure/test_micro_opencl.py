@@ -34,7 +34,7 @@ def place() -> int:
         if device.core_count is not None:
             try:
                 opencl.open_queue(device)
-            except NoDeviceError as error:  # of a PoCL that is older than the processor
+            except NoDeviceError as error:  # from a PoCL that is older than the processor
                 pytest.skip(str(error))
             return number
     pytest.skip(f"no OpenCL on this CPU: {listing.problems}")
@@ -52,13 +52,13 @@ def queue(profile):
 
 def timed(probe, queue, actions: int = 3) -> list[float]:
     action, clock = probe.make(queue), probes.by_clock(probe, Clock(synchronize=queue.finish))
-    gc.collect()  # what a repetition works on must outlive its maker
+    gc.collect()  # the data of a repetition must outlive its creator
     return [clock(action) for _ in range(actions)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 def test_multiply_adds_take_time_in_proportion_to_their_number(queue, monkeypatch, precision: str) -> None:
-    """What a compiler had removed would take no longer for sixteen times the steps."""
+    """Work that a compiler had removed would take no longer for sixteen times the steps."""
     steps = opencl.CHAIN_STEPS // 4
     monkeypatch.setattr(opencl, "CHAIN_STEPS", steps)
     few = min(timed(opencl.multiply_add(queue, precision), queue))

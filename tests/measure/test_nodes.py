@@ -1,4 +1,6 @@
-"""One run under a user's torchrun, for real: two agents as two machines that meet on the loopback interface."""
+"""One run under a user's torchrun, for real: two agents act as two machines that meet on the loopback
+interface.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,13 @@ def SGD(parameters):
     return torch.optim.SGD(parameters, lr=0.1)
 """
 ENDS_S = 5.0
-"""After which no process may be left."""
+"""Time after which no process may be left."""
 PATIENCE_S = 300
 OURS = "GPUBENCH_TEST_JOB"
 
 
 class Job:
-    """The same command in each of some agents, every process of which bears a mark among its variables."""
+    """The same command in each of several agents; every process has a mark in its environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, folder / "mark"
@@ -90,17 +92,17 @@ class Job:
         return self
 
     def ended(self) -> tuple[list[int], str, str]:
-        """The exit codes, and all that was printed to standard output and to standard error."""
+        """The exit codes, and everything printed to standard output and to standard error."""
         said = [agent.communicate(timeout=PATIENCE_S) for agent in self.agents]
         return [a.returncode for a in self.agents], "".join(o for o, _ in said), "".join(e for _, e in said)
 
     def run(self) -> dict:
-        """What is stored."""
+        """The stored runs."""
         (file,) = self.folder.rglob("results/**/*.json")
         return json.loads(file.read_text())
 
     def rows(self) -> dict[int, dict]:
-        """What is stored of strict fp32, by the number of processes."""
+        """The stored rows of strict fp32, by the number of processes."""
         rows = self.run()["measurements"]
         return {r["case"]["gpu_count"]: r for r in rows if r["case"]["precision"] == "fp32"}
 
@@ -114,7 +116,7 @@ class Job:
         return found
 
     def all_end(self) -> None:
-        """Make sure that no process is left in time."""
+        """Check that no process is left after this time."""
         wait_until(lambda: not self.left())
 
 
@@ -130,7 +132,7 @@ def job(tmp_path) -> Iterator[Job]:
 
 
 MEASURED = {"ok", "invalid"}
-"""A row is doubted where others load the machine in the middle of it."""
+"""A row gets a doubt if other programs load the machine in the middle of it."""
 QUICK = ("--quick", "--micro", "none", "--precision", "fp32")
 
 

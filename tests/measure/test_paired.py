@@ -1,4 +1,4 @@
-"""How long a block of the scripts beside a loop by hand is, and what their ratios come to."""
+"""The block length of the scripts with a handwritten loop, and the ratios that they compute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def test_a_block_is_as_long_as_its_median_step_says() -> None:
-    """The first call compiles for two seconds, another is held up: neither makes a block short."""
+    """The first call compiles for two seconds, and another is delayed; neither shortens a block."""
     took = chain([2.0, 0.04, 0.04, 0.9], repeat(0.04))
     assert warm_count(lambda count: next(took) * count / 4, block_s=0.5, several=4, warm_s=0.01) == 48
 

@@ -1,4 +1,4 @@
-"""From a request to cases: defaults, order, refusals; no device is touched."""
+"""From a request to cases: defaults, order and refusals, without a device."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_limits_of_a_plan_add_up_and_a_time_limit_is_the_last_of_them(h100, 
 
 
 def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):
-    """From the shipped profiles, through the plan or a resumed one, onto the stored measurement."""
+    """From the shipped profiles, through the plan or a resumed one, to the stored measurement."""
     profiles = load_profiles()
     asked = RunRequest(workloads=("cnn", "lstm", "resnet50", "bert_base"), budget="default")
     made = plan(asked, h100, profiles)
@@ -143,7 +143,7 @@ def test_a_cpu_gets_eager_the_quick_budget_and_batches_it_can_do(cpu, profiles):
 
 
 def test_a_heavy_model_of_ones_own_has_the_batch_of_its_trace_on_a_cpu(cpu, profiles):
-    """Batch norm over one value takes no batch of 1 in training."""
+    """Batch norm over a single value cannot train at batch 1."""
     own = msgspec.structs.replace(profiles["vgg16"], name="mine.py")
     made = plan(RunRequest(workloads=("./mine.py",)), cpu, {"./mine.py": own})
     assert {planned.case.batch_size for planned in made.cases} == {2}
@@ -151,7 +151,7 @@ def test_a_heavy_model_of_ones_own_has_the_batch_of_its_trace_on_a_cpu(cpu, prof
 
 @pytest.mark.parametrize(("batches", "batch"), [((1, 8, 32), 8), ((2, 8), 2), ((1,), 1)])
 def test_a_light_model_of_ones_own_has_more_than_one_sample_on_a_cpu_if_it_can(cpu, profiles, batches, batch):
-    """Batch norm over one value takes no batch of 1 in training."""
+    """Batch norm over a single value cannot train at batch 1."""
     own = msgspec.structs.replace(
         profiles["cnn"], name="mine.py", batches=batches, train_flops_per_sample=1e3
     )
@@ -277,7 +277,7 @@ def test_micro_only_has_no_case_and_the_micro_benchmarks_of_a_run_come_once(h100
     assert (alone.cases, alone.micro_left, alone.budget.launches) == ((), True, 1)
     made = plan(RunRequest(), h100, profiles)
     assert made.micro_left
-    begun = frozenset({(made.cases[0].case, 0)})  # stopped before they came
+    begun = frozenset({(made.cases[0].case, 0)})  # stopped before they started
     assert msgspec.structs.replace(made, done=begun).micro_left
     assert not msgspec.structs.replace(made, done=begun, has_micro=True).micro_left
     assert not plan(RunRequest(micro="none"), h100, profiles).micro_left
@@ -393,7 +393,7 @@ def test_inference_of_what_is_only_trained_is_refused_and_of_what_is_never_train
 
 
 def test_a_job_of_unequal_gpus_does_what_the_least_of_them_can(h100, profiles):
-    """amp means float16 where one of the GPUs has no bfloat16; what was named is refused for the job alone."""
+    """amp means float16 if one of the GPUs has no bfloat16; a named precision is refused only for the job."""
     t4 = DeviceProfile(backend="cuda", name="Tesla T4", compute_capability=(7, 5))
     asked = RunRequest(gpus=2, executions=("eager",))
     usual = plan(asked, h100, profiles, (t4,))

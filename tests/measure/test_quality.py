@@ -1,4 +1,4 @@
-"""Time to quality: the data, the training, what is refused, and what is said of a quality not reached."""
+"""Time to quality: the data, the training, the refusals, and the result if the quality is not reached."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_run_to_a_quality_is_stored_and_never_gone_on_with(tmp_path, monkeypat
 
 @pytest.mark.timing
 def test_the_digits_are_trained_at_every_precision_in_a_minute_on_two_cores(tmp_path) -> None:
-    """The whole command, its start and five seeds of each precision included."""
+    """The whole command, including its start and five seeds of each precision."""
     command = [sys.executable, "-m", "gpubench", "run", "cnn", "--to-quality", "--device", "cpu", "--json"]
     began_s = time.perf_counter()
     done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The recipe of a case, from what is asked to what is built: weights, checkpointing, chunks of the loss."""
+"""The recipe of a case, from request to model: weights, checkpointing, loss chunks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
     assert one.hardware_flops_per_sample == again.hardware_flops_per_sample
     extra = again.hardware_flops_per_sample - usual.hardware_flops_per_sample
     head = 2 * 2048 * 2048 * 128_256
-    last = 16 * 2 * 2048 * 8192 * 2048  # of each layer the last product: nothing needs its output again
+    last = 16 * 2 * 2048 * 8192 * 2048  # the last product of each layer: nothing needs its output again
     assert extra == pytest.approx(usual.forward_flops_per_sample - head - last)
 
 
@@ -62,8 +62,7 @@ def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
     ],
 )
 def test_a_case_knows_the_tokens_of_its_sample(h100, name, asked, tokens):
-    """Of a generation they are distinguished: those of its prompt are computed at once, the new ones one by
-    one."""
+    """A generation distinguishes them: prompt tokens are computed at once, new tokens one by one."""
     made = planned(h100, workloads=(name,), executions=("graph",), **asked)
     assert {each.tokens_per_sample for each in made.cases} == {tokens}
 
@@ -80,7 +79,7 @@ def test_a_case_knows_the_tokens_of_its_sample(h100, name, asked, tokens):
     ],
 )
 def test_below_eight_gpus_every_block_is_computed_again_unless_told_otherwise(h100, asked, how):
-    """The row of one GPU has the recipe of the job, so that what the others add is of the same work."""
+    """The row of one GPU has the recipe of the job, so that the gain from more GPUs is for the same work."""
     made = planned(h100, workloads=("llama_8b_fsdp",), executions=("eager",), **asked)
     cases = [planned.case for planned in made.cases]
     assert {case.gpu_count for case in cases} == {1, asked.get("gpus", 1) * asked.get("nnodes", 1)}

@@ -1,4 +1,4 @@
-"""How processes share one model: what they train together is what one process trains on all samples."""
+"""Processes that share one model learn together what one process learns from all samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODES = [pytest.param(mode, marks=SHARDS if mode is ParallelMode.FSDP else ()) f
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory) -> list[dict[str, list[list[float]]]]:
-    """What each of two processes has after ten steps, by mode and optimizer."""
+    """The parameters of each of two processes after ten steps, by mode and optimizer."""
     folder = tmp_path_factory.mktemp("two")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -48,7 +48,9 @@ def test_ten_steps_of_two_processes_are_those_of_one_on_the_joined_batch(togethe
 
 @pytest.mark.parametrize("mode", MODES)
 def test_two_processes_train_in_fp8_what_one_does_but_for_its_rounding(together, mode):
-    """Each process scales its own half of the batch, so that the sums are not those of one to the digit."""
+    """Each process scales its own half of the batch, so the sums differ from those of one process in the last
+    digits.
+    """
     pytest.importorskip("torchao", exc_type=ImportError)
     alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, two_ranks.EIGHT_BITS)
     untrained = two_ranks.net(seed=0)

@@ -24,7 +24,7 @@ from gpubench.workload import Task
 
 CPU = torch.device("cpu")
 NEW_SWITCHES = torch.__version__ >= "2.9"
-"""Older torch has the two legacy switches alone."""
+"""Older torch has only the two legacy switches."""
 FP32_PRECISIONS = ("conv_fp32_precision", "rnn_fp32_precision", "matmul_fp32_precision")
 
 
@@ -86,7 +86,7 @@ def test_the_probe_tells_ieee_from_less():
 
 
 class RoundedToBf16(TorchDispatchMode):
-    """Float32 products of operands rounded to bf16: what a reduced precision does, on any processor."""
+    """Float32 products of operands rounded to bf16, which imitate a reduced precision on any processor."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func in {torch.ops.aten.mm.default, torch.ops.aten.convolution.default}:
@@ -121,11 +121,11 @@ same = {
 lowered = [name for name, found in same.items() if (found != NOT_IN_BF16).any()]
 print(json.dumps([lowered, probe_errors(torch.device("cpu"))]))
 """
-"""Products with one, of a number that takes 13 bits, in the sizes of the probe: what comes out was rounded."""
+"""Products of one and a number that takes 13 bits, in the sizes of the probe; the result was rounded."""
 
 
 def test_the_probe_sees_a_precision_that_a_variable_lowered():
-    """oneDNN's own variable, read when the library loads: float32 that is computed in bf16, where it can be."""
+    """oneDNN's own variable, read when the library loads: float32 is computed in bf16 if possible."""
     done = subprocess.run(
         [sys.executable, "-c", LOWERED],
         env=os.environ | {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"},
@@ -272,7 +272,7 @@ def test_the_reference_leaves_dropout_and_batch_statistics_as_they_were(make_cas
 
 
 def normed():
-    """A model whose batch norm has running statistics far from those of any batch."""
+    """A model with batch norm statistics far from those of any batch."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3))
     model[1].running_mean.fill_(3.0)
@@ -304,7 +304,7 @@ def test_what_is_not_finite_is_infinitely_far_from_what_is(value):
 
 
 def test_a_replay_that_does_the_same_work_agrees_and_one_that_does_not_is_seen(make_case):
-    """On the CPU the eager step stands for the replay; the comparison restores all state on both sides."""
+    """On the CPU the eager step replaces the replay; the comparison restores all state on both sides."""
     task = load_workload("cnn").tiny(8, 0)
     work = move(task, make_case(batch_size=8), CPU)
     for index in range(3):

@@ -16,7 +16,7 @@ from gpubench.measure.loop import Heap, StopRule, Verdict, WarmUp, stop_rule
 from gpubench.models import FindingKind, Round, TelemetrySample
 
 LONG = msgspec.structs.replace(PUBLISH, timed_s=90.0, timed_least_s=10.0)
-"""A budget whose timed part may be given up."""
+"""A budget with a timed part that may be cut short."""
 STEP_S = 0.02
 STEPS_PER_ROUND = 25
 MOST_STEPS = 10_000
@@ -28,7 +28,7 @@ def step_times(phi: float, steps: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def timed(budget: Budget, noise: tuple[float, float], trials: int, seed: int = 0) -> list[StopRule]:
-    """Rules that have ended, each fed with rounds that last what the budget asks for."""
+    """Rules that have ended, each after rounds of the duration that the budget requests."""
     spread, phi = noise
     rng = np.random.default_rng(seed)
     rules = []
@@ -42,13 +42,13 @@ def timed(budget: Budget, noise: tuple[float, float], trials: int, seed: int = 0
 
 
 def coverage(rules: list[StopRule]) -> float:
-    """Share of the rules whose interval holds the true mean, 1."""
+    """Share of the rules with an interval that contains the true mean, 1."""
     held = [abs(fmean(rule.accepted) - 1) <= rule.half_width() * fmean(rule.accepted) for rule in rules]
     return fmean(held)
 
 
 def simulate(phi: float, trials: int, seed: int = 0) -> tuple[float, float]:
-    """Share of trials that stopped, and among them the share whose interval held the true mean."""
+    """Share of trials that stopped, and the share of those with an interval that contained the true mean."""
     rng = np.random.default_rng(seed)
     stopped = covered = 0
     for _ in range(trials):
@@ -83,7 +83,7 @@ def test_the_interval_holds_the_true_mean_in_92_percent_or_more(phi, trials):
     ],
 )
 def test_the_interval_of_a_short_series_is_as_wide_as_its_correlation_demands(rounds, phi, least):
-    """The plain standard error holds the mean of 10 rounds at 0.7 in 79 %, of 26 in 88 %."""
+    """The plain standard error covers the mean of 10 rounds at 0.7 in 79 %, of 26 in 88 %."""
     rng = np.random.default_rng(1)
     held = 0
     for _ in range(1000):
@@ -104,7 +104,7 @@ def test_a_series_that_never_settles_rarely_stops_in_a_thousand_trials():
 
 
 def test_independent_steps_would_claim_far_too_much():
-    """What a rule for independent samples does at phi = 0.9: it is right in under 40 % of its claims."""
+    """A rule for independent samples at phi = 0.9 is right in under 40 % of its claims."""
     rng = np.random.default_rng(1)
     held = stopped = 0
     for _ in range(300):
@@ -123,7 +123,7 @@ def test_independent_steps_would_claim_far_too_much():
 
 @pytest.mark.parametrize("timed_s", [1.0, 2.0, 2.6, 5.0])
 def test_a_gpu_bound_row_of_a_quick_run_is_sure_of_its_figure(timed_s):
-    """With the noise of an H200, in whatever time the haste of a run leaves: at most 2 % are not."""
+    """With the noise of an H200, in any time that a short run leaves: at most 2 % do not converge."""
     rules = timed(msgspec.structs.replace(QUICK, timed_s=timed_s), GPU_BOUND, 300)
     assert fmean(not rule.converged() for rule in rules) <= 0.02
     assert min(len(rule.rounds) for rule in rules) >= LEAST_ROUNDS
@@ -133,7 +133,7 @@ def test_a_gpu_bound_row_of_a_quick_run_is_sure_of_its_figure(timed_s):
 
 
 def test_a_gpu_bound_row_takes_little_more_than_the_least_time():
-    """10 s, because the energy of less is not known; a restless card takes up to a minute."""
+    """10 s, because the energy of a shorter time is not known; an unsteady card takes up to a minute."""
     rules = timed(LONG, GPU_BOUND, 200)
     assert all(rule.converged() for rule in rules)
     assert all(LONG.timed_least_s <= rule.elapsed_s <= 12 for rule in rules)
@@ -200,7 +200,7 @@ def test_equal_rounds_stop_at_the_least_number_of_rounds_and_at_the_least_time()
 
 
 def test_what_is_missing_is_named_with_what_it_takes():
-    """Nine rounds; ten whose time is not known; ten whose time is."""
+    """Nine rounds; ten rounds of unknown time; ten rounds of known time."""
     values = [1.0, 1.1] * 5
     few = StopRule(target=0.005, rounds=values[:9]).unmet()
     assert (few.value, few.limit) == ("9 rounds", "10 rounds")
@@ -222,7 +222,7 @@ def test_a_wide_series_ends_at_its_deadline_and_says_so():
 
 
 def test_rounds_before_a_step_in_the_level_are_left_out():
-    """The clock drops after twenty rounds: the mean of both levels would be that of neither."""
+    """The clock drops after twenty rounds: the mean over both levels would describe neither."""
     rng = np.random.default_rng(3)
     levels = [STEP_S * 0.98] * 20 + [STEP_S] * 60
     rule = StopRule(target=0.0005)
@@ -255,7 +255,7 @@ class Unguarded(StopRule):
 
 
 def test_a_series_that_drifts_all_along_does_not_pass_for_converged():
-    """1 % in a hundred rounds, no noise: autocorrelation leaves an effective sample size of a few."""
+    """1 % in a hundred rounds without noise: autocorrelation leaves an effective sample size of a few."""
     rule = StopRule(target=0.005, deadline_s=100 * 0.5)
     for index in range(100):
         verdict = rule.feed(STEP_S * (1 + 0.02 * index / 100), 0.5)
@@ -270,7 +270,7 @@ def test_without_drift_nothing_is_left_out():
     assert rule.left_out == 0
 
 
-# --- warm-up -----------------------------------------------------------------------------------------
+# --- warm-up ------------------------------------------------------------------------------------------------
 
 
 def warm(budget=LONG, **changes) -> WarmUp:

@@ -95,7 +95,7 @@ def run(plan, device, **options):
 
 
 def endless(plan: Plan) -> Plan:
-    """No interval is ever narrow enough: only what a test is about ends a case."""
+    """No interval is ever narrow enough, so only the tested event ends a case."""
     return msgspec.structs.replace(
         plan, budget=msgspec.structs.replace(plan.budget, timed_s=600.0, target=0.0)
     )
@@ -107,7 +107,7 @@ LOOPBACK = "0100007F"
 
 
 def listening_at() -> set[str]:
-    """Addresses at which this process or one below it listens, by the kernel's own table of sockets."""
+    """Addresses at which this process or a descendant listens, by the kernel's own table of sockets."""
     below = [psutil.Process(), *psutil.Process().children(recursive=True)]
     inodes = {
         target.removeprefix("socket:[").removesuffix("]")
@@ -133,7 +133,7 @@ def _target(link: Path) -> str:
 
 
 class Job(NamedTuple):
-    """What came of the cases that one job of two processes was asked for, by their names in ``one_job``."""
+    """The results of the cases in one job of two processes, by their names in ``one_job``."""
 
     found: dict[str, Measurement]
     micro: list[MicroResult]
@@ -142,12 +142,12 @@ class Job(NamedTuple):
 
 
 _JOBS: list[Job] = []
-"""The one job of this process, once it was run: it starts three processes that import torch."""
+"""The one job of this process, once it has run: it starts three processes that import torch."""
 
 
 @pytest.fixture
 def one_job(make_plan, cpu, tmp_path) -> Job:
-    """Run one job, the first time: together, alone, forward, apart, and sharded with and without blocks."""
+    """Run one job at first use: together, alone, forward, separately, and sharded with and without blocks."""
     if _JOBS:
         return _JOBS[0]
     (each,) = make_plan().cases
@@ -191,7 +191,7 @@ def one_job(make_plan, cpu, tmp_path) -> Job:
 def test_two_processes_train_one_model_on_different_samples(one_job):
     alone, together = one_job.found["alone"], one_job.found["together"]
     assert alone.status is together.status is Status.OK, together.reason
-    # Alone the weight reaches its own target, 0. Together it stops half way: a loss of 0.5 ** 2 for each.
+    # Alone the weight reaches its own target, 0. Together it stops halfway, with a loss of 0.5 ** 2 for each.
     assert alone.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)
     assert together.launches[0].rounds[-1].loss == pytest.approx(0.25, abs=1e-3)
     assert together.launches[0].loss_curve[0] == pytest.approx(9.0)  # the first process's parameters count
@@ -223,7 +223,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("fatal", [(5,), pytest.param((4, 6, 7), marks=pytest.mark.slow)])
 def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, cpu, fatal):
-    """The second process dies in each case but that of batch 8; every case after a loss has its own job."""
+    """The second process dies in each case except batch 8; every case after a loss has its own job."""
     fates = {batch: DEATHS[batch][0] for batch in fatal}
     act = f"rank() == 1 and self.calls == 3 and exec({fates}.get(BATCH[0], 'pass'))"
     plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(*fatal, 8))
@@ -232,7 +232,7 @@ def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, c
         _, status, words = DEATHS[batch]
         assert measurements[batch].status is status, measurements[
             batch
-        ].reason  # a timeout if it had been waited for
+        ].reason  # a timeout if it had been awaited
         assert words in measurements[batch].reason
     assert measurements[8].status is Status.OK, measurements[8].reason
 
@@ -274,14 +274,14 @@ def test_whichever_process_of_a_job_is_lost_all_are_gone_and_the_next_case_has_a
             wait_until(lambda: not in_the_job(f"{tmp_path}"))
             assert time.monotonic() - began_s < ENDS_S
     assert (found[4].status, words in found[4].reason) == (status, True), found[4].reason
-    assert found[4].launches[0].warmup  # what was seen before stays
+    assert found[4].launches[0].warmup  # earlier readings stay
     assert found[8].status is Status.OK, found[8].reason
-    assert remarks == []  # what ends with the job is nothing that the model had left running
+    assert remarks == []  # processes that end with the job were not left running by the model
     assert not list(tmp_path.glob("gpubench-*"))
 
 
 def in_the_job(name: str) -> list[psutil.Process]:
-    """Every process but this one that has the test's name among its variables."""
+    """Every other process that has the test's name in its environment."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -291,7 +291,10 @@ def in_the_job(name: str) -> list[psutil.Process]:
 
 
 def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck(make_plan, cpu):
-    """Neither case would end by itself. The limit is too short for one where a loaded machine builds the job slowly."""
+    """Neither case would end by itself.
+
+    The limit is too short for a case if a loaded machine builds the job slowly.
+    """
     plan = endless(make_plan("time.sleep(0.03)", batches=(4, 5), task=TaskKind.INFER, time_limit_s=7.0))
 
     def on_event(event: messages.Event) -> None:
@@ -329,7 +332,7 @@ def SGD(parameters):
 
 
 def test_a_sharded_model_is_held_against_the_cpu_and_trains_and_one_without_blocks_is_not_measured(one_job):
-    """At amp-bf16, where the first loss is compared: of a sharded model that takes every process."""
+    """At amp-bf16, where the first loss is compared; a sharded model needs every process for that."""
     refused, trained = one_job.found["whole"], one_job.found["blocks"]
     assert refused.status is Status.UNSUPPORTED
     assert "use --jobs ddp" in refused.reason
@@ -356,7 +359,7 @@ def test_what_processes_can_exchange_is_measured_once_in_the_job(one_job):
     assert [m.size for m in one_job.micro] == [f"{size}, 2 processes" for size in EXCHANGED]
     for result in one_job.micro:
         assert (result.name, result.unit) == ("all-reduce", "B/s")
-        # of two processes each sends and receives its bytes once
+        # each of two processes sends and receives its bytes once
         assert result.value == pytest.approx(result.work * result.repeats / median(result.times_s), rel=0.2)
     assert one_job.micro[-1].work == 128 * 2**20
 
@@ -383,8 +386,7 @@ def test_inference_on_several_is_the_same_forward_pass_on_each(one_job):
 def test_a_call_reaches_those_that_come_now_and_none_that_an_earlier_attempt_has_left(
     tmp_path, cpu, monkeypatch
 ):
-    """torchrun keeps its store when it starts the processes again: in it stand names of processes long
-    gone."""
+    """torchrun keeps its store when it restarts the processes, with the names of processes that are gone."""
     monkeypatch.setenv(STORE_VARIABLE, f"{tmp_path / 'store'}")
     team.open_store.cache_clear()
     store = team.open_store()

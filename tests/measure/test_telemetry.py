@@ -27,7 +27,7 @@ from gpubench.probe.backend import GpuProcess, PowerLimits
 
 
 class FakeReadings:
-    """A device whose answers are scripted."""
+    """A device with scripted answers."""
 
     source = "nvml"
 
@@ -164,7 +164,7 @@ def test_nobody_is_on_a_gpu_that_is_gone(inside_nvml):
     assert capability.newcomers(gpu) == ()
 
 
-# --- energy ------------------------------------------------------------------------------------------
+# --- energy -------------------------------------------------------------------------------------------------
 
 
 def powers(watts: float, seconds: float = 20.0) -> list[TelemetrySample]:
@@ -205,7 +205,7 @@ def test_unknown_energy_is_never_zero(watts, region_s):
     assert joules is None or joules > 0
 
 
-# --- preflight ---------------------------------------------------------------------------------------
+# --- preflight ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_a_newcomer_is_found_after_the_run(card, monkeypatch):
     assert [f.kind for f in capability.newcomers(card, sleep=lambda _: None)] == [FindingKind.SHARED_GPU]
 
 
-# --- what is stored of this machine ------------------------------------------------------------------
+# --- stored facts of this machine ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How a CPU scales: each number of threads in processes of its own, and nothing else reads what they did."""
+"""CPU scaling: each number of threads has its own processes, and other figures ignore these rows."""
 
 from __future__ import annotations
 

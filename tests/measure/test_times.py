@@ -1,7 +1,7 @@
-"""What a run takes by a rehearsal: the product's own plan and rules on a scripted clock.
+"""The duration of a run, rehearsed with the product's own plan and rules on a scripted clock.
 
-The steps are those that were read on an H200; the phases around them, the heat and the power those that an
-H100 and an H200 noted in whole runs.
+The steps were measured on an H200. The phases around them, the heat and the power come from whole runs on an
+H100 and an H200.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ T4 = msgspec.structs.replace(
 PROFILES = load_profiles()
 READ = h200_step_times()
 PROCESS_S = 4.9
-"""Start, import of torch and a context: the middle of ten processes."""
+"""Start, import of torch and a context: the median of ten processes."""
 FIRST_S = 5.0
-"""In each process, with its first optimizer: the middle of nine."""
+"""In each process, with its first optimizer: the median of nine."""
 AROUND_S = 2.0
-"""The parent looks at the device, before and after."""
+"""The parent checks the device, before and after."""
 COMPILE_S = 21.0
 SEARCH_S = {("vgg16", "fp32"): 13.6, ("vgg16", "tf32"): 6.9, ("resnet50", "fp32"): 4.3}
 LARGE_SEARCH_S = {"vgg16": 5.0, "resnet50": 11.5}
@@ -63,19 +63,21 @@ class Heat:
 
 
 def power_w(unit: Unit, *, host_bound: bool) -> float:
-    """Return what a row draws, read on an H100: large networks, graphs of small ones, and eager rows."""
+    """Return the power draw of a row, measured on an H100: large networks, graphs of small ones, and eager
+    rows.
+    """
     if not host_bound:
         return 600.0
     return 310.0 if unit.planned.case.execution is Execution.GRAPH else 190.0
 
 
 class Rehearsal:
-    """A plan carried out on a clock that moves by what each phase takes.
+    """A plan executed on a clock that each phase moves by its duration.
 
     Attributes:
-        findings: What the rules said of each unit.
-        parts: What each phase took in all [s].
-        first_s: When the first figure was there [s].
+        findings: The findings of the rules on each unit.
+        parts: Total duration of each phase [s].
+        first_s: Time of the first figure [s].
     """
 
     def __init__(
@@ -190,7 +192,7 @@ H100 = msgspec.structs.replace(
     H200, name="NVIDIA H100 80GB HBM3", gpu_key="nvidia-h100-sxm-80gb", memory_bytes=85_520_809_984
 )
 H100_STEPS = {key: steps.slower(1.11) for key, steps in READ.items()}
-"""VGG16 at AMP took an H100 22.1 ms and an H200 19.9, in their own quick runs."""
+"""VGG16 at AMP took 22.1 ms on an H100 and 19.9 ms on an H200, in their own quick runs."""
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -200,7 +202,7 @@ def test_the_default_run_of_an_h100_takes_four_minutes_and_its_first_figure_half
     assert rehearsal.took_s < 240
     assert rehearsal.first_s < 30
     assert rehearsal.took_s < rehearsal.plan.most_s()
-    assert kinds(rehearsal, Execution.GRAPH) <= {FindingKind.DRIFTING}  # of noise without drift, 1 to 3 %
+    assert kinds(rehearsal, Execution.GRAPH) <= {FindingKind.DRIFTING}  # 1 to 3 % of noise without drift
 
 
 def test_a_quick_run_is_over_in_a_minute_and_a_half():
@@ -218,7 +220,7 @@ def test_what_is_compiled_is_compiled_in_every_launch():
 
 @pytest.mark.parametrize("budget", ["quick", "default", pytest.param("publish", marks=pytest.mark.slow)])
 def test_no_run_of_short_steps_passes_the_sum_of_its_limits(budget):
-    """Steps that take two and a half times as long as on an H200, all of them restless."""
+    """Steps that take two and a half times as long as on an H200, all of them noisy."""
     made = planned(budget=budget, workloads=("cnn", "lstm", "vgg16"))
     restless = Rehearsal(made, {key: steps.slower(2.5) for key, steps in READ.items()}, noise=(0.012, 0.6))
     calm = Rehearsal(made, READ).run()

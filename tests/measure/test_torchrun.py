@@ -1,4 +1,4 @@
-"""What a request, a plan and a run become under a user's torchrun; its processes are in tests/measure/test_nodes.py."""
+"""Requests, plans and runs under a user's torchrun; its processes are in tests/measure/test_nodes.py."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_place_is_that_which_torchrun_tells(tell):
 
 
 def test_without_torchrun_or_alone_under_it_a_run_is_as_ever(tell):
-    tell(TORCHELASTIC_RUN_ID=None)  # other launchers set the size of a world too
+    tell(TORCHELASTIC_RUN_ID=None)  # other launchers also set the size of a world
     assert place_under_torchrun() is None
     tell(WORLD_SIZE="1", RANK="0", LOCAL_WORLD_SIZE="1", LOCAL_RANK="0")
     assert place_under_torchrun() is None
@@ -77,7 +77,7 @@ def test_a_command_is_the_next_launch_that_not_every_case_has(make_case):
     assert launches((one, 0), (other, 0)) == 2
     assert (
         launches((one, 0), *((other, index) for index in range(3))) == 2
-    )  # one that failed has no more to come
+    )  # a failed one has no further launches
 
 
 def test_the_id_of_a_run_is_that_of_the_attempt_before_and_no_other_runs(monkeypatch):
