@@ -1,7 +1,7 @@
-"""Three texts that the next commands, answers and screens are held to, written down before the code is changed.
+"""Three texts that commands, answers and screens must follow, written before the code was changed.
 
-``options.csv`` says what becomes of each option, ``ranking_keys.json`` names the keys of a ranking; what the
-screens may say ships with the package. A test that is expected to fail names the work that meets it.
+``options.csv`` states the fate of each option, ``ranking_keys.json`` the keys of a ranking. The sentences of
+the screens ship with the package. A test that is expected to fail names the work that completes it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ OPTIONS = {"rank": 34, "run": 24, "memory": 13, "predict show": 14, "report": 7,
 OPTIONS |= {"offers import": 3, "offers refresh": 3, "check": 3, "compare": 3, "try": 3, "list": 2}
 OPTIONS |= {"feed": 2, "predict score": 2, "predict seal": 1, "new-workload": 1, "probe": 1}
 WENT = {"calibrate", "predict evaluate"}
-"""Verbs of the table that are no more: they say what to do instead."""
+"""Removed verbs of the table, which say what to use instead."""
 MOST_WORDS = 30
 LATER: dict[str, dict[str, str]] = {}
-"""Options of the table that are not yet there, or there until the page itself has them, with the work that meets it."""
+"""Options of the table that do not exist yet, or exist until the page has them, with the responsible work."""
 
 
 @cache
@@ -56,7 +56,7 @@ def planned(verb: str) -> set[str]:
 
 @cache
 def offered() -> dict[str, set[str]]:
-    """The options of each verb, and of each action of a verb, as the parser knows them."""
+    """The options of each verb, and of each action of a verb, as in the parser."""
     found: dict[str, set[str]] = {}
 
     def walk(command, words: tuple[str, ...]) -> None:
@@ -76,7 +76,7 @@ def offered() -> dict[str, set[str]]:
     return found
 
 
-# --- options ----------------------------------------------------------------------------------------------
+# --- options ------------------------------------------------------------------------------------------------
 
 
 def test_every_option_of_today_has_its_place_in_the_table():
@@ -122,7 +122,7 @@ def test_what_went_says_what_the_table_says_of_it():
     assert not [key for key in told if key[1] in now.get(key[0], set())]
 
 
-# --- the ranking ------------------------------------------------------------------------------------------
+# --- the ranking --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_the_brief_ranking_is_for_a_script():
     assert list(json.loads(done.stdout)) == keys()["brief"]
 
 
-# --- the sentences ----------------------------------------------------------------------------------------
+# --- the sentences ------------------------------------------------------------------------------------------
 
 
 def test_each_sentence_is_one_of_a_kind_and_the_code_says_it():

@@ -1,4 +1,4 @@
-"""What a terminal shows of a table: whole figures at any width, and the name of every column that is left out."""
+"""A table on a terminal has whole figures at any width, and names every column that is left out."""
 
 from __future__ import annotations
 

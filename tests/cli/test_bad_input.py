@@ -1,4 +1,4 @@
-"""``gpubench run`` where the GPU cannot be used: real processes, real pynvml, and one line with the exit code."""
+"""``gpubench run`` with an unusable GPU: real processes, real pynvml, and one line with the exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.record import store
 
-# The installed torch under the version file of a CUDA build; opening CUDA fails with the words of a test.
+# The installed torch with the version file of a CUDA build; opening CUDA fails with the message of a test.
 TORCH = """
 import importlib, sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def typed(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
 
 
 def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, str]:
-    """The exit code, and the last line that was said."""
+    """The exit code, and the last printed line."""
     arguments = ("run", "cnn", "--quick", "--micro", "none", "--results", str(root), *options)
     code, _, said = typed(environment, *arguments)
     assert "Traceback" not in said

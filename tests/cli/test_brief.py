@@ -1,4 +1,4 @@
-"""The short documents for scripts: what a decision needs, in 8 kB, by the very figures of the whole ones."""
+"""The short documents for scripts: everything for a decision in 8 kB, with the figures of the full ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion as a shell asks for it: workloads, precisions, GPUs and providers by their first letters."""
+"""Shell completion of workloads, precisions, GPUs and providers by their first letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C twice: a child that hangs is killed at once, with its group, and the file of the run stays whole."""
+"""Ctrl-C twice: a hanging child is killed at once with its group, and the run file stays intact."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     assert children
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(1)
-    assert process.poll() is None  # once waits for the round at hand
+    assert process.poll() is None  # the first one waits for the current round
     os.killpg(process.pid, signal.SIGINT)
     watch = Stopwatch()
     _, err = process.communicate()
@@ -62,12 +62,12 @@ class _Interrupted:
 
 
 def _make_a_class(**_options):
-    """What Python 3.11 turns into a RuntimeError."""
+    """Python 3.11 turns it into a RuntimeError."""
     type("Session", (), {"fatal": _Interrupted()})
 
 
 def _ended_with() -> object:
-    """Run the command line here; the exit code that it ends with. What it does to SIGTERM is undone."""
+    """Run the command line here and return its exit code; its handler of SIGTERM is removed."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit) as ended:

@@ -22,7 +22,7 @@ FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Any:
-    """Run the verb without any results; give back exit code, stdout and stderr."""
+    """Run the verb without any results; return exit code, stdout and stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         done = here("memory", *arguments, "--results", tmp_path)
@@ -104,7 +104,7 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
 def test_a_model_made_for_shares_has_them_in_a_job_unless_told_otherwise(
     ask: Any, more: tuple[str, ...], mode: str
 ) -> None:
-    """8 H100s have room for a share each of what no one of them has room for; which is told."""
+    """8 H100s have room for a share each of a job that none of them could hold; the answer says so."""
     wanted = "llama_8b_fsdp", "--gpu", "nvidia-h100-sxm-80gb", "--batch-size", "2", "--count", "8", *more
     document = json.loads(ask(*wanted, "--json")[1])
     assert document["parallel_mode"] == mode
@@ -149,7 +149,7 @@ def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None
 
 
 def test_large_numbers_have_separators_wherever_they_stand(ask: Any) -> None:
-    """Of batches, their cuts, and what each of several GPUs takes."""
+    """Sentences on batches, micro-batches, and the need of each of several GPUs."""
     batch = "300000000"
     _, out, _ = ask("transformer", "--gpu", "rtx-4090", "--batch-size", batch)
     assert f"batch {300_000_000:,}" in out
@@ -162,7 +162,7 @@ def test_large_numbers_have_separators_wherever_they_stand(ask: Any) -> None:
 
 
 def test_a_compiled_step_says_what_it_takes_where_the_loss_is_compiled_too(ask: Any) -> None:
-    """Beside the figures by which the card is judged; of other steps nothing is known."""
+    """Next to the figures by which the card is judged; nothing is known of other steps."""
     asked = "transformer", "--gpu", "rtx-4090"
     compiled, eager = (
         json.loads(ask(*asked, "--execution", how, "--json")[1]) for how in ("compile", "eager")
@@ -187,7 +187,7 @@ def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask:
 @pytest.mark.parametrize("execution", ["graph", "eager"])
 @pytest.mark.parametrize("batch_size", [6, 12, 40])
 def test_one_card_has_one_answer(ask: Any, execution: str, batch_size: int) -> None:
-    """A Radeon of 8 GiB, on which a published step ran that its class alone would refuse."""
+    """A Radeon of 8 GiB that ran a published step which its class alone would refuse."""
     asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--batch-size", f"{batch_size}"
     answer = json.loads(ask(*asked, "--execution", execution, "--json")[1])
     (card,) = answer["cards"]
@@ -208,7 +208,9 @@ def test_one_card_has_one_answer(ask: Any, execution: str, batch_size: int) -> N
 
 
 def test_of_several_cards_the_answer_says_whose_figures_stand_at_the_top(ask: Any) -> None:
-    """A class of its own each: the one with GDDR memory, whatever the order; a single card needs no word."""
+    """Each card is a class of its own: the one with GDDR memory, whatever the order; a single card needs no
+    name.
+    """
     radeon, geforce = "amd-radeon-rx-7700s-8gb", "nvidia-geforce-rtx-4090-24gb"
     both = "vgg16", "--gpu", f"{radeon},{geforce}", "--batch-size", "12", "--execution", "eager"
     answer = json.loads(ask(*both, "--json")[1])
@@ -233,7 +235,7 @@ def test_what_ran_eagerly_tells_nothing_of_what_a_graph_finds_pinned(ask: Any) -
 
 
 def test_the_fewest_micro_batches_are_those_by_which_each_is_judged(ask: Any) -> None:
-    """On the Radeon, where only the judge knows what ran: one fewer does not fit."""
+    """On the Radeon, only the judge knows which step ran; a card with less memory does not fit."""
     asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--batch-size", "40", "--json"
     (card,) = json.loads(ask(*asked)[1])["cards"]
     (told,) = (fix for fix in card["fixes"] if fix["what"].startswith("gradients accumulated"))
@@ -273,9 +275,11 @@ def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
 
 @pytest.mark.usefixtures("traced_as_asked")
 def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: Path) -> None:
-    """By hand at 8 x 2,048 tokens: one half and two full matrices of scores are 21.0 GB, weights and AdamW's
-    states 2.2, their copies in half precision 0.4, layers some 5.5: no card of 24 GB, though the formula told 19.3.
-    A loop that holds the scores takes 4.2 more; one whose loss is in float32 as a whole, 8.4.
+    """By hand at 8 x 2,048 tokens: a matrix of scores in half precision and two in float32 are 21.0 GB.
+
+    Weights and AdamW's states are 2.2 GB, their copies in half precision 0.4, layers about 5.5: too much for
+    a card of 24 GB, though the formula gave 19.3. A loop that keeps the scores takes 4.2 more; one with the
+    whole loss in float32, 8.4.
     """
     path = tmp_path / "gpt.py"
     path.write_text(GPT)
@@ -429,7 +433,7 @@ assert "torch" not in sys.modules
 
 
 def test_a_number_before_the_gpu_is_the_number_of_gpus(ask: Any) -> None:
-    """As people say it: "does it fit on 2x RTX 3090"."""
+    """A common way to ask: "does it fit on 2x RTX 3090"."""
     asked = ("llama-3.1-70b", "--qlora", "--json", "--brief")
     by_name, by_count = (
         json.loads(ask(*asked, *more)[1])

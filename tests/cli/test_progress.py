@@ -1,4 +1,4 @@
-"""The line before a run: how much there is to do, and how long it takes."""
+"""The line before a run: the amount of work and its duration."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def told(
     monkeypatch: pytest.MonkeyPatch,
     run: Run | None = None,
 ) -> list[str]:
-    """What a run of a case prints at eighty columns."""
+    """The output of a run of one case at eighty columns."""
     monkeypatch.setenv("COLUMNS", "80")
     run = run or samples.h200_run()
     prepared = Prepared(
@@ -90,7 +90,7 @@ def told(
 def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At eighty columns the answer is the last screen, below what mixed precision gained."""
+    """At eighty columns the answer is the last screen, below the gain from mixed precision."""
     printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch)
     answer = next(at for at, line in enumerate(printed) if re.match(r"(Cheapest|Sensible)", line))
     assert len(printed) - answer <= 20
@@ -137,7 +137,9 @@ def test_a_gain_whose_interval_holds_one_is_not_told_apart() -> None:
 
 
 def test_a_gain_that_the_page_denies_is_not_printed_below_it() -> None:
-    """The page calls no gain known whose ends differ by more than half; the last line of a run gives none."""
+    """The page shows no gain with ends that differ by more than half, and neither does the last line of a
+    run.
+    """
     amp, fp32 = (
         next(
             m

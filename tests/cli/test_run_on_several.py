@@ -1,4 +1,6 @@
-"""`gpubench run --gpus 2 --device cpu`: from the command line to the stored file and the section that reads it."""
+"""`gpubench run --gpus 2 --device cpu`: from the command line to the stored file and the section that reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def test_two_processes_on_a_cpu_are_timed_beside_one_and_stand_in_the_report(tmp
     assert all(rows[count]["launches"][0]["rounds"] for count in (1, 2))
     text = Path(report(tmp_path / "page.html", tmp_path / "results")).read_text()
     sound = all(row["status"] == "ok" for row in rows.values())
-    if sound:  # a row is doubted where others load the machine in the middle of it
+    if sound:  # a row gets a doubt if other programs load the machine
         assert "Throughput of several GPUs" in text
 
 

@@ -1,4 +1,4 @@
-"""What a run says on a terminal: which work is meant, what to doubt, no loss where nothing was trained."""
+"""The output of a run: it names the work and the doubts, and shows no loss if nothing was trained."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ SCREENS = {
     ("probe",): 30,
     ("offers", "list", "--provider", "aws"): None,
 }
-"""Each command with the most lines of its first screen; None if a person asked for all."""
+"""The maximum lines of each command's first screen; None if the user asked for everything."""
 PLACELESS = {"list", "probe"}
 
 
 def words(lines: list[str]) -> set[str]:
-    """The words of a screen; a long name may be broken after its marks."""
+    """The words of a screen; a long name may be broken after punctuation."""
     return {word for line in lines for word in re.sub(r"[(),;·─._-]", " ", line).split()}
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM in every phase of every verb that takes long: exit code 130 within three seconds, and no process left."""
+"""SIGTERM in every phase of every long verb: exit code 130 within three seconds, and no process left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("heeded_signals")]
 
 WITHIN_S = 3.0
 UNLESS_LOADED_S = 9.0
-"""On a loaded machine no processor is ever free; whatever gives a child more time takes ten seconds."""
+"""On a loaded machine no processor is ever idle; any extra time for a child is ten seconds."""
 
 PROGRAM = """
 import os, sys
@@ -41,7 +41,7 @@ ChildProcess.receive = noted
 from gpubench.__main__ import main
 main()
 """
-"""The command line itself, which also writes down what its child processes report."""
+"""The command line itself, which also records the reports of its child processes."""
 
 MODEL = own_net(
     'at("step")',
@@ -69,7 +69,7 @@ TWO = (*OWN, "--gpus", "2")
 
 @pytest.fixture
 def slow_server() -> Iterator[tuple[str, threading.Event]]:
-    """Address of a server that never answers, and what is set once it is asked."""
+    """Address of a server that never answers, and an event that is set by a request."""
     over, asked = threading.Event(), threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -89,7 +89,7 @@ def slow_server() -> Iterator[tuple[str, threading.Event]]:
 
 
 class Command:
-    """One command, in its own folder, with what its children have reported."""
+    """One command in its own folder, with the reports of its children."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.reports = folder, folder / "reports"
@@ -110,7 +110,7 @@ class Command:
     def assert_ends_on_sigterm(
         self, arguments: Sequence[str], is_reached: Callable[[psutil.Process], bool], *, hangs: str = ""
     ) -> str:
-        """Start it, send SIGTERM once a place is reached, hold it to what is promised; return its stderr."""
+        """Start it, send SIGTERM once it reaches a point, check the promises; return its stderr."""
         with self.start(arguments, hangs) as process:
             try:
                 seen = psutil.Process(process.pid)
@@ -131,7 +131,7 @@ class Command:
         return err
 
     def told(self, line: str) -> Callable[[psutil.Process], bool]:
-        """Whether a child has reported so."""
+        """Whether a child has reported this."""
         return lambda _: self.reports.exists() and line in self.reports.read_text()
 
 
@@ -223,4 +223,4 @@ def test_a_command_that_is_killed_keeps_the_seeds_that_were_trained(command: Com
     (run,) = store.read_runs(command.folder / "results").runs
     (row,) = run.quality
     assert row.runs
-    assert not row.is_reached  # of fewer seeds than it states no figure is given
+    assert not row.is_reached  # no figure is given for fewer seeds than this

@@ -81,7 +81,7 @@ def cpu_of_children_s() -> float:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_verb_starts_within_its_budget(benchmark, tmp_path, arguments, limit_s):
-    """Seconds of CPU, all children included, the least of seven; of bytecode that is compiled already."""
+    """Seconds of CPU including all children, the least of seven, with compiled bytecode."""
     environment = {**os.environ, "GPUBENCH_RESULTS": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "gpubench", *arguments]
@@ -91,7 +91,7 @@ def test_a_verb_starts_within_its_budget(benchmark, tmp_path, arguments, limit_s
 
 
 def test_the_help_reads_what_verbs_are_asked_and_no_room():
-    """Every verb declares its options at each start: their requests must not pull in what answers them."""
+    """Every verb declares its options at each start, so their requests must not import the code that answers."""
     program = (
         "import sys; sys.argv = ['gpubench', '--help']\n"
         "from gpubench.cli.app import main\n"

@@ -1,4 +1,4 @@
-"""Terminals and pipes as they come: no encoding and no early reader makes a command fail."""
+"""Terminals and pipes of all kinds: no encoding and no early reader makes a command fail."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ resource.setrlimit(getattr(resource, limit), (value, value))
     ids=["no space", "no descriptor to load a module"],
 )
 def test_an_unexpected_error_is_one_line_where_no_log_can_be_written(tmp_path, program, limit, value) -> None:
-    """A limit of the system stands for a full disk, and for no descriptor left."""
+    """A system limit imitates a full disk, or a lack of descriptors."""
     loaded = BROKEN[: BROKEN.index("def")] if program is BROKEN else ""
     done = subprocess.run(
         [sys.executable, "-c", f"{loaded}{WITHOUT}{program}", str(value), limit],

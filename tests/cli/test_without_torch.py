@@ -1,6 +1,6 @@
-"""Without torch comparing works, and what measures or traces a model names the line that installs it.
+"""Without torch, comparing works, and verbs that measure or trace a model name the install command.
 
-Without transformers all works but a Hugging Face config, which names its own line.
+Without transformers everything works except a Hugging Face config, which names its own command.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INSTALL = "pip install 'torch>=2.4'"
 
 @pytest.fixture(scope="module")
 def no_torch(tmp_path_factory) -> dict[str, str]:
-    """An environment in whose processes torch cannot be found, as where it was never installed."""
+    """An environment in which processes cannot find torch, as if it had never been installed."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     (folder / "mine.py").write_text("import torch\n\ndef build(batch_size):\n    ...\n")

@@ -1,4 +1,4 @@
-"""A check as a sound card would leave it, to be changed by a test in one place."""
+"""A check as a sound card would leave it; a test changes it in one place."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def row(status: Status = Status.OK, reason: str | None = None, **changes: Any) -
 
 
 def blocks(ratio: float = 1.0, noise: float = 0.0, fours: int = 5) -> Blocks:
-    """Blocks of a ratio; with noise, every other four is so much larger and the rest so much smaller."""
+    """Blocks of a ratio; with noise, every second group of four is larger by this share and the rest smaller."""
     first = [0.02 * ratio * (1 + noise * (-1) ** n) for n in range(fours) for _ in range(2)]
     return Blocks(first_s=tuple(first), second_s=(0.02,) * (2 * fours))
 
@@ -142,7 +142,7 @@ def faults(**changes: Any) -> FaultProof:
 
 
 def check(**changes: Any) -> CudaCheck:
-    """A whole check that every rule agrees with."""
+    """A whole check that passes every rule."""
     executions = [Execution.EAGER, Execution.GRAPH]
     rows = [row(precision=p, execution=e) for p in Precision for e in executions]
     fields: dict[str, Any] = {

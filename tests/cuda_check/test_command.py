@@ -1,4 +1,4 @@
-"""What ``gpubench check --cuda`` prints and how it ends, on checks that were made up here."""
+"""Output and exit codes of ``gpubench check --cuda``, on made-up checks."""
 
 from __future__ import annotations
 

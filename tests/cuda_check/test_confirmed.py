@@ -1,4 +1,4 @@
-"""Checks of real cards, judged by today's rules; and the list of them in the README."""
+"""Checks of real cards, judged by today's rules, and their list in the README."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ NONE_YET = "not yet confirmed on any card"
 
 @pytest.fixture(autouse=True)
 def _nobody(monkeypatch):
-    """Whoever runs these tests, and where: a file is scrubbed of its own machine when it is written."""
+    """The user and machine of these tests: a file is scrubbed of its own machine when it is written."""
     monkeypatch.setattr(platform, "node", lambda: "machine-of-nobody")
     monkeypatch.setattr(getpass, "getuser", lambda: "nobody-at-all")
 
 
 def replay(path: Path) -> CudaCheck:
-    """Read a confirmed file and hold it to every rule of today."""
+    """Read a confirmed file and apply every rule of today."""
     stored = read_check(path)
     wrong = [
         f"{v.part}, {v.what}: {v.found} ({v.limit}): {v.reason}" for v in judge(stored) if v.state == "FAILED"
@@ -52,7 +52,7 @@ def replay(path: Path) -> CudaCheck:
 
 
 def line_of(stored: CudaCheck) -> str:
-    """How the page of limits lists a confirmed card."""
+    """The entry of a confirmed card on the page of limits."""
     return f"{stored.device.name}, torch {stored.environment.torch}"
 
 
@@ -67,7 +67,7 @@ def test_every_confirmed_card_still_passes_and_stands_on_the_page_of_limits():
 
 
 def test_a_file_is_replayed_by_name_content_and_rules(tmp_path):
-    """The replay itself, on made-up files: no such file is ever shipped."""
+    """The replay itself, on made-up files, which are never shipped."""
     made = check()
     path = tmp_path / file_name(made.device, made.environment.torch)
     write_check(path, made)
@@ -85,7 +85,7 @@ def test_a_file_is_replayed_by_name_content_and_rules(tmp_path):
 
 
 def test_a_file_of_an_older_gpubench_with_fewer_fields_is_replayed(tmp_path):
-    """A field that is added later is not in it, and nothing of it is rewritten."""
+    """It lacks a field that is added later, and nothing in it is rewritten."""
     made = check()
     path = tmp_path / file_name(made.device, made.environment.torch)
     write_check(path, made)
@@ -97,7 +97,7 @@ def test_a_file_of_an_older_gpubench_with_fewer_fields_is_replayed(tmp_path):
 
 
 class Clock:
-    """In place of the module ``time``: a moment that parts move on."""
+    """Replaces the module ``time``: a moment that parts advance."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -109,10 +109,10 @@ class Clock:
 @pytest.mark.parametrize("late_start_s", [0.0, 5.0, 15.0])
 @pytest.mark.parametrize("path", sorted(CONFIRMED.glob("*.json")), ids=lambda path: path.stem)
 def test_a_confirmed_card_would_be_confirmed_in_the_time_of_today(path, late_start_s, tmp_path, monkeypatch):
-    """Its own times, also on a machine whose processes start later: no core part is cut off.
+    """Its own times, also on a machine with slower processes: no core part is cut off.
 
-    Parts that leave out what does not fit end in time; any other takes as long as it took. What had its
-    own process, strict fp32, is now among the cases.
+    Parts that skip what does not fit end in time; any other part takes as long as it took. Strict fp32, which
+    had its own process, is now among the cases.
     """
     stored, now = read_check(path), Clock()
     took_s = {log.name: log.took_s or 0.0 for log in stored.parts}

@@ -1,4 +1,4 @@
-"""What the readings of a check mean: each rule from both sides of its limit."""
+"""The meaning of the readings of a check: each rule from both sides of its limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def states(made, part: str) -> dict[str, str]:
 
 
 def state_of(made, part: str, words: str) -> str:
-    """The state of the one row of a part whose name has these words."""
+    """The state of the only row of a part with these words in its name."""
     (state,) = (v.state for v in judge(made) if v.part == part and words in v.what)
     return state
 
@@ -50,7 +50,7 @@ def test_a_sound_card_passes_everything_and_is_confirmed():
     assert confirms(made)
 
 
-# --- parts ---------------------------------------------------------------------------------------------------
+# --- parts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["precision", "clock", "graph", "faults"])
@@ -103,7 +103,7 @@ def test_a_compiled_case_that_is_not_here_is_named_and_any_other_refusal_is_a_fa
         assert ("case not here" in found) == (state == "ok")
 
 
-# --- ratios --------------------------------------------------------------------------------------------------
+# --- ratios -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_telemetry_may_cost_half_a_per_cent_and_nothing_is_wrong_with_less():
         assert state_of(made, "load", "telemetry") == state
 
 
-# --- clock ---------------------------------------------------------------------------------------------------
+# --- clock --------------------------------------------------------------------------------------------------
 
 
 def test_a_clock_that_does_not_wait_fails_by_events_and_by_the_time_to_issue():
-    made = check(clock=clock(by_hand=blocks(0.2), events=blocks(0.2)))  # both sides of a pair are 4 ms then
+    made = check(clock=clock(by_hand=blocks(0.2), events=blocks(0.2)))  # both sides of a pair are then 4 ms
     assert state_of(made, "clock", "device events") == "FAILED"
     assert state_of(made, "clock", "without waiting") == "FAILED"
 
@@ -155,7 +155,7 @@ def test_where_the_host_sets_the_pace_nothing_is_decided():
     assert not failed(judge(made))
 
 
-# --- energy --------------------------------------------------------------------------------------------------
+# --- energy -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_power_before_the_judged_region_does_not_count():
     assert state_of(check(load=load(1.0)), "load", "energy counted") == "ok"  # 200 W before it
 
 
-# --- precision -----------------------------------------------------------------------------------------------
+# --- precision ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_an_error_that_is_not_finite_and_a_switch_that_is_off_fail():
 
 
 def test_a_recurrent_layer_of_fp32_has_room_that_a_product_has_not():
-    """One reads 5.7e-6 on an H100 in IEEE fp32, and 3.6e-4 in TF32."""
+    """An H100 has an error of 5.7e-6 in IEEE fp32, and 3.6e-4 in TF32."""
     sound = proof(Precision.FP32)
     made = replaced(sound, errors=sound.errors | {"rnn": 4.4e-5})
     assert states(check(precisions=(made,)), "precision")["fp32 against float64"] == "ok"
@@ -213,7 +213,7 @@ def test_a_recurrent_layer_of_fp32_has_room_that_a_product_has_not():
     ("error", "state"), [(3e-4, "ok"), (3e-7, "undecided"), (1e-5, "undecided"), (None, "undecided")]
 )
 def test_fp32_is_proven_only_by_operators_in_which_tf32_shows(error, state):
-    """An H100 computed a small convolution in fp32 under TF32, too: that it is right there proves nothing."""
+    """An H100 computed a small convolution in fp32 under TF32, too, so a correct result there proves nothing."""
     shown = dict.fromkeys(("matmul", "conv", "rnn"), 3e-4)
     made = check(precisions=(replaced(proof(Precision.FP32), control_errors=shown | {"conv": error}),))
     seen = {v.what: v for v in judge(made) if v.part == "precision"}
@@ -247,7 +247,7 @@ def test_a_name_alone_is_no_identity_among_several_of_that_name(identity, names,
     assert confirms(made) == (state == "ok")
 
 
-# --- cases ---------------------------------------------------------------------------------------------------
+# --- cases --------------------------------------------------------------------------------------------------
 
 SMALL, LARGE = 8 * 1024**3, 80 * 1024**3
 
@@ -291,7 +291,7 @@ def test_a_case_that_failed_fails_its_part(changes):
     assert "no" in wrong.reason
 
 
-# --- injected faults -----------------------------------------------------------------------------------------
+# --- injected faults ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The file of a check: its name, what must never be in it, and files of strangers."""
+"""The file of a check: its name, what it must never contain, and files from others."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_name_says_card_and_torch_and_is_safe_everywhere():
 
 
 def test_no_secret_of_any_source_reaches_the_file(tmp_path, somebody):
-    """What the driver, the environment, an exception, a dying process and a finding can carry."""
+    """Texts from the driver, the environment, an exception, a dying process and a finding."""
     profile = msgspec.structs.replace(
         H200,
         uuid=UUIDS[0],
@@ -163,7 +163,7 @@ WORDS = sorted({word for _, text in FIXED for word in (text, *re.findall(r"\w+",
 
 @given(user=st.sampled_from(WORDS), host=st.sampled_from(WORDS))
 def test_words_of_gpubench_stay_whoever_the_user_is(user, host):
-    """A user called ``nvidia`` on a host called ``h200`` gets a file that can be read and judged anyway."""
+    """The file of a user called ``nvidia`` on a host called ``h200`` can still be read and judged."""
     with (
         mock.patch.object(platform, "node", return_value=host),
         mock.patch.object(getpass, "getuser", return_value=user),
@@ -257,12 +257,12 @@ def test_a_file_beyond_all_measure_is_not_read_whole(tmp_path):
         read_check(path)
 
 
-# --- files of before -------------------------------------------------------------------------------------
+# --- older files --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_older_file_has_causes_in_words_alone_and_more_parts(tmp_path, version):
-    """A quick run and a job on several GPUs, which each run judges itself, are passed over."""
+    """A quick run and a job on several GPUs are ignored, because each run judges these itself."""
     document = json.loads(encode(check()))
     document["schema_version"] = version
     del document["faults"]["waiting"]["cause"]

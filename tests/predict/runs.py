@@ -1,4 +1,4 @@
-"""Recorded runs written by hand: one device, and one measurement of each case at a chosen throughput."""
+"""Recorded runs written by hand: one device, and one measurement per case at a chosen throughput."""
 
 from __future__ import annotations
 

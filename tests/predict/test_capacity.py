@@ -1,4 +1,4 @@
-"""What a card has room for: held against whole traces, and by what must hold between sizes and ways."""
+"""Which models fit on a card, compared with whole traces and checked for consistency between sizes and ways."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rooms(name: str) -> dict[tuple[str, str], Room]:
 
 
 def whole(name: str) -> StepMemory:
-    """Of the shipped profile, with every block computed again where it is trained whole."""
+    """From the shipped profile, with every block recomputed if the whole model is trained."""
     profile = load_profiles()[name]
     for each in (profile, *profile.variants):
         for step in each.memory:
@@ -75,7 +75,7 @@ def test_every_model_has_every_way_and_less_room_on_a_smaller_card():
 
 
 def test_what_everybody_knows_of_24_gib():
-    """8 billion parameters: adapters fit, all of it does not; 70 billion in no way."""
+    """8 billion parameters: adapters fit, full training does not; 70 billion does not fit in any way."""
     found = rooms(RTX_4090)
     assert found["Llama 3 8B", "full"].context_tokens == 0
     assert found["Llama 3 8B", "LoRA"].context_tokens >= 2048
@@ -84,14 +84,16 @@ def test_what_everybody_knows_of_24_gib():
 
 
 def test_a_cache_takes_its_two_tensors_of_every_layer():
-    """8B: 2 x 32 layers x 8 heads x 128 channels x 2 bytes a token are 131,072 bytes; the prompt adds to it."""
+    """8B: 2 x 32 layers x 8 heads x 128 channels x 2 bytes are 131,072 bytes per token; the prompt adds to
+    it.
+    """
     (step,) = (m.step for m in load_members() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
     grown = (step.peak(64).at(64) - step.peak(32).at(32)) / (32 * UNIT_TOKENS)
     assert 131_072 < grown < 2 * 131_072
 
 
 def test_what_is_told_of_a_length_is_a_trace_of_it():
-    """A figure beyond all that was traced would carry an upper end of twice itself."""
+    """A figure beyond all traces would have an upper end of twice its value."""
     for member in load_members():
         assert member.step.is_traced_at(MOST_UNITS), (member.model, member.way)
 
@@ -110,7 +112,7 @@ def test_what_is_told_of_a_length_is_a_trace_of_it():
     ],
 )
 def test_the_context_told_is_the_last_that_a_question_of_memory_says_fits(gpu_key, way, name, asked):
-    """By a trace of all layers at that context, as ``gpubench memory WORKLOAD --gpu X`` makes it."""
+    """From a trace of all layers at that context, as ``gpubench memory WORKLOAD --gpu X`` makes it."""
     told = rooms(gpu_key)["Llama 3 8B", way].context_tokens
     assert told > 0
     fits = [_fits(name, tokens, gpu_key, asked) for tokens in (told, told + UNIT_TOKENS)]
@@ -126,14 +128,14 @@ def _fits(name: str, tokens: int, gpu_key: str, asked: dict[str, WeightType]) ->
         load_profiles()[name], recipe=workload.recipe, memory=traced_steps(workload)[1], variants=()
     )
     question = question_of(profile, None, batch_size=1, task=profile.tasks[0])
-    case = case_for(question, require_spec(H100))  # a card that is known to compute in bfloat16
+    case = case_for(question, require_spec(H100))  # a card known to compute in bfloat16
     assert isinstance(case, Case), case
     return judge_fit(profile, case, card_of(require_spec(gpu_key))).fits
 
 
 @pytest.mark.parametrize("name", ["T4", "V100 SXM2 16GB", "RTX 2080 Ti", "Radeon VII"])
 def test_a_card_without_bf16_is_told_its_memory_and_that_its_speed_is_not(name):
-    """One rule for memory, the room of a card, predictions and the ranking."""
+    """One rule for memory, the capacity of a card, predictions and the ranking."""
     key = require_spec(name).key
     ((answer,),) = ([card.fit for card in each.cards] for each in memory("llama_1b", gpu=name, batch_size=1))
     (twin,) = memory("llama_1b", gpu="L4", batch_size=1)[0].cards

@@ -34,7 +34,7 @@ def test_show_prints_a_document_or_words():
 
 @pytest.mark.parametrize("tool", ["evaluate", "calibrate"])
 def test_where_no_tools_are_installed_the_table_that_is_wanted_is_named(tool, tmp_path, monkeypatch):
-    """What a wheel holds: the package alone."""
+    """The content of a wheel: only the package."""
     monkeypatch.setattr(verb.folders, "package_path", lambda name: tmp_path / "gpubench" / name)
     with pytest.raises(MisuseError, match=r"no .*/tools/data/published\.csv\): run this in a checkout"):
         verb._tool(tool)
@@ -60,7 +60,7 @@ def test_what_is_missing_on_the_command_line_is_asked_for_in_its_words():
 
 
 def test_a_calibration_of_other_tables_is_older():
-    """Another table of the package, or other published rows behind the shipped one than behind the user's own."""
+    """Another table of the package, or calibrations with different published rows for shipped and own."""
     calibration = load_calibration()
     assert calibration.stale == ()
     for name in ("gpus.csv", "published.csv"):
@@ -69,7 +69,7 @@ def test_a_calibration_of_other_tables_is_older():
 
 
 def test_memory_begins_with_whether_it_fits():
-    """One line for each card: the verdict, the largest batch, one figure and its interval."""
+    """One line per card: the verdict, the largest batch, one figure and its interval."""
     asked = ("memory", "transformer", "--batch-size", "16", "--gpu", "RTX 4090", "--gpu", "RTX 5080")
     done = here(*asked, "--gpu", "RTX 5070")
     head, _, _ = done.stdout.partition("\n\n")
@@ -113,7 +113,7 @@ def test_a_power_limit_costs_time_and_saves_energy():
 
 
 def test_a_limit_goes_further_below_what_was_read_than_below_what_is_usual():
-    """The shipped run of an H100 read 0.88 of its board power."""
+    """The shipped run of an H100 drew 0.88 of its board power."""
     (read,) = shown("--gpu", "H100 SXM", "--power-limit", "450")["estimates"]
     assert (read["basis"], read["power_w_low"]) == ("reference", None)
     (usual,) = shown("--gpu", "H100 PCIe", "--power-limit", "225")["estimates"]

@@ -1,4 +1,4 @@
-"""What a question to the library costs once it is loaded."""
+"""The cost of a call to the loaded library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTIONS = {
 @pytest.mark.timing
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_loaded_library_answers_within_half_a_second_of_cpu(question, monkeypatch, tmp_path):
-    """The least of seven; what a command takes to start is held in tests/cli/test_startup.py."""
+    """The least of seven; tests/cli/test_startup.py limits the start-up of a command."""
     monkeypatch.setenv("GPUBENCH_RESULTS", str(tmp_path))
     ask = QUESTIONS[question]
     ask()

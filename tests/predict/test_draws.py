@@ -1,4 +1,4 @@
-"""Joint draws: their spread is the interval's, and what is common to all does not shuffle the order."""
+"""Joint draws have the spread of the interval, and common errors do not change the order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def estimates():
 def test_draws_have_the_shape_the_seed_and_the_spread(estimates):
     draws = draw(estimates, 4000, seed=1)
     assert draws.shape == (3, 4000)
-    normals.cache_clear()  # of the tests: the same numbers are drawn anew
+    normals.cache_clear()  # in the tests the same numbers are drawn again
     assert np.array_equal(draws, draw(estimates, 4000, seed=1))
     assert not np.array_equal(draws, draw(estimates, 4000, seed=2))
     for row, estimate_ in zip(draws, estimates, strict=True):

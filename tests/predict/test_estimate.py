@@ -1,4 +1,4 @@
-"""What is measured stays measured, what is predicted says from where, and a CPU anchors nothing."""
+"""Measured figures stay as measured, a prediction names its anchor, and a CPU anchors nothing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_h100_trains_vgg16_at_amp_at_least_four_times_as_fast_as_a_t4(vgg16):
 
 
 def test_the_order_of_well_known_cards_is_sane(vgg16):
-    """T4 and RTX 3060 are not ordered: the T4 states 2.5 times the tensor rate, on less bandwidth and 70 W."""
+    """T4 and RTX 3060 have no order: the T4 has 2.5 times the tensor rate, on less bandwidth and 70 W."""
     speeds = [answer.samples_per_s for answer in ask(vgg16, *ORDER).values()]
     assert speeds == sorted(speeds)
     for slower in ask(vgg16, T4, RTX3060).values():
@@ -100,7 +100,7 @@ def test_the_order_of_well_known_cards_is_sane(vgg16):
 
 
 def test_the_level_agrees_with_a_reading_of_an_h200(vgg16):
-    """Batch 64, amp-bf16, channels_last, read by hand-written loops as a CUDA graph: 3251 images/s."""
+    """Batch 64, amp-bf16, channels_last, measured by handwritten loops as a CUDA graph: 3251 images/s."""
     answer = ask(vgg16, H200)[H200]
     assert answer.low < 3251 < answer.high
     assert not answer.anchored
@@ -118,9 +118,9 @@ def test_own_measurements_come_before_reference_ones_and_both_before_predictions
 
 
 def test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ(vgg16):
-    """Each half-width is one of logarithms; the two errors are independent, and so are those of card and host.
+    """Half-widths are logarithms. The two errors are independent, and so are those of card and host.
 
-    The run is of one launch: it has what processes of a GPU usually differ by in it.
+    The run has one launch, so it includes the usual difference between processes on a GPU.
     """
     run = run_of(T4, (case_on(vgg16, T4), 140.0))
     rounds = tuple(Round(steps=10, wall_s=wall_s) for wall_s in (4.0, 5.0) * 6)
@@ -138,7 +138,7 @@ def test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_di
 
 
 def test_a_fifth_of_what_a_card_takes_beyond_its_level_stays_with_it(vgg16):
-    """It is the chip's own, and no other's. What is far off its level is the workload's."""
+    """It belongs to the chip and to no other chip. An excess far from the level belongs to the workload."""
     case, level = case_on(vgg16, T4), ask(vgg16, T4)[T4].samples_per_s
     for slow, fast, moved in ((0.9, 1.1, (1.1 / 0.9) ** 0.8), (2.5, 5.0, 2.0), (0.1, 0.2, 2.0)):
         runs = (run_of(T4, (case, level * factor)) for factor in (slow, fast))
@@ -193,7 +193,7 @@ def test_a_host_bound_measurement_names_the_cpu_that_set_its_pace(vgg16, kind, c
 
 
 def test_no_framework_anchors_another():
-    """Neither a run of torch, nor the shipped loops of torch, start a prediction for another framework."""
+    """Neither a torch run nor the shipped torch loops start a prediction for another framework."""
     asked = Question(profile=load_profiles()["vgg16"])
     of_torch = run_of(T4, (case_on(asked, T4), 10.0))
     found = readings_of(asked, [of_torch], [])
@@ -239,7 +239,7 @@ def test_the_width_hangs_on_what_differs_and_not_on_its_words(vgg16, monkeypatch
 
 
 def test_weights_in_bf16_start_from_a_step_with_amp_where_nothing_nearer_was_read():
-    """With bf16 weights an H100 made 21.2 sequences/s eagerly and 23.1 as a graph; shipped is its row at AMP."""
+    """With bf16 weights an H100 ran 21.2 sequences/s eagerly and 23.1 as a graph; its AMP row is shipped."""
     asked = question_of(load_profiles()["llama_1b"], "bf16")
     answer = estimate(asked, [load_specs()[H100]], reference=reference_runs())[H100]
     assert answer.case.weight_type is WeightType.BFLOAT16
@@ -259,7 +259,9 @@ def test_a_step_at_the_same_precision_starts_before_one_with_amp(vgg16):
 
 
 def test_no_interval_ends_beyond_the_peak_of_its_gpu():
-    """MI355X: 2.5e15 FLOP/s dense at BF16, 3.9e15 FLOPs a sequence of 4096 tokens, though its interval is wide."""
+    """MI355X: 2.5e15 FLOP/s dense at BF16, 3.9e15 FLOPs per sequence of 4096 tokens, though its interval is
+    wide.
+    """
     asked = question_of(load_profiles()["llama_70b"], "bf16")
     spec = load_specs()["amd-mi355x-288gb"]
     answer = estimate(asked, [spec], most_sharing=8)[spec.key]
@@ -330,7 +332,7 @@ def test_what_no_gpu_does_at_a_precision_is_refused_at_once(vgg16):
 
 
 def test_another_vendors_gpu_lacks_hardware_by_its_rates_and_nvidias_modes_by_name(vgg16):
-    """int8 is no mode of tensor cores alone, since CPUs have it; of the GPUs only NVIDIA's are offered it."""
+    """int8 is not limited to tensor cores, since CPUs have it; among GPUs only NVIDIA's offer it."""
 
     def reason(precision: Precision, key: str) -> str | None:
         asked = case_for(
@@ -409,7 +411,9 @@ def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16
 
 
 def test_a_peak_at_tf32_is_none_of_strict_fp32(vgg16):
-    """cuDNN takes for a convolution in strict fp32 what it does not at TF32; both kinds of AMP are one."""
+    """For a convolution in strict fp32 cuDNN takes memory that it does not take at TF32; both kinds of AMP
+    are equal.
+    """
     spec = load_specs()[H100]
     tf32 = msgspec.structs.replace(case_on(vgg16, H100), precision=Precision.TF32)
     peaks = peaks_of(vgg16, [run_of(H100, (tf32, 1500.0), peak_memory_bytes=6271 * 2**20)])
@@ -434,7 +438,7 @@ def test_a_peak_measured_by_a_recipe_replaces_the_model_of_that_recipe():
 
 
 def test_each_measured_figure_replaces_its_own(vgg16):
-    """Read on one H100: the same there, and on an H200 with what another card's context may differ by."""
+    """Measured on one H100: the same there, and on an H200 with the difference between contexts of cards."""
     case = case_on(vgg16, H100)
     run = run_of(
         H100,
@@ -456,7 +460,7 @@ def test_each_measured_figure_replaces_its_own(vgg16):
 
 
 def test_memory_answers_of_a_card_as_its_prediction_does_where_a_run_is_known(vgg16):
-    """Of two cards alike but for the name, one was measured; what ran on it fits, whatever the peak."""
+    """Of two cards that differ only in name, one was measured; a step that ran on it fits, whatever the peak."""
     sxm, pcie = "nvidia-a100-sxm-80gb", "nvidia-a100-pcie-80gb"
     case = case_on(vgg16, sxm)
     full = round(79.9 * GIB)
@@ -518,7 +522,7 @@ def test_every_figure_is_finite_and_inside_its_interval():
 
 
 def test_a_network_smaller_than_every_published_one_gets_a_wider_interval_that_holds():
-    """Hand-written loops on an H200, as a CUDA graph: cnn at batch 4096, fp32 590 k samples/s."""
+    """Handwritten loops on an H200, as a CUDA graph: cnn at batch 4096, fp32 590 k samples/s."""
     question = Question(profile=load_profiles()["cnn"], precision=Precision.FP32, batch_size=4096)
     answer = ask(question, H200)[H200]
     assert "every published model" in answer.method
@@ -540,7 +544,7 @@ def steps_as_a_graph():
 
 
 def test_another_vendor_is_predicted_with_the_width_of_its_own_error(vgg16):
-    """Fitted on NVIDIA alone: an MI325X needed 2.5 times as long as the fit says, so an MI300X is lowered too."""
+    """Fitted on NVIDIA only: an MI325X needed 2.5 times as long as the fit says, so an MI300X is lowered too."""
     answers = ask(vgg16, "amd-mi300x-192gb", H100)
     amd, nvidia = answers["amd-mi300x-192gb"], answers[H100]
     assert amd.high / amd.low > nvidia.high / nvidia.low
@@ -589,7 +593,7 @@ def test_a_model_that_only_shares_a_name_does_not_start_from_them(vgg16):
 
 
 def test_large_workloads_are_within_their_intervals_without_their_own_reading():
-    """As for a model that nobody has read on the card: level alone, against what was read on it."""
+    """As for a model without readings on the card: the level alone, compared with the readings."""
     errors, inside = {}, []
     for question, rate in steps_as_a_graph():
         name = question.profile.name
@@ -607,7 +611,7 @@ def test_large_workloads_are_within_their_intervals_without_their_own_reading():
 
 
 def test_how_wide_an_interval_is_with_nothing_measured():
-    """From a reading of the workload, and of a model that nobody has read; NVIDIA, at the median of its GPUs."""
+    """From a reading of the workload, and for a model without readings; NVIDIA, at the median of its GPUs."""
     profiles, keys = load_profiles(), [k for k, s in load_specs().items() if s.vendor == "NVIDIA"]
     for names, most in ((LARGE, 1.4), (("transformer", "bert_base", "vit_b16", "resnet50_transfer"), 1.6)):
         for name in names:
@@ -641,7 +645,7 @@ def test_a_line_of_another_vendor_has_the_width_of_its_own_errors_and_three_card
         load_specs()[k] for k in ("amd-mi210-64gb", "amd-radeon-rx-6800-16gb", "amd-radeon-rx-7900-xtx-24gb")
     )
     assert learned.half_width(instinct) < math.log(2.5) < learned.half_width(radeon)
-    for spec in (instinct, radeon):  # one harness has matrix cores of each, and they are the worse told
+    for spec in (instinct, radeon):  # one harness has matrix cores of each, and they have the larger errors
         assert learned.half_width(spec, half=True) > 1.9 * learned.half_width(spec)
     assert learned.half_width(rdna3, half=True) < learned.half_width(radeon, half=True)
     assert learned.half_width(rdna3) < math.log(4)
@@ -658,7 +662,7 @@ def test_published_rows_of_another_vendor_are_counted_though_no_fit_holds_them(v
 
 @pytest.mark.parametrize("key", ["google-tpu-v5e", "intel-gaudi2-96gb", "apple-m4"])
 def test_a_device_that_the_catalog_only_lists_has_neither_speed_nor_memory_and_says_why(key):
-    """A TPU computes in bf16 natively: what rules it out is the software, which the catalog states."""
+    """A TPU computes in bf16 natively; it is ruled out by its software, which the catalog states."""
     lora = question_of(load_profiles()["llama_8b_lora"], "bf16")
     spec = load_specs()[key]
     (refusal,) = ask(lora, key).values()
@@ -667,7 +671,7 @@ def test_a_device_that_the_catalog_only_lists_has_neither_speed_nor_memory_and_s
 
 
 def test_a_card_of_another_vendor_that_was_measured_is_known_at_its_other_batches(vgg16):
-    """What a vendor's cards err by is their level, and that of a card that was measured cancels."""
+    """The errors of a vendor's cards are errors of level, and the level of a measured card cancels."""
     measured = run_of(MI300X, (case_for(vgg16, load_specs()[MI300X]), 2000.0))
     asked = msgspec.structs.replace(vgg16, batch_size=vgg16.batch * 2)
     same, other = ask(asked, MI300X, "amd-mi325x-256gb", own=[measured]).values()
@@ -677,7 +681,7 @@ def test_a_card_of_another_vendor_that_was_measured_is_known_at_its_other_batche
 
 @pytest.mark.parametrize("vendor", ["NVIDIA", "AMD"])
 def test_amp_on_a_card_is_what_a_run_there_would_measure(vendor):
-    """By compute capability, and of another vendor's card by the formats that its matrix units have."""
+    """By compute capability, and for another vendor's card by the formats of its matrix units."""
     question = question_of(profile_of("resnet50"), "amp")
     cards = [spec for spec in load_specs().values() if spec.vendor == vendor]
     found = {spec.key: case_for(question, spec) for spec in cards}

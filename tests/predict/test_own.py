@@ -1,4 +1,4 @@
-"""The user's own machine: micro-benchmarks correct the card, eager and graph runs time the host."""
+"""The user's own machine: micro-benchmarks correct the card; eager and graph runs time the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock that a GPU holds on its power: it lowers, it never lifts, and it lowers once."""
+"""The clock that a GPU sustains at its power limit: it lowers the speed, never raises it, and counts once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TRAINED = {name: profile for name, profile in load_profiles().items() if profile
 
 
 def throttle(spec: GpuSpec, exponent: float = COEFFICIENTS.power_exponent) -> float:
-    """The share of its stated clock that a GPU holds."""
+    """The share of its stated clock that a GPU sustains."""
     coefficients = msgspec.structs.replace(COEFFICIENTS, power_exponent=exponent)
     return math.exp(float(log_throttle(chips_of([spec]), coefficients)[0]))
 
@@ -70,7 +70,7 @@ def test_a_card_short_of_power_holds_the_same_rate_whatever_clock_its_peak_is_st
 
 
 def test_an_h100_pcie_is_not_lowered_twice():
-    """Its peak is stated at 1755 MHz, an SXM's at 1980: clock and power together cost what its watts cost."""
+    """Its peak is stated at 1755 MHz, an SXM's at 1980; clock and power together cost as much as its watts."""
     clock = held_fp32(H100_PCIE) / H100_PCIE.sm_count / (held_fp32(H100_SXM) / H100_SXM.sm_count)
     watts = H100_PCIE.tdp_w / H100_PCIE.sm_count / (H100_SXM.tdp_w / H100_SXM.sm_count)
     assert watts**COEFFICIENTS.power_exponent <= clock < 1
@@ -95,7 +95,7 @@ def test_a_form_factor_left_open_holds_no_more_than_its_slowest_variant():
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.TF32, Precision.AMP_BF16])
 @pytest.mark.parametrize("workload", sorted(TRAINED))
 def test_a_gh200_is_not_above_an_h200_at_equal_clocks(workload, precision, aim):
-    """One die at one clock, less bandwidth: the wider power limit of the module buys nothing."""
+    """One die at one clock with less bandwidth: the higher power limit of the module has no effect."""
     assert power_and_clock(GH200).clock == power_and_clock(H200).clock
     profile = TRAINED[workload]
     times = step_times(

@@ -1,4 +1,4 @@
-"""Large matrix products as they were read, what a relative says of a card, and the ceiling that they set."""
+"""Large matrix products at measured rates, the rates of related cards, and the ceiling that they set."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def told(key: str, without: str | None = None) -> float:
 
 
 def off(name: str, without: str | None = None) -> float:
-    """Told over read of a card's time over an H100's, of the median shape."""
+    """Predicted over measured ratio of a card's time to an H100's, for the median shape."""
     read = float((products()[name] / products()["H100 SXM"]).median())
     return told(H100) / told(COLUMNS[name], without) / read
 
@@ -114,7 +114,7 @@ def matmul(side: int) -> Operator:
 
 
 def test_what_holds_a_product_back_falls_with_its_width():
-    """At the usual width the fit alone rules; a huge one runs at the rate that was read."""
+    """At the usual width only the fit counts; a huge product runs at the measured rate."""
     chips, c = chips_of([load_specs()[H100]]), load_calibration().train.ratio.coefficients
     half = arithmetic_of(Precision.AMP_BF16, None, 1)
     rates = []
@@ -131,7 +131,9 @@ def test_what_holds_a_product_back_falls_with_its_width():
 
 
 def test_no_row_does_more_arithmetic_than_the_best_product_of_its_family():
-    """A reading that no card of the family could repeat starts a prediction that is held, widened and says so."""
+    """A reading that no card of the family could repeat starts a prediction that is capped, widened and
+    marked.
+    """
     profile, spec = load_profiles()["llama_8b_lora"], load_specs()[RTX_3090]
     question = question_of(profile, None)
     case = case_for(question, spec)
@@ -158,7 +160,7 @@ def test_no_row_does_more_arithmetic_than_the_best_product_of_its_family():
 
 
 def test_a_family_without_a_reading_is_told_wider():
-    """By as much as its step is of large products: an RTX 3090 against the A6000 of the same chip."""
+    """By the share of large products in its step: an RTX 3090 compared with the A6000 of the same chip."""
     keys = RTX_3090, "nvidia-rtx-a6000-48gb"
     question = question_of(load_profiles()["llama_8b_lora"], None)
     found = estimate(question, [load_specs()[key] for key in keys])
@@ -166,7 +168,7 @@ def test_a_family_without_a_reading_is_told_wider():
     assert wide > usual
 
 
-# Compiled steps
+# compiled steps
 
 
 def test_compiling_a_training_step_saves_the_bytes_of_its_chains_and_their_launches():
@@ -187,7 +189,7 @@ def test_compiling_a_training_step_saves_the_bytes_of_its_chains_and_their_launc
 
 
 def test_a_level_belongs_to_its_stack():
-    """No reading of a graph starts a compiled step of training."""
+    """No reading of a graph starts a compiled training step."""
     spec = load_specs()[H100]
     for execution, anchored in ((Execution.GRAPH, True), (Execution.COMPILE, False)):
         question = Question(profile=load_profiles()["transformer"], execution=execution, batch_size=16)
@@ -196,7 +198,7 @@ def test_a_level_belongs_to_its_stack():
 
 @cache
 def gpt_2() -> pd.DataFrame:
-    """Twenty rented cards that no fit holds, six rows of which look limited by their power."""
+    """Twenty rented cards that are in no fit; six rows look limited by power."""
     return pd.read_csv(PUBLISHED / "gpt2_cards.csv").assign(read=lambda table: table.value / 1024)
 
 
@@ -207,7 +209,7 @@ def compiled(batch_size: int) -> Question:
 
 
 def as_measured(row: pd.Series) -> Reading:
-    """A row of the table as a measurement of the user."""
+    """A row of the table as a user's measurement."""
     spec = load_specs()[row.gpu_key]
     case = case_for(compiled(row.batch_size), spec)
     assert isinstance(case, Case)
@@ -227,7 +229,7 @@ def as_measured(row: pd.Series) -> Reading:
 
 
 def test_any_card_may_be_the_one_that_is_owned():
-    """From each card to each other at each batch, without what looks limited by its power."""
+    """From each card to each other at each batch, without rows that look limited by power."""
     clean, calibration, found = gpt_2()[gpt_2().quality == "A"], load_calibration(), []
     for owned, rows in clean.groupby("gpu_key"):
         for batch, others in clean[clean.gpu_key != owned].groupby("batch_size"):

@@ -83,14 +83,14 @@ def test_half_precision_on_a_gpu_without_tensor_cores_runs_at_its_fp32_rate():
 
 
 def test_another_vendors_tf32_is_its_fp32():
-    """ROCm leaves TF32 off: published rows of an MI325X with it and without agree to 1 %."""
+    """ROCm leaves TF32 off: published rows of an MI325X with and without it agree to 1 %."""
     chips = chips_of([load_specs()["amd-mi325x-256gb"], load_specs()["nvidia-h100-sxm-80gb"]])
     assert chips.peaks[0, Mode.TF32] == chips.peaks[0, Mode.FP32]
     assert list(chips.tensor[:, Mode.TF32]) == [False, True]
 
 
 class Casts(TorchDispatchMode):
-    """Bytes read and written by what autocast casts."""
+    """Bytes read and written by the casts of autocast."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Several GPUs: gradient bytes and the link decide, not a flat factor."""
+"""Several GPUs: gradient bytes and the link determine the efficiency, not a flat factor."""
 
 from __future__ import annotations
 

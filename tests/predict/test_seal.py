@@ -1,4 +1,4 @@
-"""Sealed forecasts: what was said before anybody measured, and that nobody has changed it since."""
+"""Sealed forecasts: predictions made before any measurement, and unchanged since."""
 
 from __future__ import annotations
 

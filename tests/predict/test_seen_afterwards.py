@@ -1,4 +1,4 @@
-"""What an H100 read after everything here had been fitted without it: speed and memory, told before they were seen."""
+"""Readings of an H100 taken after the fits: its speed and memory were predicted before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpubench.units import MIB
 
 ROOT = Path(__file__).parents[2]
 WORKSPACE_READ_BYTES = 170 * MIB
-"""Of cuBLAS on Hopper 66 MiB, and up to as much again of cuDNN, more in small steps."""
+"""cuBLAS takes 66 MiB on Hopper; cuDNN takes up to the same again, and more in small steps."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def seen(every) -> list[Measurement]:
 
 @pytest.fixture(scope="module")
 def told(seen):
-    """The same cases as they were told before these runs were shipped, to somebody who had measured nothing."""
+    """The same cases as predicted before these runs were shipped, for a user without measurements."""
     card = require_spec("nvidia-h100-sxm-80gb")
 
     def tell(m: Measurement):
@@ -56,7 +56,7 @@ def told(seen):
 
 
 def test_speeds_were_told_within_their_intervals(seen, told):
-    """22 rows: 90 % intervals that hold fewer than 20 would be too narrow for them."""
+    """22 rows: 90 % intervals that contain fewer than 20 would be too narrow."""
     assert len(seen) == 22
     inside = [t.low <= m.samples_per_s <= t.high for m, t in zip(seen, told, strict=True)]
     assert sum(inside) >= 20
@@ -73,7 +73,7 @@ def test_the_errors_are_those_that_the_document_prints(seen, told):
 
 
 def test_memory_of_tensors_was_told(every):
-    """To 1 % beside cuDNN's workspace; the upper end holds all, those of strict fp32 convolutions too."""
+    """Within 1 % next to cuDNN's workspace; the upper end covers all, including strict fp32 convolutions."""
     compared = 0
     for m in every:
         need = need_of(load_profiles()[m.case.workload], m.case, CardClass.HBM)
@@ -90,7 +90,7 @@ def _question(m: Measurement, batch_size: int):
 
 
 def test_a_measured_peak_never_takes_a_larger_batch_below_its_trace(runs, every):
-    """What a peak holds beyond its trace is scratch space of the libraries: of it a small step has most."""
+    """A peak beyond its trace is scratch space of the libraries, mostly in small steps."""
     card = require_spec("nvidia-geforce-rtx-4090-24gb")
     for m in every:
         for times in (2, 16, 256, 4096):
@@ -114,7 +114,7 @@ def test_a_measured_small_step_does_not_open_the_gate_to_a_large_one(runs, every
 
 
 def test_what_cudnn_takes_in_strict_float32_scales_no_other_precision(runs, every):
-    """VGG16 in strict float32 read 1.8 GiB beyond its trace; under autocast nothing of it is taken."""
+    """VGG16 in strict float32 used 1.8 GiB beyond its trace; under autocast it uses none of that."""
     (read,) = {
         m.case
         for m in every

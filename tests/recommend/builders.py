@@ -1,4 +1,4 @@
-"""Hand-made offers, estimates and evidence, so that the core is tested on figures one can check by head."""
+"""Offers, estimates and evidence made by hand, so that the core is tested on figures that are easy to check."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def rank_of(
     drawer=None,
     **options,
 ) -> Ranking:
-    """Rank offers of one workload whose throughput by GPU is given; needs no file at all.
+    """Rank offers of one workload with a given throughput per GPU; no file is needed.
 
-    Without a job it is relative, nothing is paid before the first step, no private host fails, and an hour is worth
-    nothing, unless the options say otherwise.
+    By default the ranking is relative, nothing is paid before the first step, no private host fails, and an
+    hour is worth nothing.
     """
     answers = {
         key: estimate(key, value, width) if isinstance(value, float | int) else value
@@ -127,25 +127,25 @@ def rank_of(
 
 
 def judge(request, offers, evidence_for, *, drawer=None, **known) -> Ranking:
-    """Sift offers and rank what is left."""
+    """Filter offers and rank the rest."""
     left = sift(request, offers, **known)
     return judging.judge_offers(request, left, evidence_for, drawer=drawer)
 
 
 def said(ranking: Ranking) -> str:
-    """All that is said of a ranking."""
+    """All sentences of a ranking."""
     return " ".join(each.text for each in ranking.sentences)
 
 
 def lines_before_the_table(shown: str) -> int:
-    """Return how many lines of a screen stand above the head of its first table, empty ones counted."""
+    """Return the number of lines of a screen above the head of its first table, including empty ones."""
     lines = shown.splitlines()
     rule = next(i for i, line in enumerate(lines) if set(line.strip()) in ({"─"}, {"-"}))
     return max(i for i in range(rule) if not lines[i].strip()) + 1
 
 
 def log_normal(estimates, n, seed):
-    """Independent log-normal draws whose 90 % interval is the estimate's."""
+    """Independent log-normal draws with the estimate as their 90 % interval."""
     random = np.random.default_rng(seed)
     noise = random.standard_normal((len(estimates), n))
     spread = np.array([0 if e.low is None else np.log(e.high / e.low) / 2 / 1.6449 for e in estimates])
@@ -153,7 +153,7 @@ def log_normal(estimates, n, seed):
 
 
 def measurement(case: Case, rate: float, **launch) -> Measurement:
-    """A case measured at this throughput, three rounds that agree to 1 %."""
+    """A case measured at this throughput, with three rounds that agree to 1 %."""
     step_s = case.batch_size * case.gpu_count / rate
     rounds = tuple(Round(steps=10, wall_s=10 * step_s * share) for share in (0.99, 1.0, 1.01))
     return Measurement(case=case, status=Status.OK, launches=(Launch(index=0, rounds=rounds, **launch),))

@@ -1,8 +1,8 @@
-"""A cloud of folders, for the tools that the script of a trial calls: ``sky``, ``rsync`` and ``uv``.
+"""A cloud of folders for the tools that a trial's script calls: ``sky``, ``rsync`` and ``uv``.
 
-A machine is an empty folder below ``$FAKE_CLOUD``, its home. What a task says is really run there, by a shell in
-child processes; only the device that the finished run names is that of ``$FAKE_DEVICE`` instead of this CPU, and
-that the tests beside this one kept the CPU busy is not told of the rented machine.
+A machine is an empty folder below ``$FAKE_CLOUD``, its home. The commands of a task really run there, in a
+shell in child processes. Only the finished run is changed: it names the device ``$FAKE_DEVICE`` instead of
+this CPU, and omits that parallel tests kept the CPU busy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def rsync(*words: str) -> int:
 def uv(verb: str, *words: str) -> int:
     """``uv venv --python 3.12 FOLDER`` and ``uv pip install --quiet --python PYTHON SOURCE[run]``.
 
-    What gpubench needs is taken from the environment of the test, but for gpubench itself.
+    The dependencies come from the environment of the test; only gpubench itself is installed.
     """
     if verb == "venv":
         folder = words[-1]

@@ -1,4 +1,4 @@
-"""What to buy for a sum: cards with a host, within power supply and slots; and how much the jobs of a month use."""
+"""What to buy for a sum: cards with a host, within power supply and slots; and the use by a month's jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EVERYTHING = (
 
 
 def cards(count=1, **changes):
-    """RTX 3090 at 1,207 USD each beside a host of 1,000: 350 W and 3 slots a card."""
+    """RTX 3090 at 1,207 USD each plus a host of 1,000: 350 W and 3 slots per card."""
     fields = {
         "gpu_key": RTX3090, "gpu_count": count, "purchase_usd": 1207.0 * count + 1000, "host_usd": 1000.0,
         "power_w": 350.0 * count, "host": hosts()[0], "condition": PriceCondition.USED, "assumed": EVERYTHING, "source": "a report", "years": 3.0,
@@ -50,20 +50,20 @@ def cards(count=1, **changes):
 
 
 def given(one, *names):
-    """Return a machine of which these are given, and not assumed; by default the limits of its host."""
+    """Return a machine with these given values; the rest are the limits of its host."""
     names = names or ("psu_watts", "slots")
     return replace(one, assumed=tuple(name for name in one.assumed if name not in names))
 
 
 def left_out(one, **options):
-    """Return the option that a machine falls to and why; None if it may be bought."""
+    """Return the option that excludes a machine, and the reason; None if it may be bought."""
     owned = {offer_of(one): one}
     _, fallen = apply(list(host_filters(RankRequest(**options), owned)), owned)
     return (fallen[0].option, fallen[0].reason) if fallen else None
 
 
 def too_dear(*machines, **options):
-    """Return what a sum does not buy: why, the cheapest last."""
+    """Return what a sum does not buy, with the reasons, the cheapest last."""
     owned = {offer_of(each): each for each in machines}
     return [each.reason for each in within_the_sum(RankRequest(**options), Offers.of(owned), owned)[1]]
 
@@ -90,7 +90,7 @@ def test_cards_and_host_draw_at_most_four_fifths_of_the_power_supply():
 
 
 def test_cards_take_slots():
-    """Two RTX 3090 take 6; of a card whose width is not known 3 are counted."""
+    """Two RTX 3090 take 6; a card of unknown width counts as 3."""
     assert left_out(given(cards(2)), slots=6) is None
     assert left_out(given(cards(2)), slots=5)[0] == "the setting slots"
     wide = "nvidia-geforce-rtx-5060-ti-16gb"
@@ -106,17 +106,17 @@ def test_a_card_without_a_fan_needs_a_host_that_somebody_names():
 
 
 def test_of_what_is_quoted_only_given_limits_hold():
-    """Whoever owns four cards has a host for them."""
+    """An owner of four cards has a host for them."""
     quoted = given(cards(4, condition=PriceCondition.QUOTED, source="own"))
     assert left_out(quoted) is None
     assert left_out(quoted, psu_watts=1600)[0] == "the setting psu-watts"
 
 
-# --- the jobs of a month ----------------------------------------------------------------------------------
+# --- the jobs of a month ------------------------------------------------------------------------------------
 
 
 class Row:
-    """The two fields of a row that are looked at: a job of 73 h."""
+    """The two relevant fields of a row: a job of 73 h."""
 
     def __init__(self, one):
         self.offer, self.hours = offer_of(one), Interval(73.0)
@@ -129,14 +129,14 @@ def used(one, **options):
 
 
 def test_the_jobs_of_a_month_say_how_much_a_machine_works():
-    """4 x 73 / 730 = 0.4 of all hours; of independent jobs each has one of the two cards: 0.2."""
+    """4 x 73 / 730 = 0.4 of all hours; with independent jobs each has one of the two cards: 0.2."""
     assert used(cards(2)).utilization == Range.of(pytest.approx(0.4))
     assert used(cards(2), jobs="independent").utilization == Range.of(pytest.approx(0.2))
     assert "utilization" not in used(cards(2)).assumed
 
 
 def test_jobs_for_more_than_one_machine_say_how_many_do_them():
-    """30 jobs of 73 h are 3 months of work, 31 take a fourth machine, and 10 are all the hours of one."""
+    """30 jobs of 73 h are 3 months of work, 31 need a fourth machine, and 10 are all the hours of one."""
     assert left_out(used(cards(), jobs_per_month=10), jobs_per_month=10) is None
     for jobs, needed in ((30, 3), (31, 4)):
         option, reason = left_out(used(cards(), jobs_per_month=jobs), jobs_per_month=jobs)
@@ -175,7 +175,7 @@ def test_what_contradicts_itself_is_one_line(options, message):
         check(RankRequest(**options))
 
 
-# --- prices and assumptions -------------------------------------------------------------------------------
+# --- prices and assumptions ---------------------------------------------------------------------------------
 
 
 def test_every_card_price_has_a_condition_a_date_and_a_source():
@@ -201,7 +201,7 @@ def test_new_and_used_stand_apart():
 
 
 def test_a_jetson_is_bought_at_its_launch_price_without_a_host():
-    """A developer kit is a whole computer, so that two are two machines; the price is called what it is."""
+    """A developer kit is a whole computer, so two are two machines; the kind of price is named."""
     kits = {
         each.gpu_key: each
         for each in ownerships(RankRequest(max_purchase_usd=3000.0), {}, TODAY)
@@ -241,13 +241,13 @@ OF_A_HOST = {"psu_watts", "host_w", "slots"}
 
 
 def limits_assumed(**given):
-    """Return what is assumed of the host of any card to buy."""
+    """Return the assumptions about the host of any card to buy."""
     found = ownerships(RankRequest(rent_or_buy="buy", **given), {}, TODAY)
     return {field for each in found for field in each.assumed} & OF_A_HOST
 
 
 def test_the_limits_of_a_host_are_assumed_where_they_count():
-    """A host at hand is taken for a desktop, unless the settings say what it holds."""
+    """An existing host counts as a desktop, unless the settings describe it."""
     assert limits_assumed() == OF_A_HOST
     assert limits_assumed(psu_watts=850.0, slots=4) == {"host_w"}
     assert limits_assumed(host_usd=0.0) == OF_A_HOST
@@ -255,7 +255,7 @@ def test_the_limits_of_a_host_are_assumed_where_they_count():
 
 
 def test_a_host_at_another_price_has_the_same_power_supply():
-    """3 x 350 + 150 = 1,200 W, above 0.8 x 1,200 = 960 W, also of a PC that is there already."""
+    """3 x 350 + 150 = 1,200 W, above 0.8 x 1,200 = 960 W, also for an existing PC."""
     fields = {"gpu_count": 3, "purchase_usd": 3621.0, "power_w": 1050.0, "host_w": 150.0}
     for host_usd in (800.0, 0.0):
         bought = ownerships(RankRequest(rent_or_buy="buy", count=3, host_usd=host_usd, slots=9), {}, TODAY)
@@ -283,11 +283,11 @@ def test_every_assumption_is_said_with_its_value():
     assert len(assumed_of(weigh([owned], [offer(L4, 1.0)], {owned.gpu_key: 500, L4: 100}).buy_or_rent)) == 1
 
 
-# --- the whole answer -------------------------------------------------------------------------------------
+# --- the whole answer ---------------------------------------------------------------------------------------
 
 
 def test_three_thousand_dollars_and_a_desk(tmp_path):
-    """On the shipped tables: every set keeps within the sum, of one to three cards, and none is rented."""
+    """On the shipped tables: every set stays within the sum, has one to three cards, and none is rented."""
     ranking = gpubench.rank("vgg16", max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path, draws=50)
     bought = [each for each in ranking.buy_or_rent if each.against_pricing == "on_demand"]
     assert len(bought) == len(ranking.rows) > 5
@@ -304,7 +304,7 @@ def test_three_thousand_dollars_and_a_desk(tmp_path):
 
 @pytest.mark.parametrize("job", [{"samples": 2e8}, {}], ids=["a job", "the default job"])
 def test_the_jobs_of_a_month_give_the_use_of_each_set(tmp_path, job):
-    """Of each set utilization is jobs x hours / 730; DDP: the whole set works on one job."""
+    """Utilization of each set is jobs x hours / 730; with DDP the whole set works on one job."""
     ranking = gpubench.rank(
         "vgg16", **job, jobs_per_month=5, max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path,
         draws=50,

@@ -1,4 +1,4 @@
-"""Commitments: what a term costs against on demand, and from which use on it pays."""
+"""Commitments: the cost of a term compared with on demand, and the use from which it pays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ THREE = YEAR | {"term_years": 3}
 
 
 def test_a_commitment_pays_from_the_share_of_the_price_on_demand():
-    """2.00 against 3.20 is 62.5 %, and 1.28 of three years 40 %; the other seller has no such price."""
+    """2.00 against 3.20 is 62.5 %, and 1.28 for three years 40 %; the other seller has no such price."""
     prices = [
         offer(H100, 3.2, provider="gcp"),
         offer(H100, 2.0, **YEAR),

@@ -1,4 +1,4 @@
-"""The decision as data: three winners, how sure, what would change it, and all to know before paying."""
+"""The decision as data: three winners, their chances, what would change them, and what to know before paying."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def test_what_feeding_takes_stands_beside_each_choice():
 
 
 def hungry():
-    """3,000 photographs/s take 20 vCPUs at 150/s each: 10 prepare 1,500/s, and two jobs of 5.4 million differ."""
+    """3,000 photographs/s need 20 vCPUs at 150/s each: 10 prepare 1,500/s, and two jobs of 5.4 million
+    differ.
+    """
     return [
         offer(H100, 2.0, instance="ten", vcpus=10),
         offer(H100, 3.0, instance="twenty", vcpus=20),
@@ -149,7 +151,7 @@ def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():
 
 
 def test_in_no_draw_is_an_offer_faster_than_its_vcpus_feed():
-    """19 vCPUs feed 2,850/s, give or take: where the GPU does more, the same with vCPUs enough is the better."""
+    """19 vCPUs feed about 2,850/s; if the GPU consumes more, the same machine with enough vCPUs is better."""
     twins = [offer(H100, 2.0, instance="19", vcpus=19), offer(H100, 2.0, instance="99", vcpus=99)]
     answers = {H100: estimate(H100, 3000.0, 1.3)}
     found = of_photographs(twins, answers, samples=1e8, draws=4000)
@@ -163,7 +165,7 @@ def test_in_no_draw_is_an_offer_faster_than_its_vcpus_feed():
 
 
 def test_of_work_in_hours_of_a_gpu_a_starved_offer_is_as_unsure_as_that_work():
-    """What an A100 does in 24 h is known within 1.3 times, and what is fed within 2: 2.1 times together."""
+    """The work of an A100 in 24 h is known within 1.3 times, and feeding within 2: 2.1 times together."""
     answers = {H100: estimate(H100, 3000.0, 1.1), A100: estimate(A100, 1700.0, 1.3)}
     (row,) = of_photographs([offer(H100, 2.0, vcpus=2)], answers, draws=4000, startup_minutes=0).rows
     assert row.hours.value == pytest.approx(24 * 1700 / 300)
@@ -185,7 +187,7 @@ def test_rent_whose_vcpus_feed_half_of_its_gpus_costs_twice_as_much_beside_ownin
 
 
 def test_a_deadline_and_a_budget_hold_at_the_speed_that_the_vcpus_feed():
-    """5.4 million photographs: half an hour at 3,000/s, an hour at what ten vCPUs prepare; 2 and 1.5 USD."""
+    """5.4 million photographs: half an hour at 3,000/s, an hour at the rate of ten vCPUs; 2 and 1.5 USD."""
     kinds = {"samples": 5.4e6, "startup_minutes": 0}
     answers = {H100: estimate(H100, 3000.0)}
     for limit, names in (
@@ -202,8 +204,10 @@ def test_a_deadline_and_a_budget_hold_at_the_speed_that_the_vcpus_feed():
 
 
 def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():
-    """Half of the work is done again: 3,000/s at work are 2,000 that count. Ten vCPUs feed 1,500 of 3,000, so
-    that 1,000/s are left, and 5.4 million photographs take an hour and a half."""
+    """Half of the work is repeated: 3,000/s are 2,000/s of useful work.
+
+    Ten vCPUs feed 1,500 of 3,000, so 1,000/s are left, and 5.4 million photographs take an hour and a half.
+    """
     spot = offer(H100, 2.0, vcpus=10, pricing=Pricing.SPOT)
     answers = {H100: estimate(H100, 3000.0)}
     asked = {"spot": True, "spot_lost": 0.5, "samples": 5.4e6, "startup_minutes": 0}
@@ -248,7 +252,7 @@ def test_what_a_cheaper_guess_would_undercut_is_chosen_before_it():
 
 
 def test_every_row_of_a_shared_rank_is_marked():
-    """H100 and A100 tie; the dearer H100 between them has their rank too, and an L4 has its own."""
+    """H100 and A100 tie; the more expensive H100 between them shares their rank, and an L4 has its own."""
     offers = [
         offer(H100, 3.0),
         offer(H100, 3.3, instance="dearer"),
@@ -283,7 +287,9 @@ def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
 
 
 def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
-    """The choice, its chances and the number of offers stay those of all; of a single GPU every offer stands."""
+    """The choice, its chances and the number of offers are still those of all; for a single GPU every offer
+    is listed.
+    """
     every = rank_of(market(), RATES, samples=1e8)
     few = rank_of(market(), RATES, samples=1e8, one_a_gpu=True)
     assert [row.offer.gpu_key for row in few.rows] == [each.offer.gpu_key for each in every.by_gpu]
@@ -295,7 +301,7 @@ def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
 
 
 def test_where_owning_is_cheaper_than_the_choice_a_line_says_why_it_is_not_chosen():
-    """The default job on the shipped prices: the hour of work of a card to buy assumes half of all hours for 3 years."""
+    """The default job on the shipped prices: an hour of a card to buy assumes half of all hours for 3 years."""
     ranking = rank("vgg16", limit=1, draws=50)
     own, choice = ranking.best_to_own, ranking.first
     found = [each for each in ranking.said("answer") if each.startswith("Owning ")]

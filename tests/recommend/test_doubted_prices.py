@@ -1,4 +1,4 @@
-"""A price that nobody bears out does not rank unasked: it is named, once, with the option that admits it."""
+"""An unconfirmed price does not rank by default: it is named once, with the option that admits it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Feed:
 
 @pytest.fixture
 def fed(tmp_path):
-    """Give a results folder into which a feed has put a B200 at a cent."""
+    """Return a results folder into which a feed has put a B200 at a cent."""
     done = refresh([Feed()], lambda *_: b"", results=tmp_path, now=datetime(2026, 11, 20, tzinfo=UTC))
     assert len(done.sources["feed"].offers) == 1, done.set_aside
     return tmp_path
@@ -112,7 +112,7 @@ def test_what_another_filter_drops_is_not_spoken_of():
 
 
 def test_the_standard_is_the_whole_market_whatever_is_asked_for():
-    """Asked for one provider alone, its price is still held to what the others ask."""
+    """Even in a ranking of one provider, its price is compared with other providers' prices."""
     with pytest.raises(MisuseError, match="accept-outliers") as caught:
         rank_of([*HONEST, CENT], RATES, providers=("feed",))
     assert "\n" not in str(caught.value)

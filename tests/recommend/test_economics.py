@@ -1,4 +1,4 @@
-"""Each formula on a case worked by hand; the arithmetic stands in the docstrings."""
+"""Each formula on a case computed by hand; the arithmetic is in the docstrings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench.recommend import filters, request
 
 
 def test_what_a_dollar_buys():
-    """3600 x 1000 / 2.50 = 1,440,000 samples for a dollar."""
+    """3600 x 1000 / 2.50 = 1,440,000 samples per dollar."""
     assert eco.samples_per_usd(1000.0, 2.5) == pytest.approx(1_440_000)
 
 
@@ -24,7 +24,7 @@ def test_hours_to_train():
 
 
 def test_lost_work_is_throughput_lost():
-    """With 20 % of it to be done again 10 h of work take 12 h: 10 / 12 = 0.833 of the throughput is kept."""
+    """With 20 % of it repeated, 10 h of work take 12 h: 10 / 12 = 0.833 of the throughput remains."""
     assert eco.delivered_share(0.2) == pytest.approx(10 / 12)
     assert eco.delivered_share(0.0) == 1
 
@@ -37,7 +37,7 @@ def test_a_private_host_fails_once_in_a_week():
 
 
 def test_billed_hours():
-    """12.25 h by the hour are 13, by the quarter 12.25; 2 h stay 2 h."""
+    """12.25 h billed by the hour are 13, by the quarter 12.25; 2 h stay 2 h."""
     wall = np.array([12.25])
     assert eco.billed_hours(wall, np.array([1.0])) == pytest.approx(13)
     assert eco.billed_hours(wall, np.array([0.25])) == pytest.approx(12.25)

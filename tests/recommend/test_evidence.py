@@ -1,4 +1,4 @@
-"""The evidence: own runs first, the batch that a GPU holds, latency, measured scaling, devices of no table."""
+"""The evidence: own runs first, the batch that a GPU holds, latency, measured scaling, unlisted devices."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_own_runs_come_before_shipped_and_shipped_before_predicted():
 
 
 def test_several_gpus_that_hold_the_gradients_twice_may_have_no_room_where_one_has():
-    """`gpubench memory vgg16 --batch-size 360 --count 8` is too tight on 24 GB, on one it is not."""
+    """`gpubench memory vgg16 --batch-size 360 --count 8` does not fit on 24 GB, but does on one GPU."""
     request = RankRequest(workloads=("vgg16",), batch_size=360, samples=1e6)
     found = gather(request, [RTX4090, H100], NOTHING)
     alone = found.answers["vgg16"]
@@ -208,7 +208,7 @@ def test_an_answer_says_how_its_batch_came_about():
 
 
 def test_an_answer_says_how_its_step_fits():
-    """As ``gpubench memory`` says it; a dash where nothing is known of it."""
+    """As in ``gpubench memory``; a dash if nothing is known."""
     told = predict_all(question_of(), [load_specs()[T4]])
     (column,) = (n for n, each in enumerate(answered(Predictions(told))[0].columns) if each.title == "Memory")
     (row,) = answered(Predictions(told))[0].rows
@@ -268,7 +268,7 @@ def test_latency_picks_the_batch_with_most_throughput_that_still_meets_it():
 
 
 def test_jobs_at_once_count_what_they_take_from_each_other_where_runs_hold_it():
-    """Four jobs at 1,800/s each where one alone does 2,000/s: 0.9; what no run holds is 1."""
+    """Four jobs at 1,800/s each; one alone runs at 2,000/s: 0.9. A number that no run has is 1."""
     case = case_on(H100)
     at_once = msgspec.structs.replace(case, gpu_count=4, parallel_mode=ParallelMode.INDEPENDENT)
     runs = (run_of(H100, measurement(case, 2000), measurement(at_once, 7200)),)
@@ -279,11 +279,11 @@ def test_jobs_at_once_count_what_they_take_from_each_other_where_runs_hold_it():
     assert evidence.independent("vgg16", spec, 8, alone) == Efficiency(
         1.0, 1.0, 1.0, "independent jobs", mode=ParallelMode.INDEPENDENT
     )
-    assert measured_efficiency(runs, case, H100, 4) is None  # they are no data-parallel job
+    assert measured_efficiency(runs, case, H100, 4) is None  # they are not a data-parallel job
 
 
 def test_scaling_is_measured_where_runs_hold_it():
-    """Four GPUs at 7,200/s where one does 2,000/s: 7,200 / (4 x 2,000) = 0.9."""
+    """Four GPUs at 7,200/s; one runs at 2,000/s: 7,200 / (4 x 2,000) = 0.9."""
     case = case_on(H100)
     four = msgspec.structs.replace(case, gpu_count=4)
     runs = [run_of(H100, measurement(case, 2000), measurement(four, 7200))]
@@ -323,7 +323,7 @@ def test_scaling_is_measured_where_runs_hold_it():
 
 
 def test_power_is_the_median_of_what_runs_measured():
-    """300 J in 1 s on one GPU, and 1,000 J in 2 s: 300 and 500 W, in the middle 400 W."""
+    """300 J in 1 s on one GPU, and 1,000 J in 2 s: 300 and 500 W, 400 W on average."""
     case = case_on(H100)
     first = measurement(case, 2000, energy_j=300.0, energy_region_s=1.0)
     second = measurement(case, 2000, energy_j=1000.0, energy_region_s=2.0)
@@ -353,7 +353,7 @@ def test_a_run_of_ones_own_stands_before_the_one_that_is_shipped(tmp_path):
 
 
 def test_what_an_own_run_read_promises_a_rented_card_no_more_than_5_percent(tmp_path):
-    """Processes of one card agree to 0.1 %; another card of the kind, in another host, does not."""
+    """Processes on one card agree to 0.1 %; another card of the model in another host does not."""
     from gpubench import rank
 
     rounds = tuple(Round(steps=10, wall_s=2.133 * share) for share in (0.9999, 1.0, 1.0001) * 8)

@@ -1,4 +1,4 @@
-"""What buyers compare GPUs by, as filters and as columns."""
+"""The properties by which buyers compare GPUs, as filters and as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host's vCPUs prepare is an assumption: it is as wide in rows, in draws and in chances."""
+"""The feeding rate of vCPUs is an assumption with the same width in rows, draws and chances."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_row_that_feeding_limits_is_as_wide_as_the_assumption():
 
 
 def test_its_gpus_bound_it_above_and_the_feeding_bounds_one_that_is_nearly_limited_below():
-    assert row_of(50).samples_per_s.high == pytest.approx(9000 * 1.1)  # not the 15,000 that might be fed
+    assert row_of(50).samples_per_s.high == pytest.approx(9000 * 1.1)  # not the 15,000 that could be fed
     nearly = row_of(61)
     assert nearly.samples_per_s.value == 9000
     assert nearly.samples_per_s.low == pytest.approx(61 * IMAGES_PER_VCPU_S / FEED_FACTOR)
@@ -47,7 +47,9 @@ def test_a_row_that_feeding_limits_says_so():
 
 
 def test_the_chances_know_that_the_assumption_may_be_off():
-    """Fed 1,500/s for 1 USD against 1,600/s of other GPUs for 1.15: at twice the images the first is the dearer."""
+    """Fed at 1,500/s for 1 USD, against 1,600/s on other GPUs for 1.15: at twice the images the first costs
+    more.
+    """
     fed, free = offer(H100, 1.0, vcpus=10, instance="fed"), offer(A100, 1.15, instance="free")
     rates = RATES | {A100: estimate(A100, 1600.0, 1.01)}
     chances = {row.offer.instance: row.p_best for row in of_photographs([fed, free], rates, **JOB).rows}
@@ -77,7 +79,7 @@ def test_no_row_of_a_ranking_is_of_width_zero(names, asked):
         for field in ("samples_per_s", "hours", "cost_usd"):
             value, low, high = msgspec.structs.astuple(getattr(row, field))
             if low is None or (field != "samples_per_s" and is_the_unit and len(found.cases) > 1):
-                continue  # unknown; or the job is this many hours of this very GPU
+                continue  # unknown; or the job is this number of hours on this GPU
             assert low < high, (row.offer, field, value)
             assert low <= value <= high
 

@@ -1,4 +1,4 @@
-"""The first screen of a ranking: the model, three rows, what to beware of; few words, few lines."""
+"""The first screen of a ranking: the model, three rows, the cautions; few words, few lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ASKED = {
         "a desk",
     )
 }
-"""What they ask about stands on the screen beside all that stands there otherwise."""
+"""The answer to these options is on the screen, in addition to the usual content."""
 
 
 @functools.cache
@@ -156,7 +156,7 @@ def test_marks_that_no_row_has_are_not_explained_because_a_note_of_a_provider_is
 
 
 def test_deadline_and_budget_act_on_the_default_job():
-    """24 h of one A100 within 30 h and 60 USD: what is shown keeps both at the upper end."""
+    """24 h of one A100 within 30 h and 60 USD: each row keeps both limits at the upper end."""
     found = rank(deadline_hours=30, budget_usd=60, draws=50)
     assert found.job.is_default
     assert found.rows

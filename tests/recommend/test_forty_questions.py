@@ -1,7 +1,8 @@
-"""Forty questions of buyers with their answers, on a small market that does not move with prices.
+"""Forty questions of buyers with their answers, on a small market with fixed prices.
 
-Each row holds the question, the sum that gives the answer, to be redone by hand from the tables below, and the
-answer. Throughput has no interval here and several GPUs work on one job at 0.9 of their sum, so that a sum is all.
+Each row has the question, the sum that gives the answer, which can be redone by hand from the tables below,
+and the answer. Throughput has no interval here, and several GPUs work on one job at 0.9 of their sum, so a
+sum is enough.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from .builders import (
 from .test_buying import cards, too_dear, used
 from .test_owning import machine, rtx_3090, weigh
 
-# --- the market -------------------------------------------------------------------------------------------
+# --- the market ---------------------------------------------------------------------------------------------
 
 RATES = {H100: 3000.0, A100: 1000.0, RTX5090: 900.0, L4: 400.0, T4: 200.0}
 """Samples/s of one GPU."""
 
 SLOWER = {H100: 1200.0, A100: 500.0, RTX5090: 100.0, L4: 100.0, T4: 50.0}
-"""Of a second workload."""
+"""For a second workload."""
 
 MARKET = [
     offer(H100, 6.00, provider="aws", instance="p5.4xlarge", region="us-east-1"),
@@ -73,7 +74,7 @@ JOB = {"samples": 108e6}
 
 
 def ask(**options: Any) -> Ranking:
-    """Rank the market; value is samples per dollar, or of a job its cost."""
+    """Rank the market; value is samples per dollar, or for a job its cost."""
     return builders.rank_of(MARKET, RATES, **options)
 
 
@@ -96,18 +97,18 @@ def best(**options: Any) -> Row:
 
 
 def at(row: Row) -> str:
-    """Where a row is: its provider and instance."""
+    """The place of a row: its provider and instance."""
     return f"{row.offer.provider} {row.offer.instance}"
 
 
 def value(**options: Any) -> tuple[str, float]:
-    """The best, and what a dollar buys there [millions of samples]."""
+    """The best, and the work that a dollar buys there [millions of samples]."""
     row = best(**options)
     return at(row), row.samples_per_usd.value / 1e6
 
 
 def job(**options: Any) -> tuple[str, float, float]:
-    """The best of a job, its hours and its dollars."""
+    """The best for a job, its hours and its dollars."""
     row = best(**JOB | options)
     return at(row), row.hours.value, row.cost_usd.value
 
@@ -118,7 +119,7 @@ def of(place: str, **options: Any) -> Row:
 
 
 class Question(NamedTuple):
-    """A question, the sum, how it is asked, and the answer."""
+    """A question, the sum, the options, and the answer."""
 
     words: str
     sum: str
@@ -217,7 +218,7 @@ OWNING = [
 
 
 class Feed:
-    """A price source that says each time the next of what it is given."""
+    """A price source that returns the next of the given answers each time."""
 
     name = provider = "feed"
 
@@ -229,13 +230,13 @@ class Feed:
 
 
 def quote(gpu: str, price: float, memory_gib: float | None = None, **changes: Any) -> Quote:
-    """What a feed asks for one GPU."""
+    """A feed's price of one GPU."""
     fields = {"provider": "feed", "instance": gpu, "region": None, "gpu": gpu, "gpu_memory_gib": memory_gib}
     return Quote(**fields | {"gpu_count": 1, "price": price, "source": "a feed"} | changes)
 
 
 def a_cent_for_a_b300() -> tuple[str, list[str]]:
-    """Rank with a B300 at a cent: the best, and who was left out."""
+    """Rank with a B300 at a cent: the best, and the excluded offers."""
     b300 = "nvidia-b300-sxm-270gb"
     honest = [
         offer(b300, 6.5, provider="lambda", instance="b300"),
@@ -249,7 +250,7 @@ def a_cent_for_a_b300() -> tuple[str, list[str]]:
 
 
 def three_old_cards() -> list[str]:
-    """Rank a V100 at 0.19 and 0.20 beside 3.06: two of like price bear each other out."""
+    """Rank a V100 at 0.19 and 0.20 beside 3.06: two similar prices confirm each other."""
     v100 = "nvidia-tesla-v100-sxm2-16gb"
     prices = {"runpod": 0.19, "verda": 0.20, "aws": 3.06, "azure": 3.06}
     found = builders.rank_of(
@@ -259,7 +260,7 @@ def three_old_cards() -> list[str]:
 
 
 def the_a100_pair() -> list[tuple[str, float]]:
-    """Read both A100 under one name: the memory tells them apart."""
+    """Read both A100 under one name: the memory distinguishes them."""
     pair = [
         quote("A100 SXM4", price, memory, provider="vast", kind="marketplace")
         for price, memory in ((0.70, 40.0), (0.90, 80.0))
@@ -270,7 +271,7 @@ def the_a100_pair() -> list[tuple[str, float]]:
 
 @pytest.fixture
 def after_an_empty_answer(tmp_path) -> Callable[[], tuple[str, float]]:
-    """Refresh twice, the second time to an empty answer: its state, and the price that stands."""
+    """Refresh twice, the second time with an empty answer: its state, and the remaining price."""
 
     def run() -> tuple[str, float]:
         feed = Feed([quote("T4", 0.4, 16.0), Complete(pricings=(Pricing.ON_DEMAND,))], [])
@@ -283,7 +284,7 @@ def after_an_empty_answer(tmp_path) -> Callable[[], tuple[str, float]]:
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """What a question that cannot be answered is told."""
+    """The message for a question that cannot be answered."""
     with pytest.raises(MisuseError) as caught:
         call()
     return str(caught.value).partition(";")[0]
@@ -338,7 +339,7 @@ def rankings(monkeypatch) -> list[Ranking]:
 
 @pytest.mark.parametrize("question", FORTY, ids=lambda question: question.words)
 def test_the_first_screen_is_short(question, rankings, monkeypatch, capsys):
-    """At most 24 lines and 120 words at 80 and at 120 columns; every caution stands, whatever there are."""
+    """At most 24 lines and 120 words at 80 and at 120 columns; every caution is shown."""
     question.ask()
     if not rankings:
         assert question.words in WITHOUT_A_RANKING
@@ -365,7 +366,7 @@ WITHOUT_A_RANKING = {
 
 
 def test_what_does_an_empty_answer_after_a_full_one_leave(after_an_empty_answer):
-    """The failure is said, and 0.40 of the day before stands."""
+    """The failure is reported, and 0.40 of the day before stays."""
     assert after_an_empty_answer() == ("failed", 0.4)
 
 

@@ -1,4 +1,4 @@
-"""What a job takes of the host: a row falls where a column says that it lacks it, and what is not said is told."""
+"""A job's needs on the host: a row is excluded if a column says that it lacks them; unknown facts are named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE = {
 
 @pytest.fixture
 def asked(tmp_path):
-    """Rank hosts of the user, each by its name and what it says."""
+    """Rank the user's hosts, each with its name and its columns."""
 
     def ask(workload, /, *, options=None, **hosts):
         path = tmp_path / "hosts.csv"
@@ -48,7 +48,7 @@ def reason(ranking, name):
 
 
 def test_loading_takes_the_file_of_weights_and_a_fifth_and_4_gib_a_gpu():
-    """8.03e9 weights at 2 bytes are 16.06e9 B: x 1.2 are 17.9 GiB, and 4 GiB for each GPU."""
+    """8.03e9 weights at 2 bytes are 16.06e9 B: x 1.2 are 17.9 GiB, plus 4 GiB for each GPU."""
     need = need_of([profile_of("llama_8b_lora")], "train", 0)
     weights = profile_of("llama_8b_lora").parameters * 2
     assert need.ram_bytes(1) == pytest.approx(1.2 * weights + 4 * GIB)
@@ -77,7 +77,7 @@ def test_so_many_gpus_take_as_much_more(asked):
 
 
 def test_a_disk_must_hold_what_the_photographs_take(asked):
-    """ImageNet alone is 131 GiB; at inference nobody reads it."""
+    """ImageNet alone is 131 GiB; inference does not read it."""
     hosts = {
         "small": {"disk_bytes": str(100 * 10**9)},
         "large": {"disk_bytes": str(200 * 10**9)},
@@ -115,7 +115,7 @@ def test_where_nobody_asked_about_a_host_nothing_falls():
 
 
 def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
-    """At one speed the host takes 1.5 % longer for the work: a failure in a week, stated where it is an answer."""
+    """At one speed the host takes 1.5 % longer for the work: one failure a week, stated in an answer."""
     job = {"samples": 3000 * 3600 * 100, "startup_minutes": 10, "host_lost": None}
     offers = [offer(H100, "1.00"), offer(H100, "2.00", provider="vast", kind="marketplace")]
     ranking = rank_of(offers, {H100: 3000.0}, draws=1, **job)
@@ -130,7 +130,7 @@ def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
 
 
 def test_what_a_failure_of_a_host_costs_grows_with_the_data_and_is_ones_own_to_say():
-    """100 GB at 100 Mbit/s are 2.22 h more until the next step: 2.22 / 168 = 1.3 % of the work."""
+    """100 GB at 100 Mbit/s take another 2.22 h until the next step: 2.22 / 168 = 1.3 % of the work."""
     host = [offer(H100, "2.00", provider="vast", kind="marketplace")]
     job = {"samples": 3000 * 3600 * 100, "startup_minutes": 0}
 

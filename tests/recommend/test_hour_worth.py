@@ -1,4 +1,4 @@
-"""The order of a job: dollars and what its hours are worth, by hand, and the two answers beside it."""
+"""The order of a job by dollars plus the worth of its hours, by hand, and the two answers next to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .builders import H100, L4, RTX5090, offer, rank_of
 SAMPLES = 3.6e8
 OFFERS = [offer(L4, 0.2), offer(RTX5090, 0.6), offer(H100, 4.0)]
 RATES = {L4: 1e3, RTX5090: 4e3, H100: 1e4}
-"""The job takes an L4 100 h and 20 USD, an RTX 5090 25 h and 15 USD, an H100 10 h and 40 USD."""
+"""The job takes 100 h and 20 USD on an L4, 25 h and 15 USD on an RTX 5090, 10 h and 40 USD on an H100."""
 
 
 def ranked(worth: float, **options):
@@ -96,7 +96,7 @@ def test_hours_that_are_worth_nothing_leave_the_dollars():
 
 
 def test_a_slow_card_that_may_be_slower_has_the_wider_total():
-    """A factor of 1.5 in speed moves hours and dollars together: 120 USD of an L4 are 80 to 180."""
+    """A factor of 1.5 in speed changes hours and dollars together: 120 USD of an L4 are 80 to 180."""
     total = next(row.total_usd for row in ranked(1, width=1.5).rows if row.offer.gpu_key == L4)
     assert (total.low, total.value, total.high) == pytest.approx((80, 120, 180))
 

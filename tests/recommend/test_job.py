@@ -1,4 +1,4 @@
-"""The work that hours and dollars are of: what was asked for, else a job that everybody knows."""
+"""The work behind hours and dollars: as requested, else a well-known job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .builders import A100, H100, L4, offer, rank_of
 RATES = {H100: 3000.0, L4: 500.0, A100: 1500.0}
 
 APART = math.exp(math.hypot(math.log(1.05), math.log(1.006)))
-"""How far two cards of one kind differ in two hosts."""
+"""The difference between two cards of one model in two hosts."""
 
 
 def of_default(offers, rates=RATES, **options):
@@ -61,7 +61,7 @@ def test_the_reference_is_known_against_itself_within_what_machines_differ_by(wi
 
 
 def test_what_both_err_by_together_is_not_in_a_ratio():
-    """One error moves all alike: the job takes an H100 half of the hours, for sure."""
+    """A common error moves all alike: the job takes half of the hours on an H100, for certain."""
 
     def together(estimates, n, seed):
         error = np.random.default_rng(seed).standard_normal(n) * 0.3
@@ -127,7 +127,7 @@ def test_resnet50_is_90_epochs_of_imagenet_on_the_shipped_tables():
     ],
 )
 def test_where_nothing_meets_the_limits_each_way_out_is_told_and_does_suffice(limits, ways):
-    """An H100 takes 10 h and 40 USD, an L4 100 h and 20 USD, each with an interval of 1.1."""
+    """The job takes 10 h and 40 USD on an H100, 100 h and 20 USD on an L4, each with an interval of 1.1."""
     offers, rates = [offer(H100, 4.0), offer(L4, 0.2)], {H100: 1e4, L4: 1e3}
 
     def ranked(**asked):

@@ -1,4 +1,4 @@
-"""The core: what is ranked, in which order, with which figures, and what is left out."""
+"""The core: the ranked offers, their order and figures, and the excluded offers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .builders import (
 
 
 def test_value_is_throughput_times_an_hour_over_the_price():
-    """H100: 3600 x 3000 / 3.00 = 3.6 M; L4: 3600 x 500 / 0.40 = 4.5 M images for a dollar."""
+    """H100: 3600 x 3000 / 3.00 = 3.6 M; L4: 3600 x 500 / 0.40 = 4.5 M images per dollar."""
     ranking = rank_of([offer(H100, 3.0), offer(L4, 0.4)], {H100: 3000.0, L4: 500.0})
     assert [row.offer.gpu_key for row in ranking.rows] == [L4, H100]
     assert [row.samples_per_usd.value for row in ranking.rows] == pytest.approx([4.5e6, 3.6e6])
@@ -49,7 +49,7 @@ def test_value_is_throughput_times_an_hour_over_the_price():
 
 
 def test_an_instance_counts_all_its_gpus():
-    """Independent jobs: 8 x 3000 / 24.00 is worth what 3000 / 3.00 is; one job over all keeps 0.9 of it."""
+    """Independent jobs: 8 x 3000 / 24.00 equals 3000 / 3.00; one job over all keeps 0.9 of it."""
     offers = [offer(H100, 24.0, gpu_count=8, instance="eight")]
     alone = rank_of(offers, {H100: 3000.0}).rows[0]
     assert (alone.samples_per_s.value, alone.scaling_efficiency, alone.scaling_basis) == (
@@ -63,7 +63,7 @@ def test_an_instance_counts_all_its_gpus():
 
 
 def test_offers_of_several_gpus_without_room_for_one_job_are_left_out_with_the_reason():
-    """As many jobs as GPUs have the room that one has."""
+    """With as many jobs as GPUs, each has the memory of one."""
     offers = [offer(H100, 24.0, gpu_count=8), offer(H100, 3.0), offer(L4, 3.2, gpu_count=8)]
     answers = {"vgg16": {key: estimate(key, 3000.0) for key in (H100, L4)}}
 
@@ -322,7 +322,9 @@ def test_storage_egress_and_tax_are_on_the_bill():
 
 
 def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
-    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, and 20 % tax: the disk of a machine of the user is paid for."""
+    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, plus 20 % tax: the disk of the user's own machine is already
+    paid.
+    """
     of_a_cloud = {"storage_usd_per_month": 73, "egress_usd": 5, "tax": 0.2, "rent_or_buy": "buy"}
     mine = offer(H100, 2.0, provider="own", pricing=Pricing.OWNED, kind="owned")
     row = rank_of([mine], {H100: 3000.0}, samples=1e8, **of_a_cloud).rows[0]
@@ -337,7 +339,7 @@ def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
 
 
 def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
-    """Only a GPU that is ranked is named, and only where its figure rests on such a measurement."""
+    """Only a ranked GPU is named, and only if its figure is based on this kind of measurement."""
     rates = {
         H100: estimate(H100, 900, host_cpu="AMD EPYC 9354\x1b[31m"),
         L4: estimate(L4, 200),
@@ -423,7 +425,7 @@ def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
 
 
 def test_the_document_says_each_thing_once():
-    """An H100 at 2 USD/h; the answers are rows, and of two offers left out for one reason one is the example."""
+    """An H100 at 2 USD/h; the answers are rows, and one of two offers excluded for one reason is the example."""
     offers = [offer(H100), offer(L4, 1, kind="historic"), offer(L4, 2, kind="historic"), offer(L4, 0.2)]
     asked = {"samples": 1e8, "limit": 1, "hour_worth_usd": 2}
     ranking = rank_of(offers, {H100: 3000.0, L4: 200.0}, width=1.2, **asked)
@@ -457,7 +459,9 @@ def test_the_document_says_each_thing_once():
 
 
 def test_an_answer_that_is_not_among_the_rows_stands_behind_them():
-    """An L4 at 0.1 USD/h costs the least, an H100 at 2 USD/h is the fastest: with one row asked for there are two."""
+    """An L4 at 0.1 USD/h is the cheapest, an H100 at 2 USD/h the fastest: even with a limit of one row there
+    are two.
+    """
     ranking = rank_of([offer(H100), offer(L4, 0.1)], {H100: 3000.0, L4: 500.0}, samples=1e8, limit=1)
     written = document(ranking)
     assert len(ranking.rows) == 1
@@ -577,7 +581,7 @@ def test_offers_of_the_same_gpus_add_up_in_a_toss_up():
     cheapest = ranking.answers["cheapest"]
     assert dict(each[::2] for each in cheapest.toss_up) == pytest.approx(chances)
     assert cheapest.p_best == pytest.approx(chances[cheapest.row.offer.gpu_key])
-    fastest = ranking.answers["fastest"]  # two offers of it end at the same time, and share its chance
+    fastest = ranking.answers["fastest"]  # two offers of it finish at the same time, and share its chance
     assert fastest.p_best == pytest.approx(2 * fastest.row.p_fastest)
 
 
@@ -601,7 +605,7 @@ def test_a_deadline_holds_where_also_the_start_is_long():
 
 
 def test_the_link_of_a_private_host_is_less_certain_than_that_of_a_cloud():
-    """Nine tenths are left at eight GPUs, so that the error of the link moves them by one tenth of it."""
+    """At eight GPUs nine tenths remain, so the error of the link changes them by one tenth of it."""
     offers = [offer(H100, 8.0, gpu_count=8, kind=kind, provider=kind) for kind in ("vm", "marketplace")]
     ranking = rank_of(offers, {H100: 1000.0}, width=1.1, samples=1e9)
     width = {

@@ -1,4 +1,4 @@
-"""A GPU that today's torch has no kernels for is no recommendation, unless the buyer names it."""
+"""A GPU without kernels in today's torch is not recommended, unless the buyer names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ranking minimizes: of a job its cost or its time, everything included, in every figure of a row."""
+"""The objective of a ranking: the cost or time of a job, including everything, in every figure of a row."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_spot_losses_reach_the_order_of_a_job():
 
 
 def test_a_data_set_is_sent_before_the_first_step_and_nobody_knows_how_fast():
-    """45 GB at 100 Mbit/s are 3,600 s: one hour more of what is rented, half or twice of it in nine of ten cases."""
+    """45 GB at 100 Mbit/s are 3,600 s: one more hour of rent, half or twice of it in nine of ten cases."""
     given = {"samples": 3000 * 3600 * 5.0, "startup_minutes": 0}
     (known,) = rank_of([offer(H100, 2.0)], {H100: 3000.0}, 1.2, **given).rows
     ranking = rank_of([offer(H100, 2.0)], {H100: 3000.0}, 1.2, **given, dataset_gb=45)
     (sent,) = ranking.rows
     assert (known.hours.value, sent.hours.value) == (pytest.approx(5), pytest.approx(6))
     assert sent.cost_usd.value == pytest.approx(12)
-    assert 1.3 < sent.hours.high - 6 < 1.6  # an hour of the speed and one of the sending, as squares add up
+    assert 1.3 < sent.hours.high - 6 < 1.6  # the errors of an hour of speed and one of upload add as squares
     assert any(
         "60 minutes before the first step, 45 GB of upload included" in note for note in ranking.said("asked")
     )
@@ -85,7 +85,7 @@ def test_a_name_that_excludes_nothing_is_refused_with_the_nearest():
 
 
 def test_without_a_job_lost_work_is_lost_throughput():
-    """3,000 / 1.25 = 2,400/s: a dollar buys 3600 x 2400 / 1.00 = 8.64 M of spot, 3600 x 3000 / 1.20 = 9.0 M."""
+    """3,000 / 1.25 = 2,400/s: a dollar buys 3600 x 2400 / 1.00 = 8.64 M on spot, 3600 x 3000 / 1.20 = 9.0 M."""
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.2)]
     on_demand, spot = rank_of(offers, {H100: 3000.0}, width=1.2, spot=True, spot_lost=0.25).rows
     assert spot.offer.pricing is Pricing.SPOT
@@ -108,7 +108,9 @@ def test_at_its_break_even_spot_is_worth_what_on_demand_is():
 
 
 def test_what_spot_may_lose_is_the_same_whatever_it_is_taken_to_lose():
-    """10 h of work and an hour before it at 2.00 are 22 USD, 22 h of spot at 1.00: 21 of work, 1.1 times 10 lost."""
+    """10 h of work plus an hour before it at 2.00 are 22 USD, and so are 22 h of spot at 1.00: 21 of work,
+    1.1 times 10 lost.
+    """
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.0, instance="x")]
     job = {"samples": 10 * 3600 * 3000, "startup_minutes": 60}
     for lost in (0.0, 0.5):
@@ -117,7 +119,7 @@ def test_what_spot_may_lose_is_the_same_whatever_it_is_taken_to_lose():
 
 
 def test_jobs_side_by_side_share_the_price_of_their_machine():
-    """An hour of work on each of 8 GPUs for 8.00 USD/h: 1.00 USD a job, as on one GPU for 1.00 USD/h."""
+    """An hour of work on each of 8 GPUs for 8.00 USD/h: 1.00 USD per job, as on one GPU for 1.00 USD/h."""
     offers = [offer(H100, 8.0, gpu_count=8), offer(H100, 1.0)]
     rows = rank_of(offers, {H100: 3000.0}, samples=3000 * 3600, jobs="independent").rows
     assert [row.cost_usd.value for row in rows] == pytest.approx([1.0, 1.0])
@@ -148,7 +150,7 @@ def test_a_bill_by_the_hour_decides_and_equal_bills_go_to_the_faster():
 
 
 def test_time_is_the_time_of_the_job_and_the_fastest_is_named_by_it():
-    """On spot 1e8 / (3,000 / 1.9) / 3600 = 17.59 h; on demand on two thirds of the speed 13.89 h."""
+    """On spot 1e8 / (3,000 / 1.9) / 3600 = 17.59 h; on demand at two thirds of the speed 13.89 h."""
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(RTX5090, 9.0)]
     rates = {H100: 3000.0, RTX5090: 2000.0}
     options = {"samples": 1e8, "spot": True, "spot_lost": 0.9}
@@ -181,7 +183,7 @@ def test_a_ranking_says_what_it_is_in_order_of(sort, job, sorted_by):
 
 
 def test_the_order_of_energy_is_of_the_joules_that_each_row_has():
-    """Eight GPUs take as much for a sample as one, but for what they lose by working together."""
+    """Eight GPUs need as much energy per sample as one, except for the loss from working together."""
     offers = [offer(H100, 3.0), offer(H100, 20.0, gpu_count=8), offer(L4, 0.3)]
     watts = {H100: 600.0, L4: 60.0}
     told = {key: estimate(key, RATES[key], power_w=Interval(each)) for key, each in watts.items()}
@@ -220,7 +222,7 @@ def test_a_share_of_lost_work_lies_below_ten_so_that_a_percentage_is_refused(los
 
 
 def test_what_spot_may_lose_can_be_typed_back_above_one_too():
-    """At 1.00 against 2.50 USD/h all work may be done again one and a half times: there both cost the same."""
+    """At 1.00 against 2.50 USD/h all work may be repeated one and a half times: then both cost the same."""
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.5, instance="x")]
     ranking = rank_of(offers, {H100: 3000.0}, spot=True)
     assert ranking.rows[0].spot_break_even == pytest.approx(1.5)
@@ -230,7 +232,9 @@ def test_what_spot_may_lose_can_be_typed_back_above_one_too():
 
 
 def test_an_offer_beyond_the_detailed_rows_can_still_win():
-    """Of one GPU, four at 2.40 USD have the dearer start and the cheaper work: they win where the GPU is slow."""
+    """For one GPU, four at 2.40 USD have the more expensive start and the cheaper work: they win if the GPU
+    is slow.
+    """
     many = [offer(H100, 1.0 + n / 1e6, instance=f"n{n:04}") for n in range(1010)]
     large = offer(H100, 2.4, gpu_count=4, instance="large")
     options = {"samples": 1.08e7, "startup_minutes": 20, "jobs": "ddp"}
@@ -285,7 +289,7 @@ def test_no_row_takes_less_time_than_the_one_above_it_where_time_is_asked(market
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs)
 def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
-    start = 10.0 if job["startup_minutes"] is None else job["startup_minutes"]  # one that is given is certain
+    start = 10.0 if job["startup_minutes"] is None else job["startup_minutes"]  # a given value is certain
     rows = ranked(market, **job | {"startup_minutes": start}, width=None).rows
     least = rows[0].cost_usd.value
     chances = [row.p_best for row in rows]
@@ -296,7 +300,7 @@ def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs, st.floats(0, 0.95), st.sampled_from(["value", "time", "throughput"]), st.booleans())
 def test_losing_more_never_raises_a_spot_row(market, job, more, sort, with_job):
-    """Counted in the rows above it that are not spot: the others lose more too."""
+    """Counted in the rows above it that are not spot, because other spot rows lose more too."""
     less, more = sorted((job["spot_lost"], more))
     options = job if with_job else {}
     before, after = (ranked(market, **options | {"spot_lost": lost}, sort=sort).rows for lost in (less, more))
@@ -359,7 +363,7 @@ def test_the_order_does_not_depend_on_the_order_of_the_offers():
 
 
 def test_offers_that_only_their_names_part_stand_by_name_among_hundreds():
-    """Ten prices of thirty alike each, in any order of the input: by price, and within one by name."""
+    """Ten prices shared by thirty offers each, in any order of the input: sorted by price, then by name."""
     alike = [offer(H100, 1 + price / 10, instance=f"i{name:02}") for price in range(10) for name in range(30)]
     random.Random(1).shuffle(alike)
     rows = rank_of(alike, RATES, samples=1e7, draws=60).rows

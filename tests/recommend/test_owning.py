@@ -1,4 +1,4 @@
-"""Buy or rent: what owning costs, from when on it pays, and what the place allows."""
+"""Buy or rent: the cost of owning, when it pays, and the limits of the location."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def machine(**changes) -> Ownership:
 
 
 def test_the_worked_example():
-    """Capital 21,000 / 17,520 = 1.199 and energy 0.127 make 1.325 USD for a useful hour."""
+    """Capital 21,000 / 17,520 = 1.199 plus energy 0.127 gives 1.325 USD per useful hour."""
     capital, running = hourly(machine(), resale=9000, utilization=0.5, tariff=0.15)
     assert capital == pytest.approx(1.199, abs=5e-4)
     assert running == pytest.approx(0.127, abs=5e-4)
@@ -107,7 +107,7 @@ def test_at_the_break_even_owning_and_renting_cost_the_same(rent, purchase):
     ],
 )
 def test_the_machine_around_a_card_is_fed_be_it_bought_or_there(quote, host_w):
-    """350 W of the card alone make owning look cheaper than renting where 500 W of the whole machine do not."""
+    """350 W of the card alone make owning look cheaper than renting; 500 W of the whole machine do not."""
     request = RankRequest(own=(f"{quote}, 3 years, 50 %, 350 W, 0.2 USD/kWh",))
     owned = ownerships(request, {}, TODAY, own_keys={"cpu"})[0]
     assert owned.host_w == host_w
@@ -158,7 +158,7 @@ def test_an_owned_machine_ranks_by_its_useful_hour_and_knows_its_break_even():
     [(QUOTED, "measured", True), (QUOTED, "predicted", False), ("a shop", "measured", False)],
 )
 def test_only_the_machine_of_ones_own_that_was_measured_is_known_better_than_its_kind(source, basis, known):
-    """The rate of the kind is known to 6 %, of which another card in another host is all but 3.4 %."""
+    """The rate of the model is known to 6 %, all of it for another card in another host except 3.4 %."""
     ranking = weigh(
         [machine(source=source)], [offer(H100, 2.99)], {H100: 3000}, width=1.06, basis=basis, samples=1e9
     )
@@ -227,7 +227,7 @@ def test_the_ends_of_the_interval_are_shares_of_all_hours_too():
 
 
 def test_against_a_commitment_it_pays_after_months_whatever_it_works():
-    """A commitment is paid day and night: how much of its hours a machine works decides nothing."""
+    """A commitment is paid day and night, so the utilization of a machine does not matter."""
     committed = offer(H100, 0.13, pricing=Pricing.RESERVED, term_years=3)
     (decision,) = weigh([rtx_3090()], [offer(L4, 9.0, kind="historic"), committed], {H100: 3000}).buy_or_rent
     assert must_work(decision) == "—"
@@ -237,7 +237,7 @@ def test_against_a_commitment_it_pays_after_months_whatever_it_works():
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.06, 5), st.floats(0.05, 1), st.floats(0.5, 6))
 def test_both_ways_to_say_a_break_even_agree(rent, use, years):
-    """It pays within its life at a use exactly where it must work no more use."""
+    """It pays within its life at a utilization exactly if it needs no more than that."""
     owned = rtx_3090(utilization=Range.of(use), years=years)
     (decision,) = weigh([owned], [offer(H100, rent)], {H100: 3000}).buy_or_rent
     share = decision.break_even_utilization
@@ -274,7 +274,7 @@ def test_a_commitment_is_a_rival_of_its_own_and_dear_when_little_used():
 
 
 def test_a_commitment_is_dear_where_it_is_little_used_and_cheap_where_it_is_used_much():
-    """Used 1 hour in 10, a useful hour of 1.80 USD/h is 18.00; used 9 hours in 10, it is 2.00."""
+    """Used 1 hour in 10, a useful hour at 1.80 USD/h costs 18.00; used 9 hours in 10, it costs 2.00."""
     committed = offer(H100, 1.8, pricing=Pricing.RESERVED, term_years=3)
     owned = machine(utilization=Range(0.1, 0.5, 0.9))
     (found,) = weigh([owned], [committed], {H100: 3000}, commit="1y").buy_or_rent
@@ -309,7 +309,7 @@ def test_the_circuit_and_the_fan_bound_what_can_stand_here():
 
 def test_quotes_before_dated_prices_and_a_launch_price_of_a_jetson_alone():
     specs = load_specs()
-    cards = [each for each in card_prices() if each.gpu_count == 1]  # a server is weighed for a sum alone
+    cards = [each for each in card_prices() if each.gpu_count == 1]  # a server is considered only for a sum
     street = {each.gpu_key for each in cards if specs[each.gpu_key].board_power_w is not None}
     request = RankRequest(rent_or_buy="buy", own=("RTX 5090, 4000 USD, 500 W",))
     found = ownerships(request, {}, date(2026, 11, 20))
@@ -374,7 +374,7 @@ def test_owning_pays_within_its_life_just_where_its_job_costs_less_than_rented(e
     (weighed,) = ranking.buy_or_rent
     if (
         abs(own.cost_usd.value / rented.cost_usd.value - 1) > 1e-3
-    ):  # an hour of what is owned is kept to four places
+    ):  # an hour of owned hardware is kept to four digits
         assert pays(weighed) == (own.cost_usd.value < rented.cost_usd.value)
     at_once = count if extras["jobs"] == "independent" else 1
     an_hour = at_once * rented.cost_usd.value / own.hours.value / (1 + extras["tax"])
@@ -392,7 +392,7 @@ def test_what_is_paid_before_the_first_step_counts_in_the_break_even():
 
 
 def test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_disk():
-    """An hour at 1.325 USD. Rented: 1.5 h of 2.99, a disk for 0.10 an hour and 5 USD of egress, 9.635 USD."""
+    """An hour at 1.325 USD. Rented: 1.5 h at 2.99, a disk for 0.10 an hour and 5 USD of egress, 9.635 USD."""
     job = {"samples": 1.08e7, "startup_minutes": 30, "storage_usd_per_month": 73, "egress_usd": 5}
     own, rented = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, **job).rows
     assert (own.hours.value, rented.hours.value) == pytest.approx((1, 1.5))
@@ -400,8 +400,11 @@ def test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_dis
 
 
 def test_of_many_short_jobs_what_is_rented_is_started_and_billed_once():
-    """A minute of work each: an hour of them is one start of ten minutes, not sixty, 7 / 6 of 2.99 for it. Two
-    hours of billing are taken whole, once; each of the sixty jobs takes its own data out."""
+    """A minute of work each: an hour of jobs has one start of ten minutes, not sixty, so it costs 7 / 6 of
+    2.99.
+
+    Two hours of billing count once as a whole; each of the sixty jobs has its own egress.
+    """
     minute = {"samples": 3000 * 60.0, "startup_minutes": 10}
     for extras, usd in (
         ({}, 2.99 * 7 / 6),
@@ -415,7 +418,7 @@ def test_of_many_short_jobs_what_is_rented_is_started_and_billed_once():
 
 
 def test_the_rival_of_short_jobs_is_who_does_an_hour_of_them_for_least():
-    """A start costs the dear and fast one less a job, and of an hour of jobs the cheap and slow one least."""
+    """Per job, a start costs the expensive fast machine less; per hour of jobs, the cheap slow one."""
     rent = [offer(L4, 0.9, instance="slow"), offer(RTX5090, 3.0, instance="fast")]
     rates = {H100: 3000.0, L4: 1000.0, RTX5090: 3000.0}
     asked = {"samples": 3000 * 600.0, "startup_minutes": 2}
@@ -425,7 +428,7 @@ def test_the_rival_of_short_jobs_is_who_does_an_hour_of_them_for_least():
 
 
 def test_a_purchase_is_held_against_rent_that_meets_the_deadline():
-    """The L4 at 0.30 would do 3.6e7 for 7.50 USD in 25 h; by 12 h only the H100 is there, 3.33 h at 3.00."""
+    """The L4 at 0.30 would do 3.6e7 for 7.50 USD in 25 h; within 12 h only the H100 does it, 3.33 h at 3.00."""
     rent = [offer(L4, 0.3, instance="slow"), offer(H100, 3.0, instance="in time")]
     rates = {H100: 3000.0, L4: 400.0}
     for deadline_hours, against in ((None, "slow"), (12, "in time")):
@@ -434,7 +437,7 @@ def test_a_purchase_is_held_against_rent_that_meets_the_deadline():
 
 
 def test_the_draws_of_the_machine_that_was_measured_lie_as_near_as_its_interval_says():
-    """Draws of one H100: half of their log width is left for the first row, all of it for the second."""
+    """Draws of one H100: the first row keeps half of its log width, the second all of it."""
     draws = 1000 * np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 400)))
     one = np.ones(2)
     pool = SimpleNamespace(
@@ -451,7 +454,7 @@ def test_the_draws_of_the_machine_that_was_measured_lie_as_near_as_its_interval_
 
 
 def test_what_one_has_is_worth_its_energy_and_stands_beside_the_best_to_rent():
-    """Without a sum it was paid long ago: 350 W are 0.35 x 0.15 USD an hour, and the host's 150 W."""
+    """Without a sum it is already paid: 350 W cost 0.35 x 0.15 USD an hour, plus the host's 150 W."""
     found = gpubench.rank("resnet50", have=["RTX 3090"], draws=50, as_of="2026-11-20")
     (mine,) = [row for row in found.rows if row.offer.pricing is Pricing.OWNED]
     assert float(mine.offer.price_usd_per_hour) == pytest.approx(

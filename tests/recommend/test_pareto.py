@@ -1,4 +1,4 @@
-"""The Pareto set against its definition."""
+"""The Pareto set compared with its definition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dominates(a, b):
 
 
 def test_the_cheaper_and_faster_offer_dominates():
-    """Row 1 is beaten by row 0; row 2 is slower and dearer but has more memory."""
+    """Row 1 is beaten by row 0; row 2 is slower and more expensive but has more memory."""
     time, cost, memory = np.array([1.0, 2, 3]), np.array([5.0, 6, 7]), np.array([24.0, 24, 80])
     assert dominators(time, cost, memory).tolist() == [-1, 0, -1]
 

@@ -1,4 +1,4 @@
-"""One price in every figure: what is ordered, printed, bounded by an interval, budgeted and drawn is the same."""
+"""One price in every figure: order, printed price, interval, budget and draws agree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ questions = st.fixed_dictionaries(
 
 
 def ranked(market, **question):
-    """The ranking, and the cost of each of its rows in every draw, as P(best) and regret saw it."""
+    """The ranking, and the cost of each of its rows in every draw, as used for P(best) and regret."""
     seen = []
 
     def spy(scores):
@@ -70,7 +70,7 @@ def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its
 @settings(max_examples=15, deadline=None)
 @given(markets, questions)
 def test_of_two_rows_the_one_above_costs_less_in_half_of_the_draws_or_more(market, question):
-    """So no row that P(best) beats stands above the first: order and chances rest on the same prices."""
+    """So no row above the first has a higher P(best): order and chances use the same prices."""
     ranking, drawn = ranked(market, **question)
     costs = [row.cost_usd.value for row in ranking.rows]
     assert costs == sorted(costs)
@@ -79,7 +79,10 @@ def test_of_two_rows_the_one_above_costs_less_in_half_of_the_draws_or_more(marke
 
 
 def test_an_old_low_ask_is_expected_between_itself_and_what_hosts_ask():
-    """Asks of 0.20, 0.40 and 0.45 in the middle 0.40. After 30 days: sqrt(0.20 x 0.40) = 0.283; a job of 10 h 2.83."""
+    """Asks of 0.20, 0.40 and 0.45, median 0.40.
+
+    After 30 days: sqrt(0.20 x 0.40) = 0.283; a job of 10 h costs 2.83.
+    """
     hosts = [(H100, price, HOST | {"price_date": "2026-11-20"}) for price in (0.40, 0.45)]
     ranking, _ = ranked([(H100, 0.20, HOST | {"price_date": "2026-10-21"}), *hosts], samples=10 * 3600 * 3000)
     first, *fresh = ranking.rows
@@ -101,7 +104,7 @@ def test_what_is_expected_of_an_ask_is_the_same_whatever_else_is_filtered_out():
 
 
 def test_what_is_due_for_certain_moves_both_ends_of_a_cost_alike():
-    """A wide speed and an old ask, of a job that costs less than what is sent home."""
+    """A wide speed and an old ask, for a job that costs less than its egress."""
     old = [(H100, 0.20, HOST | {"price_date": "2026-08"}), (H100, 0.40, HOST | {"provider": "other"})]
     asked = {"width": 1.8, "samples": 1e7}
     for plain, sent in zip(

@@ -1,4 +1,4 @@
-"""Prices in the draws: list prices certain on their day and drifting, asks of single hosts a distribution."""
+"""Prices in the draws: list prices are certain on their day and then drift; asks of single hosts vary."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def drawn(*offers):
 
 
 def test_the_time_of_many_asks_grows_with_their_number_alone():
-    """A table of 100,000 hosts took a second for each 20,000 of them, and that for each of its rows."""
+    """A table of 100,000 hosts took a second per 20,000 of them, once for each of its rows."""
     many = [offer(H100, 2.0, kind="marketplace", instance=f"host {n}") for n in range(40_000)]
     before = process_time()
     prices_of(many, MARKET)
@@ -59,7 +59,7 @@ def test_a_list_price_of_today_is_certain():
 
 
 def test_a_list_price_drifts_with_its_age_and_one_hand_sets_a_providers_prices():
-    """After a year its logarithm has a standard deviation of 0.3, after a quarter one of 0.15."""
+    """After a year its logarithm has a standard deviation of 0.3, after a quarter 0.15."""
     year, quarter = "2025-11-20", "2026-08-20"
     mine = drawn(
         offer(H100, 2.0, price_date=year),
@@ -74,7 +74,7 @@ def test_a_list_price_drifts_with_its_age_and_one_hand_sets_a_providers_prices()
 
 
 def test_an_ask_is_as_listed_when_fresh_and_any_other_hosts_when_old():
-    """0.20 a GPU where the middle is 0.40: after 30 days sqrt(0.20 x 0.40) = 0.283, spread 0.3 x sqrt(3) / 2."""
+    """0.20 per GPU with a median of 0.40: after 30 days sqrt(0.20 x 0.40) = 0.283, spread 0.3 x sqrt(3) / 2."""
     host = {"kind": "marketplace", "gpu_count": 2}
     hosts = [
         offer(H100, 0.4, **host),
@@ -104,7 +104,7 @@ def test_what_a_marketplace_sets_for_all_its_hosts_stands_as_a_list_price():
 
 
 def test_no_price_of_such_a_marketplace_has_moved_in_the_shipped_tables():
-    """Hosts of Vast moved by a half within two months; of RunPod the same GPU costs the same on each day."""
+    """Hosts of Vast moved by a half within two months; at RunPod the same GPU costs the same on each day."""
     of_each: dict[tuple[str, int], dict[str, set[float]]] = {}
     for each in data_table("offers.csv", Offer):
         is_ask = each.kind == "marketplace" and each.pricing is Pricing.ON_DEMAND
@@ -118,14 +118,14 @@ def test_no_price_of_such_a_marketplace_has_moved_in_the_shipped_tables():
 
 def test_a_fresh_ask_is_unsure_alone_and_among_others_and_a_list_price_is_not():
     """Half the usual spread of 0.33: nine tenths within a factor of exp(1.645 x 0.165) = 1.31."""
-    alone = offer(L4, 0.4, kind="marketplace")  # nobody else asks for this GPU
+    alone = offer(L4, 0.4, kind="marketplace")  # no other host asks for this GPU
     prices = prices_of([alone, offer(H100, 0.4, kind="marketplace"), offer(H100, 0.4)], MARKET)
     assert prices.sigma == pytest.approx([0.165, 0.165, 0.0])
     assert prices.expected == pytest.approx([0.4, 0.4, 0.4])
 
 
 def test_a_strangers_fresh_ask_is_never_all_but_sure_to_be_the_best(tmp_path):
-    """The cheapest of six hosts of today stood at one exact price, and so at over 99 %."""
+    """The cheapest of six hosts of today had one exact price, and thus over 99 %."""
     hosts = [
         Quote(
             provider="vast",
@@ -161,7 +161,7 @@ def test_a_strangers_fresh_ask_is_never_all_but_sure_to_be_the_best(tmp_path):
     found = rank("resnet50", results=tmp_path, gpu=["RTX 4090"], as_of="2026-11-20", limit=100)
     rows = {row.offer.instance: row for row in found.rows if row.offer.price_date == "2026-11-20"}
     first = rows["h0"]
-    told = first.usd_per_hour  # 0.14, drawn a little to the other hosts and to what clouds suggest
+    told = first.usd_per_hour  # 0.14, drawn slightly toward the other hosts and the clouds' level
     assert 0.14 < told.value < 0.15
     assert told.low < told.value / 1.312 * 1.001
     assert told.high > told.value * 1.312 * 0.999
@@ -175,7 +175,9 @@ def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
 
 
 def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alike():
-    """Two cards of 600 and a host of 800, no energy: 0.6 of the cost is theirs, so 0.6 x 0.3 after a year."""
+    """Two cards of 600 and a host of 800, no energy: the cards are 0.6 of the cost, so 0.6 x 0.3 after a
+    year.
+    """
     cards = {
         "host_usd": 800.0, "condition": PriceCondition.USED, "source": "a report", "price_date": "2025-11-20",
         "power_w": 0.0, "resale_usd": Range.of(0.0),
@@ -209,8 +211,9 @@ def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_o
 
 
 def test_the_ends_of_a_cost_hold_what_its_price_has_drifted():
-    """Nine tenths lie within ln 1.2 = 0.1823 of the throughput and, after a year of the usual drift,
-    1.645 x 0.27 = 0.4441 of the price: sqrt(0.1823 ^ 2 + 0.4441 ^ 2) = 0.4801 of the cost."""
+    """The 90 % range is ln 1.2 = 0.1823 of the throughput and, after a year of the usual drift, 1.645 x 0.27
+    = 0.4441 of the price: sqrt(0.1823 ^ 2 + 0.4441 ^ 2) = 0.4801 of the cost.
+    """
     old = offer(H100, 2.0, price_date="2025-11-20")
     (row,) = rank_of([old], {H100: 3000.0}, width=1.2, samples=1e9).rows
     ends = (row.cost_usd.low, row.cost_usd.high)
@@ -237,7 +240,7 @@ SHIPPED = max(PRICES, read_on())
     [
         (date(1970, 1, 1), read_on(), SHIPPED),
         (SHIPPED - timedelta(days=2), read_on(), SHIPPED),
-        (date(1970, 1, 1), date.min, PRICES),  # as where prices were refreshed after the tables were made
+        (date(1970, 1, 1), date.min, PRICES),  # as if prices were refreshed after the tables were made
     ],
 )
 def test_a_clock_that_stands_before_what_is_known_is_said_and_makes_no_price_fresh(

@@ -1,4 +1,4 @@
-"""What must hold of every ranking, whatever the offers."""
+"""Properties of every ranking, whatever the offers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_ranks_and_ties_agree(market):
 @settings(max_examples=25, deadline=None)
 @given(markets)
 def test_tie_groups_are_symmetric(market):
-    """Whoever ties with the leader of a rank has the leader tie with it: no row is tied alone."""
+    """If a row ties with the leader of its rank, the leader ties with it: no row is tied alone."""
     rows = ranked(offers_of(market))
     for rank in {row.rank for row in rows}:
         group = [row for row in rows if row.rank == rank]
@@ -117,7 +117,7 @@ GUESSED = {key: estimate(key, RATES[key], 2.0, findings=BEYOND) for key in KEYS[
 @settings(max_examples=25, deadline=None)
 @given(markets)
 def test_no_figure_that_the_fit_covers_stands_below_a_guess(market):
-    """All else as without: ranks, chances, and the order of what the fit covers, and of what it does not."""
+    """All else as without: ranks, chances, and the order both inside and outside the domain of the fit."""
     offers = offers_of(market)
     rows = rank_of(offers, RATES | GUESSED, **OPTIONS).rows
     guessed = [bool(row.findings) for row in rows]
@@ -152,7 +152,7 @@ def without_a_filter(workload):
     st.data(),
 )
 def test_a_filter_leaves_the_figures_of_what_it_keeps(workload, names, data):
-    """Speed, hours and cost of an offer are its own, whatever else is asked about, to a rounding."""
+    """An offer's speed, hours and cost do not depend on the rest of the question, up to rounding."""
     every = without_a_filter(workload)
     like = data.draw(st.sampled_from(list(every)))
     asked = {name: getattr(like, FILTERS[name]) for name in names}

@@ -19,7 +19,7 @@ from gpubench.labels import gpus, gpus_of
 from gpubench.recommend.lines import lines
 
 LOST_ON_HOSTS = 0.015077967737538767
-"""Of the work on a private host: see test_economics.py."""
+"""Share of the work on a private host: see test_economics.py."""
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def gpubench():
 
 
 def table_of(shown: str) -> str:
-    """Return the rows of the table of offers: the second one, behind that of the answers."""
+    """Return the rows of the table of offers, the second one after that of the answers."""
     return shown.split("───\n")[2].partition("\n\n")[0]
 
 
 def assert_in_order(rows, figure):
-    """Rows rise by a figure: those that the fit covers, and the guesses beyond it."""
+    """Rows rise by a figure: first those within the fit, then the guesses beyond it."""
     for is_guess in (False, True):
         part = [row[figure] for row in rows if ("OUT_OF_DOMAIN" in row["findings"]) == is_guess]
         assert part == sorted(part)
@@ -147,7 +147,7 @@ def test_new_and_used_stand_apart_where_all_is_bought(gpubench):
 
 
 def test_chances_of_gpus_make_one(gpubench):
-    """Of all offers P(best) sums to 1, so that of all GPUs it does too: what the choice lacks is other hosts'."""
+    """P(best) sums to 1 over all offers and thus over all GPUs; the choice lacks the shares of other hosts."""
     ranking = rank("vgg16")
     choice = ranking.first
     assert sum(row.p_best for row in ranking.rows) == pytest.approx(1)
@@ -167,7 +167,9 @@ def test_chances_of_gpus_make_one(gpubench):
 
 
 def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
-    """The card is of one host's offer, the column of all who have the GPU: each says whose it is."""
+    """The card's chance is for one host's offer, the column's for all sellers of the GPU: each names its
+    subject.
+    """
     choice = rank("llama_1b").first
     assert choice.row.p_best < choice.p_best_of_gpu
     shown = " ".join(gpubench("llama_1b", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
@@ -385,7 +387,7 @@ acme,nobody,L4,1,2026-11-18,0.32,vm,bob
 
 
 def test_the_seller_is_a_field_and_a_filter(gpubench, tmp_path):
-    """A host that no source calls vetted is a stranger's; who rules these out is asked for a name of three."""
+    """A host that no source calls vetted counts as a stranger; a buyer who excludes these needs a third kind."""
     table = tmp_path / "mine.csv"
     table.write_text(TWO_SELLERS)
     asked = ("vgg16", "--offers", str(table), "--provider", "acme", "--as-of", "2026-11-20", "--json")

@@ -1,4 +1,4 @@
-"""A job that one GPU does not hold: ranked on the fewest that hold it shared out (FSDP), beside what holds it."""
+"""A job too large for one GPU ranks on the smallest number that holds it sharded (FSDP)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_more_gpus_each_hold_less_and_all_figures_are_of_one_of_them():
 
 
 def test_the_memory_of_a_row_is_that_of_each_of_its_own_gpus():
-    """Under DDP each of eight holds the gradients once more, in buckets, and what joins them."""
+    """Under DDP each of eight holds the gradients once more, in buckets, plus the communication memory."""
     rows = ranking_of(offers_of(H100, 1, 8), workloads=("bert_base",), batch_size=32).rows
     one, eight = sorted(rows, key=lambda row: row.offer.gpu_count)
     assert eight.parallel_mode is ParallelMode.DDP
@@ -177,7 +177,7 @@ def test_bytes_gathered_are_two_copies_of_the_weights_and_one_of_the_gradients()
 
 
 def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
-    """From 8 GPUs on selective checkpointing, below it full: more memory, and less work for each sample."""
+    """From 8 GPUs on selective checkpointing, below full: more memory, and less work per sample."""
     ranking = ranking_of(offers_of(H200, 1, 4, 8))
     one, four, eight = sorted(ranking.rows, key=lambda row: row.offer.gpu_count)
     spec = load_specs()[H200]
@@ -192,7 +192,7 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
         scaled = scaling(question, spec, count, alone.samples_per_s) if count > 1 else None
         each = alone.samples_per_s * (1.0 if scaled is None else scaled.efficiency)
         assert row.samples_per_s.value == pytest.approx(count * each)
-        if scaled is not None:  # what the recipe gains is in the samples, and no gain of further GPUs
+        if scaled is not None:  # the gain of the recipe is in the samples, and is not a gain of further GPUs
             assert row.scaling_efficiency == pytest.approx(scaled.efficiency)
             assert row.scaling_efficiency < 1
     assert any("selective from 8 GPUs" in note for note in ranking.said("note"))
@@ -203,7 +203,7 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
 
 
 def test_what_fits_on_four_by_full_checkpointing_may_not_fit_on_eight_by_selective():
-    """32 GB: half a share of the states more, and 9 GiB of activations less, than eight need."""
+    """32 GB: half a share of the states more than eight need, and 9 GiB of activations less."""
     ranking = ranking_of(offers_of(RTX5090, 6, 8), batch_size=2)
     assert {row.offer.gpu_count for row in ranking.rows} == {6}
     (fallen,) = ranking.excluded

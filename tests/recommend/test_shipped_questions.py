@@ -1,4 +1,6 @@
-"""Questions of buyers on the prices that are shipped, by the command itself; each sum is redone here from the tables."""
+"""Buyers' questions on the shipped prices, by the command itself; each sum is recomputed here from the
+tables.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def ask(*words: str, **given: Any) -> dict[str, Any]:
 
 @cache
 def answer(*words: str, **given: Any) -> Ranking:
-    """The ranking behind the JSON of a question, for what the document has no place for."""
+    """The ranking behind the JSON of a question, for fields that the document lacks."""
     kept: list[Ranking] = []
     with settings(**given), pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpubench.recommend.rank.document", lambda ranking, _: kept.append(ranking) or {})
@@ -63,12 +65,10 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def expected(offer: Offer) -> float:
-    """What to expect to pay by the table alone: a list price, or an ask that returns to the middle of all.
+    """The expected price from the table alone: a list price, or an ask that returns to the overall middle.
 
-    RunPod asks one price of a GPU for all its hosts.
-
-    Between two middle asks it is their geometric mean. Where clouds list the GPU, 0.56 of the median of theirs
-    counts as half an ask more.
+    RunPod has one price of a GPU for all its hosts. The middle of an even number of asks is a geometric mean.
+    If clouds list the GPU, 0.56 of their median counts as another half ask.
     """
     listed = float(offer.price_usd_per_hour)
     if offer.kind != "marketplace" or offer.provider == "runpod":
@@ -147,7 +147,7 @@ def test_ten_million_tokens():
 
 
 def test_no_row_is_faster_than_its_vcpus_prepare_photographs():
-    """At 150 a second each; where nobody knows how many vCPUs there are, and of tokens, the GPUs set the speed."""
+    """At 150 per second each; if the number of vCPUs is unknown, and for tokens, the GPUs set the speed."""
     rows = ask("resnet50")["rows"][: len(answer("resnet50").rows)]
     kept = [
         1 / 1.015077967737538767 if row["seller"] == "community" else 1 for row in rows
@@ -164,7 +164,7 @@ def test_no_row_is_faster_than_its_vcpus_prepare_photographs():
 
 
 def test_five_hundred_dollars_and_two_days():
-    """Of all offers the cheapest whose upper ends are within both: what the answer without limits says, filtered."""
+    """The cheapest offer with its upper ends within both limits: the answer without limits, filtered."""
     job = ("resnet50", "--epochs", "600", "--dataset-size", "1281167")
     every, kept = ask(*job)["rows"], ask(*job, "--deadline-hours", "48", "--budget-usd", "500")["rows"]
     within = [row for row in every if row["hours_high"] <= 48 and row["cost_usd_high"] <= 500]
@@ -192,7 +192,7 @@ def test_three_thousand_dollars_and_a_desk():
 
 
 def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
-    """A V100 is sold with NVLink (SXM2) and without (PCIe): where the source does not say which, neither counts."""
+    """A V100 is sold with NVLink (SXM2) and without (PCIe); if the source does not say which, neither counts."""
     silent = {("verda", "1V100.6V"), ("lambda", "gpu_8x_v100")}
     named = ["--gpu", "v100,h100,rtx"]
     every = [row.offer for row in answer("--spot", *named).rows]
@@ -203,7 +203,7 @@ def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
 
 
 def test_so_many_jobs_a_month_take_so_many_machines():
-    """N x hours of a job / 730 on each; what one machine does not do is left out, with how many would."""
+    """N x hours of a job / 730 on each; if one machine cannot do them, it is excluded with the number needed."""
     found = answer("--buy", line="geforce", jobs_per_month=25)
     hours = {
         (row.offer.instance, row.offer.gpu_key, row.offer.gpu_count): row.hours.value for row in found.rows
@@ -219,7 +219,7 @@ def test_so_many_jobs_a_month_take_so_many_machines():
 
 
 def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
-    """Of Lium and CoreWeave no source reads the prices, of Azure one does."""
+    """No source reads the prices of Lium and CoreWeave; one reads those of Azure."""
     notes = answer("resnet50", "--count", "1", "--sort", "time").said("note")
     (aged,) = [note for note in notes if "reads today's of" in note]
     read = aged.partition("reads today's of ")[2].removesuffix(".")
@@ -231,7 +231,7 @@ def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
 
 
 def test_what_owning_assumes_is_listed_beside_rent():
-    """The host, its power, life, resale and tariff are ours until somebody gives them."""
+    """Host, power, life, resale and tariff are our assumptions until the user gives them."""
 
     def assumed(**given):
         return " ".join(
@@ -251,14 +251,16 @@ def test_what_owning_assumes_is_listed_beside_rent():
 
 
 def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
-    """The rival is an old ask of a host, at what is expected of it by an assumed half-life."""
+    """The rival is a host's old ask, at the price expected from an assumed half-life."""
     notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
     assert any("a host's ask drifts toward the median" in note for note in notes)
     assert any("are over 30 days old" in note for note in notes)
 
 
 def test_who_rules_out_less_never_pays_more():
-    """Whatever the prices: the first row of a wider choice is worth no less, and of one choice it is the best."""
+    """Whatever the prices, the first row of a wider choice is worth no less, and within one choice it is the
+    best.
+    """
 
     def least(*words, **given):
         rows = ask(*words, **given)["rows"]
@@ -271,7 +273,7 @@ def test_who_rules_out_less_never_pays_more():
 
 
 def test_a_filter_moves_no_figure_of_what_it_leaves():
-    """Nor the chances, where what it leaves out could not have led: 2,000 draws of each GPU are its own."""
+    """Nor do the chances change, if the excluded offers could not have led: each GPU has its own 2,000 draws."""
     every = answer("--count", "8", "--gpu", "tesla t4,rtx 5090,rtx 3090,l40s", "--limit", "400")
     some = answer("--count", "8", "--gpu", "rtx 5090,rtx 3090,l40s", "--limit", "400")
     rows = {row.offer: row for row in every.rows}
@@ -284,7 +286,9 @@ def test_a_filter_moves_no_figure_of_what_it_leaves():
 
 
 def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to():
-    """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 % tax."""
+    """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 %
+    tax.
+    """
     extras = {"startup_minutes": 20, "billing_minutes": 60, "storage_usd_per_month": 100}
     rows = ask("vgg16", "--samples", "1e8", "--limit", "400", egress_usd=12, tax=0.19, **extras)["rows"]
     assert len(rows) > 100
@@ -299,7 +303,7 @@ def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to(
 
 
 def test_a_quote_is_held_against_the_cheapest_rent_of_its_job():
-    """5,300 USD, 30 % resale, 3 years at 60 %: 3,710 / 15,768 h, and 850 W at 0.30: the rest is the rent's own."""
+    """5,300 USD, 30 % resale, 3 years at 60 %: 3,710 / 15,768 h, plus 850 W at 0.30; the rest is as for rent."""
     quote = "2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 350 W, 0.30 USD/kWh"
     asked, given = (
         ("vgg16", "--samples", "1e8", "--have", quote, "--limit", "400"),

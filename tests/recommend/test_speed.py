@@ -1,4 +1,4 @@
-"""The core is quick: 100,000 offers with intervals, P(best) and ties in about a second of CPU."""
+"""The core is fast: 100,000 offers with intervals, P(best) and ties in about a second of CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpubench.torch_builds import runs_on_todays_torch
 
 from .builders import H100, L4, T4, estimate, offer, rank_of
 
-CPU_LIMIT_S = 3.0  # 0.9 s on an idle core of 2024; a shared machine under test may be thrice as slow
+CPU_LIMIT_S = 3.0  # 0.9 s on an idle core of 2024; a shared machine under test may be three times as slow
 COUNT = 100_000
 
 
@@ -56,7 +56,9 @@ def test_a_hundred_thousand_offers_are_ranked(offers, rates):
 
 
 def test_the_chance_of_a_fourth_offer_of_a_machine_is_its_own_or_none(monkeypatch):
-    """Four alike share the win; below the detailed rows the fourth, whose old price may be off, is not drawn."""
+    """Four equal offers share the win; below the detailed rows a fourth with an uncertain old price is not
+    drawn.
+    """
     alike = [offer(H100, 2.0, instance=str(place)) for place in range(4)]
     rows = rank_of([*alike, offer(L4, 4.0)], {H100: 3000.0, L4: 500.0}, width=1.01, samples=1e8).rows
     assert [row.p_best for row in rows] == pytest.approx([0.25] * 4 + [0])
@@ -81,12 +83,12 @@ def test_it_takes_a_second_or_so(offers, rates):
 
 @pytest.fixture
 def own_table(tmp_path):
-    """A table of 100,000 offers of the user."""
+    """A user's table of 100,000 offers."""
     chance = random.Random(4)
     keys = [
         key for key, spec in load_specs().items() if spec.vendor == "NVIDIA" and not spec.not_ranked_because
     ]
-    some = chance.sample(keys, 43)  # as many as the shipped table has prices of
+    some = chance.sample(keys, 43)  # as many as the shipped table has
     middle = {key: chance.uniform(0.2, 4) for key in some}
     lines = ["provider,instance,region,gpu_key,gpu_count,on_demand_usd_per_h,price_date,source"]
     for number in range(COUNT):
@@ -100,7 +102,7 @@ def own_table(tmp_path):
 
 @pytest.mark.timing
 def test_a_table_of_a_hundred_thousand_own_offers_is_ranked_in_four_seconds(own_table):
-    """Of the whole command with its start, in seconds of CPU, the least of three."""
+    """CPU seconds of the whole command including its start, the least of three."""
     command = [sys.executable, "-m", "gpubench", "rank", "--offers", str(own_table)]
     compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     taken = []
@@ -136,7 +138,7 @@ def cpu_of_children_s() -> float:
 
 
 def test_rows_that_cannot_lead_are_not_drawn_and_nobodys_chances_change(monkeypatch):
-    """Prices of today are certain, so that the draws of others are the same whoever is drawn beside them."""
+    """Today's prices are certain, so the draws of other offers do not depend on which offers are drawn."""
     hosts = [
         offer(key, 1 + place / 7, instance=f"{key}{place}", gpu_count=count)
         for key in (H100, L4, T4)

@@ -1,4 +1,4 @@
-"""How much work spot may lose: the share at which the job itself costs what it costs on demand."""
+"""The share of work that spot may lose until the job costs as much as on demand."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpubench.recommend.prices import Market, prices_of
 from .builders import H100, offer, rank_of, said
 
 JUST = 1e-6
-"""Relative step to either side of a break-even."""
+"""Relative step to each side of a break-even."""
 MOST_LOST = 9.9
-"""Shares of lost work from 10 on cannot be asked for."""
+"""Shares of lost work from 10 on are not accepted."""
 
 EXTRAS = st.fixed_dictionaries(
     {
@@ -49,7 +49,7 @@ def both(usd, on_demand_usd, *, count=1, **extras):
 def test_spot_is_the_cheaper_up_to_its_break_even_and_no_longer(extras, usd, times, count, lost):
     row = both(usd, usd * times, count=count, spot_lost=lost, **extras)[0]
     share = row.spot_break_even
-    assume(share < MOST_LOST)  # as where a bill by the hour has room for many times a short job
+    assume(share < MOST_LOST)  # as if hourly billing has room for a short job many times
     below, above = (
         both(usd, usd * times, count=count, spot_lost=at, **extras)
         for at in (share * (1 - JUST), share * (1 + JUST) + 1e-9)
@@ -67,7 +67,7 @@ def test_the_half_hour_before_the_first_step_and_the_disk_are_paid_too():
 
 
 def test_a_bill_by_the_hour_has_room_for_lost_work():
-    """10 h at 2.00 are 20 USD; so are 20 h at 1.00, so that spot is the cheaper up to 19 h on the bill."""
+    """10 h at 2.00 are 20 USD, as are 20 h at 1.00, so spot is cheaper up to 19 billed hours."""
     found = both(1.0, 2.0, samples=1.08e8, billing_minutes=60)[0].spot_break_even
     assert found == pytest.approx(0.9)
 
@@ -87,7 +87,7 @@ def test_in_order_of_time_spot_is_the_cheaper_and_does_not_win():
 
 
 def test_what_interruptions_cost_is_that_of_the_best_checkpoints():
-    """One in 24 h, a minute to write, 5 to start again: every 53.7 minutes, 4.07 %; no other interval costs less."""
+    """One in 24 h, a minute to write, 5 to restart: every 53.7 minutes, 4.07 %; no other interval costs less."""
     rate = 1 / 24
     best = checkpoint_interval_hours(rate)
     assert best == pytest.approx(0.8944, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Prices of strangers through the door: none wins a ranking unless the answer itself says what is wrong."""
+"""Untrusted prices: none wins a ranking unless the answer itself says what is wrong."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def asked_of(tmp_path: Path, rows: list[dict[str, object]], **options: object) -
 
 
 def uncautioned(ranking: Ranking) -> list[str]:
-    """Return the answers that are a bait, and whose GPU no caution of the answer names."""
+    """Return the answers that are bait, with no caution in the answer that names their GPU."""
     told = [each for each in ranking.said("caution") if each.startswith("Check before you pay: ")]
     parts = [part for each in told for part in each.split("; ")]
-    every_host = re.compile(r"\(one (host's ask|of \d+ asks)\)")  # that is true of each, and no doubt
+    every_host = re.compile(r"\(one (host's ask|of \d+ asks)\)")  # this holds for each, and is not a doubt
     cautions = " ".join(part for part in parts if not every_host.search(part))
     named = {name: answer.row.offer for name, answer in ranking.answers.items()}
     named["first"] = ranking.first.offer
@@ -94,6 +94,6 @@ def test_no_bait_wins_without_a_caution(tmp_path, case, options):
 
 
 def test_a_bait_can_win_at_all(tmp_path):
-    """Else the test above could not fail: what other sources bear out is believed, and wins."""
+    """Otherwise the test above could not fail: a price that other sources confirm is believed, and wins."""
     ranking = asked_of(tmp_path, [row("RTX 4090", 0.18)], sort="cost")
     assert ranking.answers["cheapest"].row.offer.instance.startswith("bait")

@@ -1,4 +1,4 @@
-"""A sum to spend: sets of cards with a host that holds them, whole computers, or what to do where it buys none."""
+"""A sum to spend: sets of cards with a suitable host, whole computers, or advice if it buys nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def host_of(gpu_key, count, **options):
 
 
 def test_the_host_is_the_cheapest_that_holds_the_cards():
-    """Three RTX 3090 of 350 W and 3 slots are 9 slots and 1,050 W: no desktop and no workstation has them."""
+    """Three RTX 3090 of 350 W and 3 slots need 9 slots and 1,050 W: no desktop and no workstation has them."""
     assert [host_of(RTX3090, n) for n in (1, 2, 3, 5)] == [
         "desktop PC",
         "desktop PC",
@@ -72,7 +72,7 @@ def test_the_most_work_for_the_sum_is_the_fastest_set_and_the_best_per_dollar_th
 
 
 def test_a_student_with_five_hundred_dollars_is_told_what_it_buys():
-    """With a PC a card, and else so many jobs at the price of the cheapest to rent."""
+    """With a PC it buys a card; without, the sentence gives the number of jobs at the cheapest rent."""
     found = spend(500, "resnet50")
     none, with_pc, rent = found.said("asked")[:3]
     assert none == "$500 buys no card with a PC; $1,000 for the PC is assumed."
@@ -172,7 +172,7 @@ def of_the_fewest(ranking):
 
 
 def test_the_fewest_gpus_that_end_in_time_are_named():
-    """One H100 takes 9 h; 8 of them end within 2 h and are the fewest that do."""
+    """One H100 takes 9 h; 8 of them finish within 2 h and are the fewest that do."""
     relaxed = gpubench.rank("resnet50", gpu=["h100"], deadline_hours=72, as_of="2026-11-20", draws=50)
     assert of_the_fewest(relaxed).startswith("1x H100")
     hard = gpubench.rank("resnet50", gpu=["h100"], deadline_hours=2, as_of="2026-11-20", draws=50)

@@ -1,4 +1,4 @@
-"""P(best), P(top 3) and ties on draws that one can count by hand."""
+"""P(best), P(top 3) and ties on draws that can be counted by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_chances_are_counted_over_draws():
 
 
 def test_a_common_error_does_not_make_a_tie():
-    """Both intervals are a factor of two wide and overlap, but in every draw the first is ahead."""
+    """Both intervals are a factor of two wide and overlap, but the first is ahead in every draw."""
     common = np.exp(np.random.default_rng(1).standard_normal(500))
     assert bands(np.array([1.1 * common, common]), [0, 1]) == ([1, 2], [False, False])
 

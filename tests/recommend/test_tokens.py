@@ -1,4 +1,4 @@
-"""Cost of a million tokens and time of a token, from the question of a buyer to the rows."""
+"""Cost of a million tokens and time per token, from a buyer's question to the rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def generated():
     ],
 )
 def test_bf16_of_another_vendor_is_told_by_the_rate_of_its_row(gpu, precision, runs):
-    """Its target is no compute capability; NVIDIA's is, and there the hardware begins at 8.0."""
+    """Its target is not a compute capability; NVIDIA's is, and there hardware support begins at 8.0."""
     question = question_of(load_profiles()["llama_1b"], precision, batch_size=1)
     answer = case_for(question, require_spec(gpu))
     assert isinstance(answer, Refusal) != runs
@@ -112,14 +112,14 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
     )
     assert kept.rows
     assert kept.rows[0].samples_per_s == row.samples_per_s
-    with pytest.raises(MisuseError, match="of each of 8"):  # that it is inference need not be said
+    with pytest.raises(MisuseError, match="of each of 8"):  # inference is implied
         rank("llama_8b", gpu=[row.offer.gpu_key], batch_size=8, max_latency_ms=limit_ms * 0.99)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_as_asked")
 def test_of_lengths_of_ones_own_too_it_is_a_limit_of_time_per_token():
-    """The model of those lengths is traced, not shipped: its tokens have a time and a cost anyway."""
+    """The model of these lengths is traced, not shipped; its tokens still have a time and a cost."""
     asked = {"gpu": ["h100-sxm"], "prompt_tokens": 300, "new_tokens": 40, "as_of": "2026-11-20", "draws": 50}
     row = rank("llama_8b", **asked).rows[0]
     first_s, token_s = (each.value for each in generation_times(row.estimate))
@@ -144,7 +144,9 @@ def test_a_generation_whose_tokens_were_not_timed_is_not_held_to_a_limit_and_say
 
 
 def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against():
-    """Before that of the whole batch, which is far above any limit on a token; the column is named by it."""
+    """It replaces the time of the whole batch, which is far above any limit on a token; the column has its
+    name.
+    """
     asked = ("llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50")
     shown = here("rank", *asked, "--table", "--explain", COLUMNS="700").stdout
     row = rank("llama_8b", gpu="h100", batch_size=8, max_latency_ms=50).rows[0]

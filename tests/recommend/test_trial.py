@@ -1,4 +1,4 @@
-"""The task of a trial: SkyPilot's own shape, capped in time and money, and nothing of a name reaches a shell."""
+"""The task of a trial: SkyPilot's own format, capped in time and money, and no name reaches a shell."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SOURCE = "./gpubench-source[run]"
 
 @pytest.fixture(autouse=True)
 def _no_packing(monkeypatch, request):
-    """Reading every file of the package takes a second: the tests below that are of it do so."""
+    """Reading every file of the package takes a second; the tests of that are below."""
     if "packs" not in request.fixturenames:
         monkeypatch.setattr(trial, "package_to_install", lambda: (SOURCE, {"gpubench-source/a.py": b"a"}))
 
@@ -86,20 +86,20 @@ def ranking():
 
 
 def answered(folder: Path, ranking, request: RankRequest = VGG16) -> Path:
-    """Return a file with what ``gpubench rank --json`` prints of a ranking."""
+    """Return a file with the output of ``gpubench rank --json``."""
     path = folder / "answer.json"
     path.write_bytes(msgspec.json.encode(document(ranking, request), enc_hook=str))
     return path
 
 
 def written(folder: Path, ranking, request: RankRequest = VGG16, gpu: str | None = None, minutes: float = 10):
-    """Return the task and the script that a ranking gives, and what is said of it."""
+    """Return the task and the script from a ranking, and the messages."""
     said = write_trial(answered(folder, ranking, request), folder / "tasks", gpu, minutes)
     text = (folder / "tasks" / "task.yaml").read_text()
     return yaml.safe_load(text), (folder / "tasks" / "try.sh").read_text(), said
 
 
-# --- which machine ----------------------------------------------------------------------------------------
+# --- which machine ------------------------------------------------------------------------------------------
 
 
 def test_the_best_row_that_can_be_rented_is_the_task(tmp_path):
@@ -191,7 +191,7 @@ def test_a_card_whose_form_factor_is_not_stated_can_be_tried(gpu_key, provider, 
 
 
 def test_a_card_whose_form_factor_is_not_stated_is_named_as_any_that_it_can_be():
-    """Where SkyPilot tells the form factors apart, no one name is the offer's."""
+    """If SkyPilot distinguishes the form factors, no single name matches the offer."""
     for key, spec in load_specs().items():
         names = {accelerator("", each) for each in spec.variants} - {""}
         assert accelerator("", key) in (names or {""}) or not spec.variants, key
@@ -210,11 +210,13 @@ def test_our_names_are_known_gpus():
         assert {row[name] for name in ("autostop", "spot", "instance_names", "regions")} <= {"yes", "no"}
 
 
-# --- the task ---------------------------------------------------------------------------------------------
+# --- the task -----------------------------------------------------------------------------------------------
 
 
 def test_what_it_likely_costs_and_what_at_most_is_said(tmp_path):
-    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at 3.75 at most: 2.19."""
+    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at no more than
+    3.75: 2.19.
+    """
     task, script, made = written(tmp_path, ranking(), gpu="h100")
     machine = made.machine
     assert machine == "1x H100 SXM5 80GB at aws p5.4xlarge: about $1.50, at most $2.19"
@@ -281,7 +283,7 @@ SCHEMAS = Path(__file__).parents[1] / "data" / "schemas"
 
 
 def faults(value, schema):
-    """What of a task does not fit the schema of a tool."""
+    """Parts of a task that do not match the schema of a tool."""
     return [each.message for each in jsonschema.Draft202012Validator(schema).iter_errors(value)]
 
 
@@ -297,7 +299,7 @@ GIVEN = [
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: given.provider)
 @pytest.mark.parametrize("name", ["vgg16", "llama-3.1-8b"])
 def test_each_tool_accepts_its_task_by_its_own_schema(given, name):
-    """As skypilot 0.14.1 and dstack 0.22.5 state them; `tests/data/schemas` says where."""
+    """As in skypilot 0.14.1 and dstack 0.22.5; `tests/data/schemas` has the source."""
     row = row_of(given, spot=given.pricing is Pricing.SPOT)
     work = work_of(row, RankRequest(workloads=(name,)), 5)
     tasks = tasks_of(row, work, 5)
@@ -319,7 +321,7 @@ def test_a_task_of_another_shape_is_no_task():
 
 @pytest.mark.network
 def test_skypilot_and_dstack_accept_the_tasks_themselves():
-    """Opt-in: needs them (pip install skypilot dstack), which are no dependencies of ours."""
+    """Opt-in: it needs pip install skypilot dstack, which are not our dependencies."""
     configurations = pytest.importorskip("dstack._internal.core.models.configurations")
     row = row_of(GIVEN[0])
     configurations.TaskConfiguration.model_validate(tasks_of(row, work_of(row, VGG16, 5), 5)["dstack"])
@@ -329,7 +331,7 @@ def test_skypilot_and_dstack_accept_the_tasks_themselves():
     jsonschema.validate(task(GIVEN[0])["resources"], schemas.get_resources_schema())
 
 
-# --- a published language model ---------------------------------------------------------------------------
+# --- a published language model -----------------------------------------------------------------------------
 
 
 def trained(**asked):
@@ -374,14 +376,14 @@ def test_no_run_is_fetched_of_what_gpubench_does_not_measure(tmp_path):
         work_of(row_of(GIVEN[0]), RankRequest(workloads=("llama-3.1-8b", "vgg16")), 5)
 
 
-# --- the script -------------------------------------------------------------------------------------------
+# --- the script ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("launched", [0, 1])
 def test_the_script_takes_down_what_it_launched_be_it_in_vain_and_asks_again_where_it_was_asked(
     tmp_path, monkeypatch, launched
 ):
-    """Tools that write down how they are called stand for the real ones; the slow test runs those."""
+    """Tools that record their calls replace the real ones; the slow test runs those."""
     tools, asked_in, log = tmp_path / "tools", tmp_path / "asked here", tmp_path / "log"
     tools.mkdir()
     asked_in.mkdir()
@@ -442,7 +444,7 @@ def test_the_script_asks_the_same_question_again(tmp_path):
 
 
 def parsed(words):
-    """Return the request that the command line makes of words."""
+    """Return the request that the command line makes from these words."""
     from click.testing import CliRunner
 
     from gpubench.cli.options import command_of
@@ -455,7 +457,7 @@ def parsed(words):
 
 
 def typed(request_):
-    """Return what can be typed of a request: settings and what Python alone takes are as nobody set them."""
+    """Return the part of a request that can be typed; settings and Python-only options have their defaults."""
     usual = {
         each.field: each.initial for each in options_of(RankRequest) if each.way in {"setting", "python"}
     }
@@ -476,7 +478,7 @@ def test_a_default_that_was_asked_for_is_asked_for_again():
     assert asked.question == {"samples": 1e6, "sort": "value"}
 
 
-# --- the measurement --------------------------------------------------------------------------------------
+# --- the measurement ----------------------------------------------------------------------------------------
 
 
 def test_a_run_measures_what_was_asked():
@@ -513,7 +515,7 @@ def test_a_job_that_is_shared_out_is_measured_so():
 
 
 def test_jobs_that_share_nothing_are_measured_on_one_gpu():
-    """Generation is as many jobs as GPUs, also where nobody said so."""
+    """Generation runs as many jobs as GPUs, also by default."""
     request = RankRequest(workloads=("llama_8b",), as_of=date(2026, 11, 20))
     run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b": "llama_8b"}, 10)
     assert (run.gpus, run.jobs) == (1, None)
@@ -527,7 +529,7 @@ def test_the_batch_that_a_limit_of_latency_chose_is_measured():
         run_of(row, asked, {"cnn": "cnn", "vgg16": "vgg16"}, 10)
 
 
-# --- what travels -----------------------------------------------------------------------------------------
+# --- the transferred files ----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("packs")
@@ -568,7 +570,7 @@ def test_a_wheel_is_built_of_what_travels(tmp_path):
     ],
 )
 def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_path, told, package):
-    """Never by its name on the index: there it may be somebody else's."""
+    """Never by its name on the index, which may belong to somebody else."""
     root = tmp_path / "a checkout"
     root.mkdir()
     (root / "pyproject.toml").write_text("")
@@ -609,7 +611,7 @@ def test_a_model_of_the_users_own_travels_with_what_it_imports(tmp_path, monkeyp
 
 
 def test_only_into_an_empty_folder_is_written(tmp_path):
-    """What lay there would travel to the machine, and a link that was planted would lead out of it."""
+    """Files there would be transferred to the machine, and a planted link would lead out of the folder."""
     written(tmp_path, ranking())
     with pytest.raises(MisuseError, match="is not empty: name another --output"):
         written(tmp_path, ranking())
@@ -640,7 +642,7 @@ def test_what_is_no_answer_is_refused_in_a_line(tmp_path):
     ],
 )
 def test_an_answer_of_another_version_is_refused_by_its_version(tmp_path, stated, seen):
-    """Whatever else it lacks: the version says why."""
+    """Whatever else it lacks: the version is the reason."""
     path = tmp_path / "answer.json"
     path.write_bytes(msgspec.json.encode({**stated, "rows": [{}]}))
     with pytest.raises(MisuseError) as refused:

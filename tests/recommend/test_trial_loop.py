@@ -1,4 +1,4 @@
-"""The loop closes: a ranking's own model is measured on rented machines, and the same question is asked again."""
+"""The loop closes: a ranking's own model is measured on rented machines, and the question is asked again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEAD = "import torch\n\n\ndef head(width):\n    return torch.nn.Linear(width, 3)
 
 @pytest.fixture
 def cloud(tmp_path) -> dict[str, str]:
-    """Put the fake tools on a PATH; return the environment that holds it."""
+    """Put the fake tools on a PATH; return the environment with it."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("sky", "rsync", "uv"):
@@ -46,7 +46,7 @@ def cloud(tmp_path) -> dict[str, str]:
 
 @pytest.fixture
 def project(tmp_path) -> Path:
-    """A folder with a model of the user's own that is made of two files."""
+    """A folder with a user's model that consists of two files."""
     folder = tmp_path / "project"
     (folder / "parts").mkdir(parents=True)
     (folder / "tagger.py").write_text(MODEL)

@@ -1,4 +1,4 @@
-"""What an option asks about stands on the first screen, however little room is left beside the three answers."""
+"""The answer to an option is on the first screen, however little room is left next to the three answers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_each_gpu_that_was_named_has_a_line_of_its_own(gpus):
 
 
 def test_a_card_to_buy_that_was_named_has_a_line_and_no_excuse():
-    """The new ones are above the sum, and nobody asked for rent: the used ones answer."""
+    """The new ones are above the sum, and rent was not requested: the used ones are the answer."""
     asked = {"have": "pc", "count": 1, "max_purchase_usd": 1500}
     found = rank("vgg16", gpu=["RTX 5080", "RTX 3090"], draws=50, **asked)
     named = {line.choice.offer.gpu_key: line.choice.condition for line in lines(found)}
@@ -99,7 +99,7 @@ def test_a_pc_of_ones_own_holds_what_a_desktop_holds():
 
 
 def test_a_named_gpu_that_cannot_be_ranked_has_its_reason_beside_the_others():
-    """A TPU runs no CUDA program; the T4 beside it is ranked."""
+    """A TPU runs no CUDA program; the T4 next to it is ranked."""
     found = rank("resnet50", gpu=["TPU v5e", "T4"], draws=50)
     assert {row.offer.gpu_key.split("-")[2] for row in found.rows} == {"t4"}
     (reason,) = [text for text in found.said("asked") if text.startswith("TPU v5e is not ranked: ")]
@@ -111,7 +111,7 @@ def test_a_named_gpu_that_cannot_be_ranked_has_its_reason_beside_the_others():
 
 
 def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
-    """A batch that was asked for stays: then the card is left out, with what would help."""
+    """A requested batch is kept: the card is then excluded, with what would help."""
     asked = {"samples": 20_000, "qlora": True, "have": "RTX 3090", "draws": 50}
     found = rank("llama-3.1-8b", **asked)
     (mine,) = found.owned
@@ -125,7 +125,7 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
 
 
 def test_what_fits_only_in_shards_says_so_before_it_is_paid():
-    """All weights of an 8B model need some 66 GiB: eight cards of 40 hold them in shards, one of 141 alone."""
+    """All weights of an 8B model need about 66 GiB: eight cards of 40 hold them in shards, one of 141 alone."""
     asked = {"samples": 20_000, "draws": 50}
     (told,) = [
         text
@@ -145,7 +145,7 @@ def test_a_purchase_says_that_a_job_pays_a_share_of_it():
 
 
 def test_the_fastest_is_the_cheapest_offer_of_the_fastest_machine():
-    """Sellers of one machine differ by what a private host may lose: 1.5 %."""
+    """Sellers of one machine differ by the possible loss on a private host: 1.5 %."""
     found = rank("llama-3.1-8b", samples=20_000, qlora=True, gpu=["A100 SXM4 40GB"], count=1, draws=50)
     fastest = found.answers["fastest"].row
     same = [row for row in found.rows if row.hours.value <= 1.02 * min(r.hours.value for r in found.rows)]
@@ -195,7 +195,7 @@ def test_a_limit_that_nothing_keeps_to_is_the_first_thing_said():
 
 
 def test_a_model_that_no_gpu_holds_is_refused_by_its_memory():
-    """Some cards also have no kernels: that is not what stands in the way of a model of 671 billion."""
+    """Some cards also have no kernels, but that is not what prevents a model of 671 billion."""
     with pytest.raises(MisuseError, match="not even a batch of 1 fits") as refused:
         rank("deepseek-v3", qlora=True)
     assert "kernels" not in str(refused.value)
