@@ -1,11 +1,11 @@
-"""Digests of what a workload computes: they must differ wherever numbers of two versions would not compare.
+"""Digests of the computation of a workload: they differ whenever numbers of two versions are not comparable.
 
-Taken are facts that stay the same from one torch (2.13 or later) and one machine to another: calls as the
-workload's own code makes them (torch's modules count as one call, whatever they do inside), and the outputs
-of the tiny model for weights and inputs that do not come from torch's random numbers, to two digits. The
-loss alone would not do: a network that was only just initialized has a loss near ln(classes) whatever it
-computes, and in eval mode it shows no dropout. Settings at their default are left out, because torch adds to
-them. The digests of ``augment`` hold for the kornia of constraints.txt, whose own functions it calls.
+They use facts that stay the same between torch releases (2.13 or later) and machines: the calls in the
+workload's own code (torch's modules count as one call, whatever they do inside), and the outputs of the tiny
+model, to two digits, for weights and inputs that do not come from torch's random numbers. The loss alone
+would not suffice: a newly initialized network has a loss near ln(classes) whatever it computes, and dropout
+does not show in eval mode. Settings with default values are left out, because torch adds new ones. The
+digests of ``augment`` are valid for the kornia of constraints.txt, because it calls kornia's functions.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ from gpubench.workload import Task, Workload, forward, seeded
 
 FINGERPRINTS = Path(__file__).parent.parent / "data" / "workload_fingerprints.json"
 OLDEST_TORCH = "2.13"
-"""Before it, torch notes other calls of some workloads, and draws other weights of narrow types."""
+"""Before it, torch records other calls of some workloads, and draws other weights of narrow types."""
 OWN_PACKAGE = "gpubench_workloads"
 OUTPUTS = 16
-"""Outputs that are kept of the tiny model: enough to tell two functions apart, few enough to round alike."""
+"""Number of stored outputs of the tiny model: enough to distinguish two functions, few enough to round alike.
+"""
 SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "betas", "weight_decay", "eps", "amsgrad", "maximize",
 )  # fmt: skip
-"""What decides the mathematics of an optimizer; the other defaults choose a kernel and vary with torch."""
+"""The settings that determine the mathematics of an optimizer; other defaults choose a kernel and vary with
+torch.
+"""
 
 
 def fingerprint(workload: Workload) -> dict[str, str]:
-    """Return a digest for each kind of fact, so that a failure says what kind has changed."""
+    """Return a digest for each kind of fact, so that a failure names the kind that changed."""
     assert workload.tiny is not None
     trained = TaskKind.TRAIN in workload.tasks
     tiny = workload.tiny(8, 0)
     pipeline = not trained and not list(tiny.model.parameters())
-    with torch.device("cpu" if pipeline else "meta"):  # an input pipeline looks at its values
+    with torch.device("cpu" if pipeline else "meta"):  # an input pipeline reads its values
         full = workload.build(2, 0)
     parameters = [(n, tuple(p.shape), p.requires_grad) for n, p in full.model.named_parameters()]
     facts = {
@@ -66,10 +69,10 @@ def fingerprint(workload: Workload) -> dict[str, str]:
 def calls(task: Task) -> list[Any]:
     """Return every call of one training forward pass and loss: modules, functions and their settings.
 
-    A function that a module of torch calls is not noted: the module is, with its settings and its output.
+    A function called by a module of torch is not recorded; the module is, with its settings and its output.
     """
     found: list[Any] = []
-    inside: list[bool] = []  # whether each module that is running is the workload's own
+    inside: list[bool] = []  # whether each running module is the workload's own
 
     class Noted(TorchFunctionMode):
         def __torch_function__(
@@ -114,14 +117,16 @@ def _watched(model: nn.Module, inside: list[bool], found: list[Any]) -> Iterator
 
 
 def _settings(module: nn.Module) -> Any:
-    """What a module was made with, as far as it keeps that; defaults are left out, as torch adds to them."""
+    """The constructor arguments of a module, if it stores them; defaults are left out, because torch adds new
+    ones.
+    """
     defaults = {name: value for kind in type(module).__mro__ for name, value in _defaults(kind).items()}
     kept = {name: getattr(module, name) for name in sorted(defaults) if hasattr(module, name)}
     return _plain({name: value for name, value in kept.items() if _differs(value, defaults[name])})
 
 
 def _defaults(made_by: Any) -> dict[str, Any]:
-    """The parameters of a function or of a class with their defaults; none where C code tells nothing."""
+    """The parameters of a function or class with their defaults; none for C code without a signature."""
     try:
         return {name: known.default for name, known in inspect.signature(made_by).parameters.items()}
     except (TypeError, ValueError):
@@ -133,7 +138,7 @@ def _differs(value: Any, default: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Shapes of tensors, settings as they are; of anything else its type."""
+    """Shapes of tensors, settings unchanged, and the type of anything else."""
     if isinstance(value, Tensor):
         return ["tensor", *value.shape]
     if isinstance(value, (list, tuple)):
@@ -146,13 +151,13 @@ def _plain(value: Any) -> Any:
 
 
 def _first(batch: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-    """Inputs and targets, of several inputs the first."""
+    """Inputs and targets; if there are several inputs, the first."""
     inputs, targets = batch
     return inputs[0] if isinstance(inputs, tuple) else inputs, targets
 
 
 def _data(task: Task) -> list[Any]:
-    """What the batches are drawn from."""
+    """The distribution of the batches."""
     found: list[Any] = [len(task.batches)]
     for inputs, targets in map(_first, task.batches):
         drawn = inputs.float()
@@ -171,9 +176,10 @@ def _optimizer(task: Task) -> list[Any]:
 
 
 def _outputs(task: Task) -> list[float]:
-    """Outputs of the tiny model in eval mode: what sets one sample of the batch apart, scaled, rounded.
+    """Outputs of the tiny model in eval mode: the differences between the samples of a batch, scaled and
+    rounded.
 
-    A model that gives its loss alone has one output: the loss, of a model in float32.
+    A model that returns its loss has one output: the loss, of a model in float32.
     """
     drawn = random.Random(0)  # a stream that no version of Python or torch changes
     given, (inputs, _) = task.batches[0][0], _first(task.batches[0])
@@ -195,7 +201,9 @@ def _outputs(task: Task) -> list[float]:
 
 
 def _drawn(random_number: Callable[[], float], like: Tensor) -> Tensor:
-    """Values that keep a signal its size from layer to layer: scales from 0.5 to 1.5, all else around 0."""
+    """Values that preserve the size of a signal from layer to layer: scales from 0.5 to 1.5, all else around
+    0.
+    """
     flat = torch.tensor([random_number() for _ in range(like.numel())]).view_as(like)
     if like.dim() == 1:
         return 0.5 + flat
@@ -207,7 +215,7 @@ def _digest(fact: Any) -> str:
 
 
 def all_fingerprints() -> dict[str, Any]:
-    """Version and fingerprint of every workload, as they are stored."""
+    """Version and fingerprint of every workload, in the stored format."""
     found = {name: load_workload(name) for name in workload_names()}
     return {n: {"version": w.version, "fingerprint": fingerprint(w)} for n, w in found.items()}
 

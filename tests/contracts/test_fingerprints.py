@@ -1,4 +1,4 @@
-"""The fingerprint sees a change of what a workload computes: each edit below must alter it."""
+"""The fingerprint detects changes of a workload's computation: each edit below must alter it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_edit_of_words_does_not(module: str) -> None:
 
 
 def _edited(reference: str, before: str, after: str) -> Workload:
-    """The workload of a file in which one text stands instead of another, wherever it occurs.
+    """The workload of a file in which one text is replaced by another, wherever it occurs.
 
     ``vgg16 of vgg16_transfer`` edits a file that the workload's own imports.
     """

@@ -1,4 +1,7 @@
-"""What every price source must keep; each has a class here that inherits it, and one test finds those without."""
+"""The contract of every price source.
+
+Each has a class here that inherits it, and one test finds sources without one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ pytest.importorskip("boto3")
 
 
 class SourceContract:
-    """Inherit, and name the source and the answers that it reads, in turn; none for one that signs by itself."""
+    """Inherit, and name the source and its answers in turn; none for a source that signs its requests itself."""
 
     name: str
     answers: ClassVar[tuple[str, ...]] = ()
@@ -122,7 +125,7 @@ class TestGpuRentalPrices(SourceContract):
 
 
 SIGNS_BY_ITSELF = {"aws"}
-"""boto3 sends these requests; tests/offers/test_price_sources.py holds them to botocore's stubber."""
+"""boto3 sends these requests; tests/offers/test_price_sources.py checks them with botocore's stubber."""
 
 
 def test_every_source_keeps_the_contract():

@@ -1,5 +1,4 @@
-"""What every workload must keep: each is held to it by its name alone, some to facts that are computed by
-hand."""
+"""The contract of every workload: each is tested by its name, some also with facts computed by hand."""
 
 from __future__ import annotations
 
@@ -41,12 +40,13 @@ CHECKPOINTING = [how for how in Checkpointing if HAS_SELECTIVE or how is not Che
 
 
 class WorkloadContract:
-    """What holds for a workload of which only the module is known."""
+    """The tests of a workload that need only its module."""
 
     name: str
     train_ratio: tuple[float, float] = (1.0, 3.0)
     is_traced = True
-    """Whether the default run traces it; of one that takes long and has its like, the slow tests do."""
+    """Whether the default run traces it; if it takes long and is similar to another, only the slow tests do.
+    """
 
     @property
     def workload(self) -> Workload:
@@ -99,9 +99,9 @@ class WorkloadContract:
         assert all(o.bytes_fixed >= 0 and o.bytes_per_sample >= 0 for o in self.profile.train)
 
     def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
-        """Of its memory the peaks of the recipes that every trace has; others take long.
+        """The peaks of the recipes that every trace has; other recipes take long.
 
-        If two moments of a step need alike, which of them is noted differs by process.
+        If two moments of a step need the same memory, the recorded one differs between processes.
         """
         if not self.is_traced:
             pytest.skip("its trace takes long: the slow tests hold it")
@@ -114,7 +114,7 @@ class WorkloadContract:
         self.assert_is_as_traced()
 
     def assert_is_as_traced(self) -> None:
-        """Compare the shipped profile with one that is made now."""
+        """Compare the shipped profile with a new one."""
         shipped, traced = load_profiles()[self.name], _profiled(self.name)
         assert TRACED_WITH.sub("", shipped.source) == traced.source
         left_out: dict[str, Any] = {"memory": (), "source": ""}
@@ -223,7 +223,7 @@ def _profiled(name: str) -> WorkloadProfile:
 
 
 def _first(batch: tuple[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets, of several inputs the first."""
+    """Inputs and targets; if there are several inputs, the first."""
     inputs, targets = batch
     return inputs[0] if isinstance(inputs, tuple) else inputs, targets
 
@@ -249,7 +249,7 @@ def _train(task: Task, steps: int) -> list[float]:
 
 
 class StatedContract(WorkloadContract):
-    """Inherit, and state the facts of the workload, worked out by hand."""
+    """Inherit, and state the facts of the workload, computed by hand."""
 
     shape: tuple[int, ...]
     batches: tuple[int, ...]
@@ -367,7 +367,7 @@ class TestLstmCell(StatedContract):
     forward_flops = 2 * (20 * 2 * 128 * 512 + 128 * 1000)
 
     def test_it_computes_what_the_fused_layer_computes(self) -> None:
-        """One cell written out gives the numbers of torch's own LSTM with the same weights."""
+        """One cell written out gives the same numbers as torch's own LSTM with the same weights."""
         from gpubench_workloads.lstm_cell import GatedCell
 
         torch.manual_seed(0)
@@ -524,7 +524,7 @@ class TestTransformer(StatedContract):
 
 
 class LlamaContract(StatedContract):
-    """A decoder that gives its loss: no scores leave it, and a step on the CPU is for its tiny preset alone."""
+    """A decoder that returns its loss, never scores; a CPU step is feasible only for its tiny preset."""
 
     shape = (2048,)
     optimizer = ("AdamW", 1e-4, None)
@@ -536,7 +536,7 @@ class LlamaContract(StatedContract):
 
     @property
     def forward_flops(self) -> float:  # type: ignore[override]
-        """2 for each weight of a product and token, and both products of attention, the whole square."""
+        """2 for each weight of a product and token, plus both products of attention over the whole square."""
         weights = self.layers * (
             2 * self.width * (self.width + self.narrow) + 3 * self.width * self.forward_width
         )
@@ -553,7 +553,7 @@ class LlamaContract(StatedContract):
             assert task.model(*task.batches[0][0]).shape == ()
 
     def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
-        """Traced by as many layers as tell: the whole takes a minute, and is for the slow tests."""
+        """Traced with only a few layers: the whole model takes a minute and is for the slow tests."""
         shipped = load_profiles()[self.name]
         assert shipped.parameters == self.parameters
         assert shipped.forward_flops_per_sample == pytest.approx(self.forward_flops, rel=1e-12)
@@ -581,7 +581,7 @@ class LlamaContract(StatedContract):
         assert trained == self.profile.trainable_parameters == (self.trainable or self.parameters)
 
     def test_a_full_size_step_runs_on_the_cpu(self) -> None:
-        """It takes minutes and 16 GB: on a GPU it is measured, here its shapes are traced."""
+        """It takes minutes and 16 GB: it is measured on a GPU, and here only its shapes are traced."""
         assert self.profile.memory
 
     def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
@@ -619,7 +619,7 @@ class TestLlama8bLora(LlamaContract):
     def test_its_memory_is_that_of_its_chunks(self) -> None:
         """Checkpointed, 2,048 tokens: 16.0, 17.0 and 18.9 GiB at a batch of 1, 2 and 4 in eight chunks.
 
-        These are of norms that are written out; fused ones keep 49 MiB less a sequence.
+        These have unfused norms; fused norms keep 49 MiB less per sequence.
         """
         (train,) = self.profile.memory
         peaks = [train.peak(batch).at(batch) / 2**30 + batch * 49 / 1024 for batch in (1, 2, 4)]
@@ -647,14 +647,15 @@ class TestLlama8bQlora(LlamaContract):
 
     @property
     def dtype(self) -> torch.dtype:
-        """As it is built; its base is narrowed on the device."""
+        """As built; its base is quantized on the device."""
         return torch.bfloat16
 
     def test_its_memory_is_that_of_its_chunks(self) -> None:
-        """The base of LoRA less what 4 bits spare, and the largest layer unpacked by way of 64-bit indices.
+        """The base of LoRA minus the savings of 4 bits, plus the largest layer unpacked through 64-bit
+        indices.
 
-        By hand: 6,979,321,856 weights of the blocks at 2 bytes become 0.5 + 1/64 and a factor of 2 bytes for each
-        16,384.
+        By hand: 6,979,321,856 weights of the blocks at 2 bytes become 0.5 + 1/64 bytes plus a factor of 2
+        bytes for each 16,384.
         """
         (train,) = self.profile.memory
         (lora,) = load_profiles()["llama_8b_lora"].memory
@@ -694,7 +695,7 @@ class TestLlama8b(LlamaContract):
 
     @property
     def forward_flops(self) -> float:  # type: ignore[override]
-        """The prompt alone: every layer of every token, the head of the last one."""
+        """The prompt alone: every layer for every token, the head for the last one."""
         layers = 32 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336)
         attention = 32 * 2 * 2 * 512 * 512 * 4096
         return 2.0 * 512 * layers + attention + 2 * 128_256 * 4096
@@ -722,7 +723,7 @@ class TestLlama8b(LlamaContract):
             )
 
     def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
-        """What a cache gives is compared with the whole sequence in tests/measure/test_generation.py."""
+        """tests/measure/test_generation.py compares the cached results with the whole sequence."""
         assert "checkpointing" not in self.workload.settings
 
     def test_a_token_reads_every_weight_and_the_cache(self) -> None:
@@ -747,16 +748,16 @@ class TestVitB16(StatedContract):
 
 class TestUnetDdpm(StatedContract):
     name = "unet_ddpm"
-    is_traced = False  # its convolutions as those of resnet50, its attention as that of vit_b16
+    is_traced = False  # convolutions as in resnet50, attention as in vit_b16
     shape = (3, 64, 64)
     batches = (16, 32, 64)
-    classes = 64  # the width of the predicted noise
+    classes = 64  # the width of the predicted noise, as Ho and others count their CIFAR-10 network: 35.7 M
     parameters = 35_746_307  # as Ho and others count their network of CIFAR-10: 35.7 M
     forward_flops = 46_740_799_488
 
 
 class TestAugment(StatedContract):
-    """An input pipeline: nothing to train, and what it runs depends on what it drew."""
+    """An input pipeline has nothing to train, and its operations depend on its random numbers."""
 
     name = "augment"
     shape = (3, 375, 500)
@@ -805,7 +806,7 @@ class TestAugment(StatedContract):
 
 
 class TestAugmentVideo(TestAugment):
-    """The same over clips: what differs is that all frames of one are drawn for alike."""
+    """The same for clips, except that all frames of a clip share their random parameters."""
 
     name = "augment_video"
     shape = (16, 3, 256, 340)
@@ -824,7 +825,7 @@ class TestAugmentVideo(TestAugment):
         assert out.abs().max() <= 2.5
 
     def test_each_image_is_drawn_for_apart(self) -> None:
-        """Each clip is, and its frames are not: four equal frames stay equal."""
+        """Clips differ, but frames of a clip do not: four equal frames stay equal."""
         task = self.tiny(2)
         twice = task.batches[0][0][:1, :1].repeat(2, 4, 1, 1, 1)
         with torch.inference_mode(), seeded(0):
@@ -862,7 +863,7 @@ def _stated() -> set[str]:
     return {kind.name for kind in kinds if hasattr(kind, "name")}
 
 
-for _name in sorted({*workload_names()} - _stated()):  # of a workload whose module says all
+for _name in sorted({*workload_names()} - _stated()):  # for a workload whose module describes everything
     _title = f"Test{_name.title().replace('_', '')}"
     globals()[_title] = type(_title, (WorkloadContract,), {"name": _name, "__module__": __name__})
 

@@ -1,1 +1,1 @@
-"""The networks of published measurements, defined by our own code: what a row of model_profiles.csv is of."""
+"""The networks of published measurements, defined by our own code: the basis of rows in model_profiles.csv."""

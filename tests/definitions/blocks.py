@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 CLASSES = 1000
-"""Of ImageNet; the labels that are drawn are the first few of them."""
+"""Classes of ImageNet; labels are drawn from the first few of them."""
 LABELS = range(4)
 
 

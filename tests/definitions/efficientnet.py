@@ -1,4 +1,4 @@
-"""EfficientNetV2-B0 with the padding of TensorFlow, as timm has it: more at the end where a stride asks for it."""
+"""EfficientNetV2-B0 with TensorFlow's padding, as in timm: more at the end if a stride requires it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST_WIDTH = 16
 def convolution(
     channels: int, width: int, side: int = 1, *, stride: int = 1, groups: int = 1, is_active: bool = True
 ) -> nn.Sequential:
-    """Convolution and batch norm, and a SiLU unless told otherwise; images of an even side."""
+    """Convolution and batch norm, and a SiLU by default, for images of an even side."""
     layers: list[nn.Module] = []
     if stride > 1:
         layers.append(nn.ZeroPad2d((0, 1, 0, 1)))
@@ -50,7 +50,7 @@ def convolution(
 
 
 class Excitation(nn.Module):
-    """Scale each channel by what a small network makes of the means of all."""
+    """Scale each channel by the output of a small network on the means of all channels."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Excitation(nn.Module):
 
 
 class Layer(nn.Module):
-    """Widen, convolve, narrow; the input is added where its shape is that of the output."""
+    """Widen, convolve, narrow; the input is added if it has the output's shape."""
 
     def __init__(self, stage: Stage, channels: int, stride: int) -> None:
         super().__init__()

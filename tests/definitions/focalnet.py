@@ -1,4 +1,4 @@
-"""FocalNet-B with large fields of view: context gathered by depthwise convolutions modulates each place."""
+"""FocalNet-B with large fields of view: context from depthwise convolutions modulates each place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Modulation(nn.Module):
         self.modulator, self.leave = nn.Conv2d(width, width, 1), nn.Conv2d(width, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gather level by level; the last level is the mean of the whole image."""
+        """Gather context level by level; the last level is the mean of the whole image."""
         query, context, gates = torch.split(self.enter(x), self.split, 1)
         gathered: Tensor | int = 0
         for number, level in enumerate(self.levels):
@@ -44,7 +44,7 @@ class Modulation(nn.Module):
 
 
 class Block(nn.Module):
-    """Modulation, then two layers on each place, each behind a norm and beside a shortcut."""
+    """Modulation, then two layers on each place, each after a norm and with a shortcut."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 def network() -> nn.Module:
-    """Four stages, each after a convolution that shrinks the image, and its norm."""
+    """Four stages, each after a convolution that shrinks the image and a norm."""
     layers: list[nn.Module] = []
     before = 3
     for number, depth in enumerate(DEPTHS):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gpubench.workload import Task, Workload, seeded, token_batches
 
 SIDE = 27
-"""Tokens of a sentence: about the mean of WMT's English and German; the real ones differ in length."""
+"""Tokens of a sentence: about the mean of WMT's English and German; real sentences differ in length."""
 WIDTH = 1024
 LAYERS = 4
 VOCABULARY = 32_320

@@ -1,4 +1,4 @@
-"""BERT, GPT-2 and OPT as transformers runs them without fused attention: every step of the scores is a kernel."""
+"""BERT, GPT-2 and OPT as transformers runs them without fused attention: each step of the scores is a kernel."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ class Heads(nn.Module):
 
 
 def leave_out_padding(scores: Tensor) -> Tensor:
-    """Add what lowers the scores of padding: one number for each token of each sequence."""
+    """Add the mask that lowers the scores of padding: one number for each token of each sequence."""
     return scores + torch.zeros(len(scores), 1, 1, scores.shape[-1], device=scores.device)
 
 
 def leave_out_later(scores: Tensor) -> Tensor:
-    """Lower the scores of the tokens that come later."""
+    """Lower the scores of later tokens."""
     length = scores.shape[-1]
     earlier = torch.ones(length, length, dtype=torch.bool, device=scores.device).tril()
     return torch.where(earlier, scores, torch.finfo(scores.dtype).min)
 
 
 class TanhGELU(nn.Module):
-    """GELU by its formula, a kernel for each step of it."""
+    """GELU by its formula, with one kernel per step."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
 class EncoderLayer(nn.Module):
-    """Attention and feed-forward network of BERT, each with a sum and a norm behind it."""
+    """Attention and feed-forward network of BERT, each followed by a sum and a norm."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

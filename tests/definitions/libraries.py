@@ -35,7 +35,7 @@ from tools.published import PROFILES, published_bytes
 
 KERAS = "a network of torchvision stands for that of Keras"
 AUXILIARY_WEIGHT = {"inception_v3": 0.4, "googlenet": 0.3}
-"""What the losses of the heads in between count, as their papers say."""
+"""Weight of the losses of the auxiliary heads, from their papers."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ NETWORKS: Mapping[str, Network] = {
         if side >= _LEAST_SIDE.get(name, 0)
     },
 }
-"""What a row is of, by the name of the row."""
+"""The network behind each row, by the name of the row."""
 
 _TIMM_224 = """
     beit_base_patch16_224 caformer_s18 cait_s24_224 coatnet_0_rw_224 convformer_s18 convmixer_768_32
@@ -139,12 +139,15 @@ FORWARD: Mapping[str, Network] = {
     **dict(_timm(*each.split("@")) for each in _TIMM_OTHER_SIDES.split()),
     **{name: NETWORKS[name] for name in _TORCHVISION_FORWARD.split()},
 }
-"""The same of data/inference_profiles.csv. Networks that timm times in another form than it trains them in
-(RepVGG, MobileOne, FastViT: branches joined) are none of them."""
+"""The same for data/inference_profiles.csv.
+
+Networks that timm times in a different form than it trains them (RepVGG, MobileOne, FastViT: merged branches)
+are excluded.
+"""
 
 
 def loss(outputs: Tensor | tuple[Tensor, ...], targets: Tensor, *, auxiliary_weight: float) -> Tensor:
-    """Cross entropy of the head, and of the heads in between where there are any."""
+    """Cross entropy of the head, and of the auxiliary heads if there are any."""
     if isinstance(outputs, Tensor):
         return nn.functional.cross_entropy(outputs, targets)
     losses = [nn.functional.cross_entropy(logits, targets) for logits in outputs]
@@ -182,7 +185,7 @@ def _model(network: Network) -> Any:
 
 
 def profile_of(network: Network) -> WorkloadProfile:
-    """Trace a network of a library that is installed."""
+    """Trace a network of an installed library."""
     definition = Workload(
         name=network.name,
         version=1,
@@ -197,7 +200,7 @@ def profile_of(network: Network) -> WorkloadProfile:
 
 
 def source(network: Network, library_version: str) -> str:
-    """Where the row says that it comes from."""
+    """The source that the row states."""
     parts = [f"{network.library} {library_version}", network.name]
     if network.classes != Network.classes:
         parts.append(f"{network.classes} classes")
@@ -205,7 +208,7 @@ def source(network: Network, library_version: str) -> str:
 
 
 def lines(names: list[str], task: TaskKind) -> Iterator[str]:
-    """The rows of these models, or of all whose row in the table of a task differs from its trace."""
+    """The rows of these models, or of all models with a row that differs from its trace."""
     networks = NETWORKS if task is TaskKind.TRAIN else FORWARD
     table = {row[0]: row for row in csv.reader(published_bytes(PROFILES[task]).decode().splitlines())}
     for name in [n for n in names if n in networks] or ([] if names else networks):

@@ -1,6 +1,6 @@
-"""The networks that have a definition here, by the name of their row in data/model_profiles.csv.
+"""The networks that are defined here, by the name of their row in data/model_profiles.csv.
 
-``python tests/definitions/networks.py`` prints the rows of all of them, with names those of these models.
+``python tests/definitions/networks.py`` prints the rows of all of them; with names, only of these models.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FORWARD = (
     "bert_large_s512", "gpt2_large_s1024", "gpt3_27_s2048", "gpt3_xl_s2048", "opt_13_s2048",
     "swin_base_patch4_window7_224", "tf_efficientnetv2_b0",
 )  # fmt: skip
-"""Those with a row in data/inference_profiles.csv."""
+"""Networks with a row in data/inference_profiles.csv."""
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or DEFINITIONS:

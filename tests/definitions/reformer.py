@@ -1,7 +1,7 @@
-"""Reformer on 4,096 tokens: attention in pieces, of neighbors and by hashes, in layers whose inputs are computed back.
+"""Reformer on 4,096 tokens: local and hashed attention in chunks, in reversible layers.
 
-Six reversible layers, alternately local and by hashes. The backward pass runs each layer again, outside of
-autocast, so what one layer holds in float32 is the peak.
+It has six reversible layers, alternately local and hashed. The backward pass runs each layer again, outside
+autocast, so the peak is one layer's memory in float32.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ EPSILON = 1e-12
 
 
 def in_pieces(x: Tensor) -> Tensor:
-    """Cut a sequence; (N, heads, T, ...) to (N, heads, T / 64, 64, ...)."""
+    """Split a sequence; (N, heads, T, ...) to (N, heads, T / 64, 64, ...)."""
     return x.reshape(*x.shape[:2], -1, PIECE, *x.shape[3:])
 
 
 def with_the_one_before(x: Tensor) -> Tensor:
-    """Put before each piece the one before it, before the first the last."""
+    """Put the previous chunk before each chunk, and the last before the first."""
     return torch.cat([torch.cat([x[:, :, -1:], x[:, :, :-1]], dim=2), x], dim=3)
 
 
 def shares_of(scores: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
-    """Softmax by its logarithm, which is returned too."""
+    """Softmax from its logarithm, which is returned too."""
     total = torch.logsumexp(scores, dim=-1, keepdim=True)
     return nn.functional.dropout(torch.exp(scores - total), dropout), total
 
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         self.norm, self.output = nn.LayerNorm(WIDTH, eps=EPSILON), nn.Linear(inner, WIDTH, bias=False)
 
     def forward(self, x: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Attend; the buckets are computed in the forward pass and known in the backward pass."""
+        """Attend; the buckets are computed in the forward pass and reused in the backward pass."""
         normed = self.norm(x)
         heads = [f(normed).view(*x.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2) for f in self.projections]
         del normed
@@ -59,12 +59,12 @@ class Attention(nn.Module):
         return nn.functional.dropout(self.output(joined), DROPOUT), known
 
     def attend(self, heads: list[Tensor], known: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return what each place sees, (N, heads, T, 64), and its buckets."""
+        """Return the output of each place, (N, heads, T, 64), and its buckets."""
         raise NotImplementedError
 
 
 class Local(Attention):
-    """Each piece sees itself and the one before."""
+    """Each chunk attends to itself and to the one before."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -81,7 +81,7 @@ class Local(Attention):
 
 
 class BackInOrder(torch.autograd.Function):
-    """Undo the order of the buckets; the gradient is put into it."""
+    """Undo the order of the buckets; the gradient is put into that order."""
 
     @staticmethod
     def forward(ctx: Any, seen: Tensor, order: Tensor, back: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class BackInOrder(torch.autograd.Function):
 
 
 class Hashed(Attention):
-    """Places of like hash stand together; each piece of that order sees itself and the one before."""
+    """Places with similar hashes are adjacent; each chunk of that order attends to itself and the one before."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -146,7 +146,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Two halves, each of which is changed by a function of the other, and so can be computed back."""
+    """Two halves, each changed by a function of the other, so that both can be recomputed from the outputs."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Layer(nn.Module):
         return one, two + self.feed_forward(one), buckets
 
     def backwards(self, halves: list[Tensor], buckets: Tensor | None) -> list[Tensor]:
-        """From both outputs and their gradients, which the caller keeps meanwhile, both inputs and theirs."""
+        """From both outputs and their gradients, compute both inputs and their gradients."""
         one, two, grad_one, grad_two = halves
         with torch.enable_grad():
             one.requires_grad = True
@@ -183,7 +183,7 @@ class Layer(nn.Module):
 
 
 class Reversible(torch.autograd.Function):
-    """All layers, which keep their outputs alone."""
+    """All layers, which keep only their outputs."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layers: list[Layer]) -> Tensor:

@@ -15,7 +15,7 @@ DEPTHS, WIDTHS = (2, 7, 17, 1), (528, 1056, 2904, 7392)
 
 
 class Excitation(nn.Module):
-    """Scale the channels by what their means say."""
+    """Scale the channels by a function of their means."""
 
     def __init__(self, width: int, narrow: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Excitation(nn.Module):
 
 
 class Block(nn.Module):
-    """1 x 1, grouped 3 x 3, excitation and 1 x 1 beside a shortcut."""
+    """1 x 1, grouped 3 x 3, excitation and 1 x 1, with a shortcut."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.relu = relu()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both ways."""
+        """Add both paths."""
         out: Tensor = self.relu(self.shortcut(x) + self.branch(x))
         return out
 

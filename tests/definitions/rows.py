@@ -1,4 +1,4 @@
-"""A row of data/model_profiles.csv from the trace of a network."""
+"""Computes a row of data/model_profiles.csv from the trace of a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECIMALS = {
     "gb_fp32_per_sample": 5,
     "gb_fp32_fixed": 5,
 }
-"""The columns of numbers, and how many digits the table keeps of each."""
+"""The numeric columns, and the number of digits that the table keeps of each."""
 KINDS = {
     "gflop_conv3x3": OperatorKind.CONV3X3,
     "gflop_conv_other": OperatorKind.CONV,
@@ -29,20 +29,20 @@ KINDS = {
     "gflop_depthwise": OperatorKind.DEPTHWISE,
 }
 TRACED_WITH = re.compile(r"; operators as torch (\S+)(?: to (\S+))? runs them$")
-"""Ends the source of a profile whose operators differ under other versions that were tried."""
+"""End of the source of a profile with different operators under other tested versions."""
 OF_ANOTHER_TORCH = 0.06
-"""The largest share by which their number, and the bytes that they move or keep, may differ there."""
+"""The largest relative difference in their number, and in the bytes that they move or keep."""
 
 
 def is_of_this_torch(source: str) -> bool:
-    """Whether a profile is to be what this torch traces, by the end of its source."""
+    """Whether a profile must match a trace with this torch, by the end of its source."""
     stated = TRACED_WITH.search(source)
     here = TorchVersion(torch.__version__.partition("+")[0])
     return stated is None or stated[1] <= here <= (stated[2] or stated[1])
 
 
 def totals(profile: WorkloadProfile, task: TaskKind = TaskKind.TRAIN) -> dict[str, float]:
-    """Totals of one step of a task; the optimizer counts as an operator, its bytes stand elsewhere."""
+    """Totals of one step of a task; the optimizer counts as an operator, and its bytes are separate."""
     operators = profile.train if task is TaskKind.TRAIN else profile.infer
     moved = [o for o in operators if o.kind is not OperatorKind.OPTIMIZER]
     flops = {

@@ -12,12 +12,12 @@ from gpubench_workloads.resnet50 import DEPTHS_50, ResNet
 
 SIDE, CLASSES, COORDINATES = 300, 81, 4
 WIDTHS = (1024, 512, 512, 256, 256, 256)
-"""Channels of the six maps on which boxes are looked for."""
+"""Channels of the six feature maps on which boxes are detected."""
 INNER_WIDTHS = (256, 256, 128, 128, 128)
 BOXES_PER_PLACE = (4, 6, 6, 6, 4, 4)
 BOXES = 8732
 HALVED = 3
-"""So many of the further maps halve their side by a stride; the others lose a border of one."""
+"""Number of the further maps that halve their side by a stride; the others lose a border of one."""
 
 
 def backbone() -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""T5-small on 1,024 tokens in and out: matrices of scores are written out, for they take a learned bias."""
+"""T5-small on 1,024 tokens in and out: score matrices are written out, because they take a learned bias."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUCKETS, FARTHEST, DROPOUT = 32, 128, 0.1
 
 
 class Norm(nn.Module):
-    """Scale by the root of the mean square, which is taken in float32."""
+    """Scale by the root of the mean square, computed in float32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers around a ReLU; the second stays in float32 whatever autocast says of the weights."""
+    """Two linear layers around a ReLU; the second stays in float32, regardless of autocast."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The table of the allocator that is played over traces is that of the shipped readings."""
+"""The table of the allocator replay on the page matches the shipped readings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_page_has_the_table_that_the_readings_give() -> None:
 
 
 def test_a_step_is_played_with_its_states_made_once_and_a_graph_takes_a_pool_of_its_own() -> None:
-    """64 MiB of weights and as much of states; a step that takes 32 MiB, twice at once."""
+    """64 MiB of weights and the same of states; a step that takes 32 MiB, twice at once."""
     step = Order((64 * MIB,), (64 * MIB,), (), ((0, 32 * MIB), (1, 32 * MIB), (0, 0), (1, 0)))
     eager = reserved_bytes(step, [], in_graph=False)
     assert eager == (64 + 64 + 2 * 32) * MIB

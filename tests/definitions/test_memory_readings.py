@@ -1,4 +1,4 @@
-"""Rows of data/memory_readings.csv, held against the trace of the definition that they say they are of."""
+"""Rows of data/memory_readings.csv, compared with the trace of the definition that they name."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from tools.make import load_readings
 
 @dataclass(frozen=True)
 class Traced:
-    """A definition, its parameters as its paper or its authors' code has them, and how it was trained.
+    """A definition, its parameters from its paper or its authors' code, and its kind of training.
 
     Attributes:
-        keep_gradients: Set to zero, or not at all, instead of freed between steps.
+        keep_gradients: Gradients are zeroed or kept between steps, instead of freed.
     """
 
     workload: Workload
@@ -106,7 +106,7 @@ def test_readings_hold_what_the_trace_of_their_definition_counts(name: str, prec
     traced = trace_step(
         model.workload, TaskKind.TRAIN, is_amp=precision == "amp", keep_gradients=model.keep_gradients
     )
-    loop = traced.keeping or traced  # that of the suite has a name for the outputs
+    loop = traced.keeping or traced  # the suite's model has a name for the outputs
     for row in rows:
         assert row.traced_bytes == pytest.approx(loop.peak(row.batch_size).at(row.batch_size), rel=0.01)
 
@@ -129,7 +129,7 @@ def test_lora_at_each_length_is_what_its_trace_counts(row: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "how"), [(8192, Checkpointing.SELECTIVE), (32_768, Checkpointing.FULL)])
 def test_each_share_of_a_large_model_is_what_its_trace_counts(length: int, how: Checkpointing) -> None:
-    """Weights gathered in bfloat16, shares in float32, as torchtitan has it."""
+    """Weights gathered in bfloat16, shards in float32, as in torchtitan."""
     workload = llama.definition(length)
     recipe = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=how)
     step = trace_step(workload, TaskKind.TRAIN, is_amp=False, recipe=recipe)
@@ -167,7 +167,7 @@ print(traced.weights_bytes, 1024 * int(most_kib))
 
 @pytest.mark.slow
 def test_eight_billion_parameters_are_traced_within_a_gigabyte() -> None:
-    """All of the process counts: 16 GB of weights have no values there."""
+    """The memory of the whole process counts; 16 GB of weights have no values in it."""
     ran = subprocess.run(
         [sys.executable, "-c", TRACE_LLAMA],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},

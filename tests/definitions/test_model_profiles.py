@@ -1,6 +1,6 @@
-"""Rows of the tables of profiles, held against the trace of the network that they say they are of.
+"""Rows of the profile tables, compared with the trace of the network that they name.
 
-The networks are traced by the slow tests; that a trace has changed is seen by default from the standard workloads.
+The slow tests trace the networks; by default the standard workloads reveal a changed trace.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_a_shipped_row_of_a_forward_pass_is_the_trace_of_its_definition(model):
 
 
 def differing(model: str, task: TaskKind) -> dict[str, tuple[float, str]]:
-    """Columns that differ by more than the last printed digit: the table rounds, nothing else may part them.
+    """Columns that differ by more than the last printed digit, since the table only rounds.
 
     Another torch than the row names may run other operators; parameters and arithmetic are the same.
     """
@@ -79,7 +79,7 @@ def differing(model: str, task: TaskKind) -> dict[str, tuple[float, str]]:
 
 
 def test_each_row_says_where_it_comes_from():
-    """From a definition or from a library at one version: none is by hand."""
+    """From a definition, or from a library at one version; none is written by hand."""
     assert set(table()) == {*DEFINITIONS, *NETWORKS}
     assert not set(DEFINITIONS) & set(NETWORKS)
     for model, row in table().items():
@@ -106,7 +106,7 @@ def test_each_row_of_a_forward_pass_says_where_it_comes_from():
 
 
 def test_a_forward_pass_is_about_a_third_of_the_arithmetic_of_a_step():
-    """Of networks with a row in both tables; the first layer has no gradient of its input."""
+    """For networks with a row in both tables; the first layer has no gradient of its input."""
     steps, forward = table(), table(TaskKind.INFER)
     both = set(steps) & set(forward)
     assert len(both) > 30

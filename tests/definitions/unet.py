@@ -1,4 +1,4 @@
-"""U-Net with batch norms and padded convolutions, as it is trained for segmentation today."""
+"""U-Net with batch norms and padded convolutions, as trained for segmentation today."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Every command of the pages is executed as written, page by page and line by line, in one folder a page.
+"""Executes every command of the pages as written, page by page and line by line, in one folder per page.
 
-One run is measured here, in a fraction of a second; a line that measures stores and tells that one, so that
-all but the minutes of it is executed."""
+One run is measured here in a fraction of a second. A line that measures stores and prints that run, so that
+only the minutes of measuring are left out.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ ELSEWHERE = {
         "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_timed_beside_one_and_stand_in_the_report"
     ),
 }
-"""How a line begins that needs a network, a fresh environment, minutes or cards, and what executes it."""
+"""Prefixes of lines that need a network, a new environment, minutes or cards, and the test that executes
+each.
+"""
 
 CONFIG = {
     "model_type": "llama",
@@ -76,7 +79,7 @@ CONFIG = {
     "vocab_size": 64,
     "max_position_embeddings": 8192,
 }
-"""Of the model of Hugging Face that a page calls PATH."""
+"""Prefix of the Hugging Face model that a page calls PATH."""
 
 ANSWERS = {"check": {0, 1}, "share": {0, 1}, "compare": {0, 1, 6}, "doctor": {0, 1}}
 """Exit codes of verbs that judge; all others end with 0."""
@@ -84,7 +87,7 @@ ANSWERS = {"check": {0, 1}, "share": {0, 1}, "compare": {0, 1, 6}, "doctor": {0,
 
 SHELL = {"", "sh", "bash"}
 SHOWN = {"text", "csv", "json", "python", "toml", "mermaid"}
-"""Kinds of blocks that hold no command: what a program prints, a file, code."""
+"""Kinds of blocks without commands: program output, a file, code."""
 
 
 def fences_of(text: str) -> list[tuple[str, str]]:
@@ -94,7 +97,7 @@ def fences_of(text: str) -> list[tuple[str, str]]:
 
 
 def unread(text: str) -> list[str]:
-    """Lines of a page that begin as a command does and stand where none is read: each block of an unknown kind counts."""
+    """Lines of a page that look like commands but are not read; each block of an unknown kind counts."""
     found = []
     for kind, body in fences_of(text):
         if kind not in SHELL | SHOWN and "gpubench" in body:
@@ -124,7 +127,7 @@ def elsewhere(line: str) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_command_stands_where_it_is_not_read(page):
-    """A block of another kind, or a prompt before the command, would leave it out of what is executed."""
+    """A block of another kind, or a prompt before the command, would exclude it from execution."""
     assert not unread(page.read_text(encoding="utf-8"))
 
 
@@ -156,7 +159,7 @@ def measured(tmp_path_factory) -> Session:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, measured):
-    """A folder with results, runs of another machine, and what a line of a page may name."""
+    """A folder with results, runs of another machine, and everything that a line of a page may name."""
     results = tmp_path / "results"
     shutil.copytree(produce.RESULTS, results)
     shutil.copytree(produce.RESULTS, tmp_path / "runs")
@@ -177,7 +180,7 @@ HERE = [
     page
     for page in PAGES
     if page.name != "cookbook.md"
-    and not all(map(elsewhere, lines_of(page)))  # that one is made of its answers
+    and not all(map(elsewhere, lines_of(page)))  # that page is made from its answers
 ]
 
 

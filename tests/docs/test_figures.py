@@ -1,5 +1,4 @@
-"""Figures that a page states of what was compared with readings: those of the shipped tables, wherever they
-stand."""
+"""Figures that pages state about comparisons with readings match the shipped tables."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def off_by(model: str) -> float:
-    """Largest relative error over the rows of a model of which no reading was fitted."""
+    """Largest relative error over the rows of a model without a fitted reading."""
     classes = load_allowance().classes
     rows = [reading for reading in READINGS if reading.model == model]
     assert len(rows) == 6
@@ -46,7 +45,7 @@ def off_by(model: str) -> float:
 
 
 def class_row(words: str, card_class: CardClass) -> str:
-    """First columns of the table of what was fitted."""
+    """First columns of the table of fitted classes."""
     fitted = load_allowance().classes[card_class]
     return f"| {words} | {fitted.overhead_bytes / MIB:,.0f} MiB | {fitted.factor} |"
 
@@ -71,7 +70,7 @@ def left_out_row(words: str, group: str, digits: int = 1) -> str:
 
 
 def told_bytes(reading: Any) -> float:
-    """Likely figure of what was read: in use, or held by torch's allocator."""
+    """Likely figure for a reading: memory in use, or held by torch's allocator."""
     allowance = load_allowance().classes[CardClass.HBM]
     if reading.kind == "reserved":
         return allowance.factor * reading.traced_bytes
@@ -98,7 +97,7 @@ def own_row(words: str, least_bytes: float) -> str:
 
 
 def rows_that_set_nothing(words: str) -> str:
-    """Without VGG16 and its transfer at strict fp32: what cuDNN takes for a convolution is theirs."""
+    """Without VGG16 and its transfer at strict fp32, which include cuDNN's memory for convolutions."""
     rows = [
         r
         for r in own_readings()
@@ -123,13 +122,15 @@ def sound_row(words: str, executions: set[Execution]) -> str:
 def reserved_row(
     words: str, outcomes: list[ReservedOutcome], least: float = 0, most: float = math.inf
 ) -> str:
-    """Row of own readings of reserved memory, by what they read."""
+    """Row of own readings of reserved memory, selected by size."""
     errors = [each.error for each in outcomes if least < each.reserved <= most]
     return source_row(words, "reserved", len(errors), fmean(errors))
 
 
 def reserved_without_it(least: float, *, twice: bool) -> str:
-    """Mean error of likely reserved memory without the fixed part; of transients once, or twice in a graph."""
+    """Mean error of likely reserved memory without the fixed part; transients count once, or twice in a
+    graph.
+    """
     errors = []
     for r in sound_readings():
         assert r.need.reserved.value is not None
@@ -140,7 +141,7 @@ def reserved_without_it(least: float, *, twice: bool) -> str:
 
 
 def by_cause() -> str:
-    """What the transients alone change, of all and of those above 1 GiB."""
+    """The effect of the transients alone, over all and over those above 1 GiB."""
     return (
         f"brings the 18 to {reserved_without_it(0, twice=True)} %, and those above 1 GiB from "
         f"{reserved_without_it(GIB, twice=False)} to {reserved_without_it(GIB, twice=True)} %"
@@ -148,7 +149,7 @@ def by_cause() -> str:
 
 
 def fixed_part_ends() -> str:
-    """What the fixed part comes to with one model left out."""
+    """The value of the fixed part with one model left out."""
     sound = sound_readings()
     found = [
         fit_fixed_bytes([r for r in sound if r.case.workload != model]) / MIB
@@ -186,7 +187,7 @@ def compiled_ratio() -> str:
 
 
 def compiled_row(words: str, source: str) -> str:
-    """Row of a source with a compiled loss, by the share that is fitted without it."""
+    """Row of a source with a compiled loss, by the share fitted without it."""
     score = score_compiled_loss(TABLE)[source]
     return source_row(words, "reserved", score.readings, score.mean_error)
 
@@ -204,7 +205,7 @@ def a_card_by_the_others() -> str:
 
 
 def without_scores() -> str:
-    """The same with two matrices of scores in float32 taken from the trace first."""
+    """The same with two float32 score matrices subtracted from the trace first."""
     known = TABLE[TABLE.compiles_loss & TABLE.seq_len.notna()]
     scores = 2 * 4 * known.batch_size * known.seq_len.astype(int) * 128_256
     rows = known.assign(traced_bytes=known.traced_bytes - scores)
@@ -216,7 +217,7 @@ def own(workload: str, precision: Precision) -> Held:
 
 
 def own_pair(workload: str, precision: Precision, between: str) -> str:
-    """Tensors as read, and the likely figure, in MiB."""
+    """Tensors, measured and predicted, in MiB."""
     read = own(workload, precision)
     return f"{read.allocated / MIB:,.0f}{between}{read.need.allocated.value / MIB:,.0f}"
 

@@ -1,8 +1,8 @@
-"""How the frozen fixture was made; to be run again only where a table changes its columns or a file its shape.
+"""Makes the frozen fixture; run it again only if a table changes its columns or a file its format.
 
 ``python tests/golden/cut.py tables`` cuts the shipped tables to the rows named below, ``runs`` builds the
-stored runs, ``calibration`` fits the cut measurements. ``offers.csv`` was written by hand. Figures of the
-shipped tables that change are no reason to run it: the fixture stands apart from them.
+stored runs, ``calibration`` fits the cut measurements. ``offers.csv`` was written by hand. Changed figures in
+the shipped tables are no reason to run it, because the fixture is independent of them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ GPUS = (
 MODELS = ("resnet50", "bert_base_squad", "ssd", "densenet201", "vgg13", "vgg16", "alexnet", "gnmt")
 SOURCES = ("lambda-pytorch-22.09", "lambda-pytorch-20.10", "lambda-pytorch-20.01", "xhmy-torch-benchmark")
 VERSION = "0.0.1"
-"""What the stored runs say they were made with: never that of a release, whose version is normalized."""
+"""The version in the stored runs: never that of a release, whose version is normalized."""
 WORKLOADS = ("augment", "cnn", "lstm", "resnet50", "vgg16")
 
 
 def tables() -> None:
-    """Cut the shipped tables, rows as they stand."""
+    """Cut the shipped tables, with unchanged rows."""
     _cut("gpus.csv", lambda row: row["key"] in GPUS)
     _cut("card_prices.csv", lambda row: row["gpu_key"] in GPUS)
     _cut("chips.csv", lambda row: row["gpu_key"] in GPUS)
@@ -101,7 +101,7 @@ def runs() -> None:
 
 
 def sound_run() -> Run:
-    """A run that nothing speaks against: the cases that the host does not hold up, and one out of memory."""
+    """A run without doubts: the cases that the host does not limit, and one out of memory."""
     run = samples.h200_run()
     return msgspec.structs.replace(run, measurements=tuple(m for m in run.measurements if not m.findings))
 
@@ -144,7 +144,7 @@ def doubtful_run() -> Run:
 
 
 def _small(run: Run) -> Run:
-    """Thin what is long, since a fixture is read by people too, and fill in what a check asks for."""
+    """Shorten long lists, since people read the fixture too, and fill in what a check requires."""
     measurements = tuple(
         msgspec.structs.replace(
             m, launches=tuple(_thin(x, strict=m.case.precision is Precision.FP32) for x in m.launches)

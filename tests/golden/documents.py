@@ -1,7 +1,7 @@
 """The documents of ``--json`` as types, and the JSON Schema of each: ``docs/schema/NAME.json``.
 
-A recorded type is its own schema; what a verb puts together of several is declared here. A test validates each
-golden against its schema, closed, so that a key which is missing or new is noticed.
+A recorded type is its own schema; a document that a verb combines from several types is declared here. A test
+validates each golden against its closed schema, so that a missing or new key is noticed.
 """
 
 import json
@@ -41,7 +41,7 @@ Text = str | None
 
 
 def _flat(name: str, fields: dict[str, Any]) -> type[msgspec.Struct]:
-    """A struct whose intervals are three keys, as ``gpubench.interval.flat`` writes them."""
+    """A struct with intervals as three keys, as ``gpubench.interval.flat`` writes them."""
     found: dict[str, Any] = {}
     for field, kind in fields.items():
         ends = (field, f"{field}_low", f"{field}_high") if kind is Interval else ()
@@ -147,7 +147,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
          "undecided": list[Case]},
     )),
 }  # fmt: skip
-"""Each document by the name of its schema: what prints it, and its type."""
+"""Each document by the name of its schema: the command that prints it, and its type."""
 
 
 def schema(name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Renew the goldens: ``python tests/golden/make.py values`` or ``words``, never both in one commit.
+"""Renews the goldens: ``python tests/golden/make.py values`` or ``words``, never both in one commit.
 
-Labels of the figures of page and Markdown are words: renewing words renews them, if every figure stays.
+Labels in the figures of page and Markdown are words: renewing words renews them if every figure stays.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from golden.produce import EXPECTED, LAYERS, VALUES, frozen_tables
 
 
 def only_figures(text: str) -> list[str]:
-    """The lines of a file of figures without their labels."""
+    """The lines of a file of figures, without their labels."""
     return [re.sub(r"^.*: ", "", line) for line in text.splitlines()]
 
 
 def renew(layer: str) -> None:
-    """Write every golden of a layer that differs, and say which."""
+    """Write every golden of a layer that differs, and print its name."""
     for name, produce in LAYERS[layer].items():
         write(EXPECTED / layer / name, produce())
     known = {EXPECTED / layer / name for name in LAYERS[layer]}
@@ -51,5 +51,5 @@ if __name__ == "__main__":
         sys.exit(f"name one layer: {' or '.join(LAYERS)}")
     with frozen_tables():
         renew(sys.argv[1])
-    # The pages that are made of the same answers and keys.
+    # The pages made from the same answers and keys.
     subprocess.run([sys.executable, str(EXPECTED.parent / "pages.py")], check=True)

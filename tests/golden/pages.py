@@ -1,7 +1,7 @@
-"""Make the pages that come from the program itself: cookbook, settings, JSON Schemas, the first screen of the README.
+"""Makes the generated pages: cookbook, settings, JSON Schemas, and the first screen of the README.
 
-``python tests/golden/pages.py`` writes all; a test compares them with the output of today. All but the README
-come from the frozen tables and runs of ``tests/golden``, so that a new price changes no other page.
+``python tests/golden/pages.py`` writes all of them; a test compares them with today's output. All except the
+README come from the frozen tables and runs of ``tests/golden``, so that a new price changes no other page.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _DATED = {"rank", "offers"}
 
 
 def cookbook() -> str:
-    """Return the page of questions, each with what the program answers."""
+    """Return the page of questions, each with the program's answer."""
     lines = [
         "# Cookbook: ten questions with their answers",
         "",
@@ -122,7 +122,7 @@ def _plain(text: str) -> str:
 
 
 def settings_page() -> str:
-    """Return the page of settings: each with what it is for, and the verbs that use it."""
+    """Return the page of settings: each with its purpose, and the verbs that use it."""
     used_by: dict[str, list[tuple[Option, str]]] = {}
     for path, verb in sorted(VERBS.items()):
         for each in (each for request in verb.asked for each in options_of(request)):
@@ -158,7 +158,7 @@ FIRST_SCREEN = ("rank", "resnet50", "--as-of", DAY)
 
 
 def readme() -> str:
-    """Return the README with the first screen that the shipped tables give, to somebody who measured nothing."""
+    """Return the README with the first screen from the shipped tables, for a user without measurements."""
     path = ROOT / "README.md"
     nowhere = str(EXPECTED / "nowhere")
     environment = dict.fromkeys(("GPUBENCH_RESULTS", "XDG_DATA_HOME", "XDG_CONFIG_HOME"), nowhere)

@@ -1,10 +1,11 @@
-"""What gpubench says of the frozen fixture: each golden by its name, and the one place that normalizes it.
+"""The output of gpubench for the frozen fixture: each golden by its name, and the only place that normalizes
+it.
 
-Left out or replaced, because they are of the machine or of a release and not of the fixture:
-- the path of the results folder (``<results>``), gpubench's version (``<version>``), the sizes of the
-  plotly script and of the data in the page (``<size>``);
-- floating-point figures beyond six significant digits, which a processor may round in its own way;
-- ``launches`` of a run in JSON documents: raw rounds, which the golden of the run's file holds.
+Some parts belong to the machine or to a release instead of the fixture, and are replaced or left out: the
+path of the results folder (``<results>``), gpubench's version (``<version>``), the sizes of the plotly script
+and of the data in the page (``<size>``); floating-point figures beyond six significant digits, which
+processors may round differently; and ``launches`` of a run in JSON documents, the raw rounds, which are in
+the golden of the run's file.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "compare-devices": ("compare", CPU, DOUBTFUL, "--by", "device"),
     "list-gpus": ("list", "--gpus"),
 }  # fmt: skip
-"""Each verb that speaks without a device and a network, with its options."""
+"""Each verb that needs neither a device nor a network, with its options."""
 SETTINGS: Mapping[str, Mapping[str, float]] = {"rank-job": {"spot_lost": 0.1, "startup_minutes": 10}}
-"""What a file of its folder sets besides."""
+"""Additional settings in a file of its folder."""
 
 
 def environment(columns: int) -> dict[str, str]:
-    """The variables of a verb: the frozen tables and runs, no folder of this user, one width."""
+    """The environment of a verb: the frozen tables and runs, no folder of this user, one width."""
     nowhere = str(DATA / "nowhere")
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_TERMINALS}
     return inherited | {
@@ -82,7 +83,7 @@ def environment(columns: int) -> dict[str, str]:
 
 @contextmanager
 def frozen_tables() -> Iterator[None]:
-    """Read the frozen tables inside, and the shipped ones again outside: nothing read is kept."""
+    """Read the frozen tables inside the block, and the shipped ones again after it; no cache survives."""
     _forget_tables()
     try:
         with patch.dict(os.environ, environment(120), clear=True):
@@ -92,7 +93,7 @@ def frozen_tables() -> Iterator[None]:
 
 
 def _forget_tables() -> None:
-    """Empty every cache of gpubench's modules: which of them hold rows of a table is their own business."""
+    """Empty every cache of gpubench's modules, whether or not it holds rows of a table."""
     for name, module in list(sys.modules.items()):
         if name == "gpubench" or name.startswith("gpubench."):
             for value in list(vars(module).values()):
@@ -101,7 +102,7 @@ def _forget_tables() -> None:
 
 
 class _Stream(io.TextIOWrapper):
-    """A stream of UTF-8 that says whether it is a terminal."""
+    """A UTF-8 stream that says whether it is a terminal."""
 
     def __init__(self, *, terminal: bool) -> None:
         super().__init__(io.BytesIO(), encoding="utf-8", newline="")
@@ -120,7 +121,9 @@ class _Stream(io.TextIOWrapper):
 def run(
     *arguments: str, columns: int = 120, terminal: bool = False, variables: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
-    """Run the command line in this process, with ``variables`` besides; return exit code, stdout and stderr."""
+    """Run the command line in this process with additional ``variables``; return exit code, stdout and
+    stderr.
+    """
     out, err = _Stream(terminal=terminal), _Stream(terminal=terminal)
     with (
         patch.object(sys, "argv", ["gpubench", *arguments]),
@@ -135,7 +138,7 @@ def run(
     return code, out.text(), err.text()
 
 
-# --- what is normalized -----------------------------------------------------------------------------------
+# --- normalization ------------------------------------------------------------------------------------------
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x1b\x07]*(?:\x07|\x1b\\)")
 _RAW = re.compile(r'<details class="section" id="raw".*?</details>', re.DOTALL)
@@ -143,7 +146,7 @@ _SIZE = re.compile(r"\b\d[\d.,]* (?:[KMG]i?)?B\b")
 
 
 def normalized(text: str) -> str:
-    """Replace what is of this machine or this release."""
+    """Replace everything that belongs to this machine or this release."""
     text = _ESCAPES.sub("", text).replace(str(RESULTS), "<results>")
     text = re.sub(rf"(?<![\d.]){re.escape(gpubench.__version__)}(?!\.?\d)", "<version>", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
@@ -162,7 +165,7 @@ def _rounded(value: object) -> object:
 
 
 def _json(text: str) -> str:
-    """A document with one value a line, rounded."""
+    """A document with one value per line, rounded."""
     return normalized(json.dumps(_rounded(json.loads(text)), indent=1, ensure_ascii=False))
 
 
@@ -181,7 +184,7 @@ def _cell(cell: str) -> str:
         return cell
 
 
-# --- page and Markdown ------------------------------------------------------------------------------------
+# --- page and Markdown --------------------------------------------------------------------------------------
 
 _UNSEEN = {"script", "style", "template", "svg", "noscript"}
 _LINES = {
@@ -191,7 +194,7 @@ _LINES = {
 
 
 class _Visible(html.parser.HTMLParser):
-    """The text of a page, a line for each block or row of a table."""
+    """The text of a page, one line for each block or row of a table."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -220,7 +223,7 @@ class _Visible(html.parser.HTMLParser):
 
 
 def visible_text(page: str) -> str:
-    """What a reader of the page sees, cells of a table set apart by ``|``."""
+    """The visible text of the page, with cells of a table separated by ``|``."""
     parser = _Visible()
     parser.feed(_RAW.sub(lambda found: _SIZE.sub("&lt;size&gt;", found[0]), page))
     lines = []
@@ -240,9 +243,9 @@ _NUMBER = re.compile(
 
 
 def figures(text: str) -> str:
-    """Every figure of a text of headings, tables and sentences, one line each row or sentence.
+    """Every figure in a text of headings, tables and sentences, one line per row or sentence.
 
-    ``section / row / column: figures`` for a cell, ``section: figures`` for a sentence.
+    The format is ``section / row / column: figures`` for a cell, ``section: figures`` for a sentence.
     """
     lines, section, head = [], "", []
     for line in text.splitlines():
@@ -264,7 +267,7 @@ def figures(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- the goldens ------------------------------------------------------------------------------------------
+# --- the goldens --------------------------------------------------------------------------------------------
 
 
 @functools.cache

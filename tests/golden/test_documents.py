@@ -1,4 +1,4 @@
-"""Each golden document is what its schema in ``docs/schema`` says: no key is missing, and none is new."""
+"""Each golden document matches its schema in ``docs/schema``: no key is missing, and none is new."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GOLDENS = [
 
 
 def closed(part):
-    """The same schema with no room for a key that it does not name."""
+    """The same schema without room for a key that it does not name."""
     if isinstance(part, list):
         return [closed(each) for each in part]
     if not isinstance(part, dict):
@@ -37,7 +37,7 @@ def closed(part):
 
 
 def without_launches(part):
-    """A golden without the raw rounds that ``produce.py`` cuts out of it."""
+    """A golden without the raw rounds that ``produce.py`` cuts out."""
     if isinstance(part, list):
         return [without_launches(each) for each in part]
     if not isinstance(part, dict):

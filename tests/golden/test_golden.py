@@ -1,4 +1,6 @@
-"""What gpubench says of a frozen fixture, held against what it said before: see README.md beside this."""
+"""The output of gpubench for a frozen fixture, compared with its earlier output: see README.md in this
+folder.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def _frozen():
 
 
 def differences(expected: str, now: str, layer: str, name: str) -> str:
-    """A short unified diff, and the command that takes over what is now said."""
+    """A short unified diff, and the command that accepts the new output."""
     before, after = (
         (text.replace(',"', ',\n"') if text.count("\n") < 2 else text) for text in (expected, now)
     )
@@ -89,6 +91,6 @@ def test_what_a_page_shows_is_text_and_rows():
 
 @pytest.mark.parametrize("columns", produce.WIDTHS)
 def test_a_terminal_is_as_wide_as_it_says(columns):
-    """The width reaches the tables: without that, both widths would be the same golden."""
+    """The width reaches the tables; otherwise both widths would be the same golden."""
     _, out, _ = run("compare", produce.SOUND, produce.DOUBTFUL, columns=columns, terminal=True)
     assert columns - 30 < max(map(len, normalized(out).splitlines())) <= columns

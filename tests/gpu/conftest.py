@@ -1,4 +1,6 @@
-"""What needs an NVIDIA GPU: `pytest -m gpu tests/gpu`. Without one, each test is skipped with its reason."""
+"""Tests that need an NVIDIA GPU: `pytest -m gpu tests/gpu`. Without one, each test is skipped with its
+reason.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured here computes on the host as it does for a user, not on one thread as the other tests do."""
+    """These tests use the host's threads as for a user, not one thread as the other tests do."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 

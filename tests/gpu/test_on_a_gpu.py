@@ -1,4 +1,4 @@
-"""The rules that only a GPU can show: precision in effect, capture, fidelity, memory, telemetry."""
+"""Rules that only a GPU can test: precision in effect, capture, fidelity, memory, telemetry."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_products_in_fp8_are_faster_than_in_bf16_where_the_card_has_them(gpu):
 
 @pytest.mark.parametrize(("gpus", "jobs"), [(1, "ddp"), (2, "ddp"), (2, "fsdp")])
 def test_a_language_model_trains_in_fp8_or_is_refused_with_the_reason(gpu, gpus, jobs):
-    """Alone eagerly and as a graph; in a job eagerly, whole on each GPU and shared out."""
+    """Alone, eagerly and as a graph; in a job eagerly, with complete copies and sharded."""
     pytest.importorskip("torchao", exc_type=ImportError)
     try:
         peers = select_peers(gpu, gpus) if gpus > 1 else ()

@@ -1,6 +1,6 @@
-"""Convert a dump of the older layout (getter -> value, errors as "!class:text") to the one of ``script``.
+"""Converts a dump of the older layout (getter -> value, errors as "!class:text") to the layout of ``script``.
 
-Run as a script: ``python -m nvml.convert OLD.json NEW.json`` from the folder ``tests``.
+Run it as a script from the folder ``tests``: ``python -m nvml.convert OLD.json NEW.json``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 import pynvml
 
-# What could tell one card or board from another is left out.
+# Identifiers of an individual card or board are left out.
 LEFT_OUT = ("nvmlDeviceGetSerial", "nvmlDeviceGetBoardId", "nvmlDeviceGetBoardPartNumber", "nvmlDeviceGetPdi")
 _SELECTORS = {"graphics": 0, "sm": 1, "mem": 2}
 _SHORT = {"temp": ("nvmlDeviceGetTemperature", [0]), "nvlink0": ("nvmlDeviceGetNvLinkState", [0])}
 
 
 def convert(old: dict[str, Any]) -> dict[str, Any]:
-    """The same answers as a list of calls; a device's identifiers are left out."""
+    """The same answers as a list of calls, without a device's identifiers."""
     calls = [
         _call("nvmlSystemGetDriverVersion", None, [], old["driver"]),
         _call("nvmlSystemGetNVMLVersion", None, [], old["nvml"]),

@@ -1,4 +1,4 @@
-"""Write the fake driver library as C, from the table of signatures, and compile it."""
+"""Writes the fake driver library as C, from the table of signatures, and compiles it."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def source(missing: Collection[str] = ()) -> str:
 def compile_library(folder: Path, missing: Collection[str] = (), soname: str = SONAME) -> Path:
     """Compile into ``folder`` under the driver library's own file name; return its path.
 
-    With the driver's SONAME the loader gives this library to whoever asks for the bare name, for the rest
-    of the process. A library for the inside of a test process must therefore bear another.
+    With the driver's SONAME, the loader returns this library for the bare name for the rest of the process. A
+    library for use inside a test process must therefore have another name.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

@@ -31,7 +31,7 @@ FakeNvml = Callable[..., dict[str, str]]
 
 
 def calls_of(devices: Devices) -> Calls:
-    """The calls of one machine from whatever way its devices were named."""
+    """The calls of one machine, however its devices are named."""
     if isinstance(devices, str | Path):
         return load_dump(devices)
     if not devices or isinstance(devices[0], dict):

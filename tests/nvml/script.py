@@ -1,8 +1,8 @@
-"""Turn a dump of driver answers, and the faults to add, into the script that the fake library replays.
+"""Turns a dump of driver answers, plus faults, into the script that the fake library replays.
 
-A dump is JSON: ``{"layout": 2, "origin": "recorded" | "synthetic", "calls": [...]}``; each call has
-``function`` (as pynvml names it), ``device`` ("0", "0/1" for a MIG slice, null for the system),
-``arguments``, ``code`` and ``value``. It is what ``gpubench probe --dump`` writes.
+A dump is JSON: ``{"layout": 2, "origin": "recorded" | "synthetic", "calls": [...]}``. Each call has
+``function`` (its name in pynvml), ``device`` ("0", "0/1" for a MIG slice, null for the system),
+``arguments``, ``code`` and ``value``. ``gpubench probe --dump`` writes this format.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _SLICES = 100
 
 @dataclass(frozen=True)
 class Fault:
-    """What one driver function does instead of its recorded answer.
+    """The behavior of one driver function instead of its recorded answer.
 
     Attributes:
-        function: As pynvml or the library names it; "*" is every function of a device.
+        function: The name in pynvml or in the library; "*" is every function of a device.
         code: NVML return code, 0 for success.
         device: Only this device ("0"); None for all.
-        after: Calls that still get the recorded answer; the fault stays from then on.
-        sleep_s: How long each call takes.
-        values: Successive answers, one a call; the last one stays. Shaped as in the dump.
+        after: Number of calls that still get the recorded answer; the fault then stays.
+        sleep_s: Duration of each call.
+        values: Successive answers, one per call, in the format of the dump; the last one stays.
         selector: Only calls with these arguments.
     """
 
@@ -84,7 +84,7 @@ def load_dump(name: str | Path) -> list[dict[str, Any]]:
 
 
 def several(dumps: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One machine with device 0 of each dump, in order; the system's answers are those of the first."""
+    """One machine with device 0 of each dump, in order; the system's answers are those of the first dump."""
     scene = Scene()
     dumps = list(dumps)
     scene.calls = [

@@ -1,4 +1,4 @@
-"""The table of driver functions that the fake library has: symbol, inputs, outputs, and their names in pynvml."""
+"""The driver functions of the fake library: symbol, inputs, outputs, and their names in pynvml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Items:
-    """A count, in and out, and an array of structures; the count alone is asked for first."""
+    """A count, in and out, and an array of structures; the count is requested first."""
 
     of: type[ctypes.Structure]
 
@@ -104,7 +104,7 @@ SIGNATURES: Mapping[str, Signature] = {
     },
 }
 
-# What pynvml calls a function where that is not the symbol in the library.
+# Names of functions in pynvml that differ from the symbol in the library.
 SYMBOLS: Mapping[str, str] = {
     "nvmlInit": "nvmlInitWithFlags",
     "nvmlDeviceGetCount": "nvmlDeviceGetCount_v2",

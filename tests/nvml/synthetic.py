@@ -1,6 +1,6 @@
-"""Make the dumps of machines that were not at hand, from their datasheets and what users report of them.
+"""Makes the dumps of machines that were not available, from their datasheets and users' reports.
 
-Run as a script from the folder ``tests``: ``python -m nvml.synthetic``. Each file is marked synthetic.
+Run it as a script from the folder ``tests``: ``python -m nvml.synthetic``. Each file is marked synthetic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB = 1024**2
 MEMORY_V2 = 0x02000028
 REFUSED: Any = object()
 
-# What every card below answers unless its own row says otherwise.
+# Default answers of the cards below.
 _COMMON: Mapping[str, Any] = {
     "nvmlDeviceGetAttributes": REFUSED,
     "nvmlDeviceGetComputeMode": 0,
@@ -51,7 +51,9 @@ def card(
     pcie: tuple[int, int, int, int] = (3, 16, 1, 16),
     **others: Any,
 ) -> None:
-    """Add one card; ``pcie`` is generation and width at most, then now. None is refused by the driver."""
+    """Add one card; ``pcie`` is maximum generation and width, then the current ones. None is refused by the
+    driver.
+    """
     label = str(index)
     milliwatts = REFUSED if power_w is None else power_w * 1000
     answers: dict[str, Any] = {
@@ -91,7 +93,7 @@ def card(
 def mig_slice(
     scene: Scene, index: int, place: int, *, name: str, uuid: str, sms: int, memory_mib: int
 ) -> None:
-    """Cut a slice from a card; the driver refuses what belongs to the whole."""
+    """Cut a slice from a card; the driver refuses values of the whole card."""
     label = f"{index}/{place}"
     scene.add("nvmlDeviceGetMigDeviceHandleByIndex", label, device=str(index), arguments=[place])
     attributes = {"multiprocessorCount": sms, "gpuInstanceSliceCount": 1, "memorySizeMB": memory_mib}
@@ -151,7 +153,7 @@ def a100_mig() -> Scene:
 
 
 def laptop() -> Scene:
-    """An RTX 4090 of a laptop: no power limits to read, a display on it."""
+    """An RTX 4090 of a laptop with a display; its power limits cannot be read."""
     scene = system("560.35.03", 12060, 1)
     card(
         scene, 0, name="NVIDIA GeForce RTX 4090 Laptop GPU", uuid="GPU-0000laptop", bus=1, architecture=8,
@@ -163,7 +165,7 @@ def laptop() -> Scene:
 
 
 def gb10() -> Scene:
-    """A DGX Spark: the GPU shares the machine's memory, and the driver counts none of it."""
+    """A DGX Spark: the GPU shares the machine's memory, and the driver reports none of it."""
     scene = system("580.95.05", 13000, 1)
     card(
         scene, 0, name="NVIDIA GB10", uuid="GPU-0000gb10", bus=15, architecture=10, capability=(12, 1), cores=6144,
@@ -173,7 +175,7 @@ def gb10() -> Scene:
 
 
 def four() -> Scene:
-    """A workstation with four RTX 4090: one in a narrow slot, one capped, one at work for others."""
+    """A workstation with four RTX 4090: one in a narrow slot, one capped, one used by others."""
     scene = system("570.124.06", 12080, 4)
     own: list[dict[str, Any]] = [
         {},
@@ -196,7 +198,7 @@ def four() -> Scene:
 
 
 def vgpu() -> Scene:
-    """Half of an A10 in a virtual machine: no power, no clocks event reasons, no fixed share of the card."""
+    """Half of an A10 in a virtual machine: no power, no clock event reasons, no fixed share of the card."""
     scene = system("550.90.07", 12040, 1)
     refused = dict.fromkeys(
         (
@@ -215,7 +217,7 @@ def vgpu() -> Scene:
 
 
 def jetson() -> Scene:
-    """A Jetson Orin: a driver library that answers hardly anything."""
+    """A Jetson Orin: a driver library that answers hardly any call."""
     scene = system("540.4.0", 12060, 1)
     answered = (
         "nvmlDeviceGetName",
@@ -254,7 +256,7 @@ def _memory(scene: Scene, label: str, total_mib: int | None, reserved_mib: int) 
 
 
 def text(name: str) -> str:
-    """The file of one machine; UUIDs are made from what the machine's function calls them."""
+    """The file of one machine; its UUIDs are derived from the name in the machine's function."""
     body = ",\n".join(json.dumps(_with_uuid(call)) for call in MACHINES[name]().calls)
     note = " ".join((MACHINES[name].__doc__ or "").split())
     return f'{{"layout": 2, "origin": "synthetic", "note": {json.dumps(note)}, "calls": [\n{body}\n]}}\n'

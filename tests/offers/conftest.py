@@ -1,4 +1,6 @@
-"""What the tests of offers share: no socket beyond this machine, a server on it, and small tables in our columns."""
+"""Shared by the tests of offers: no connection beyond this machine, a server on it, and small tables in our
+columns.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ ROW = {
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder, and beside each file its hash where none is laid there."""
+    """Serves a folder, and for each file its hash if no hash file exists."""
 
     def do_GET(self):
         path = Path(self.translate_path(self.path))
@@ -50,7 +52,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def _only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test of this folder reaches beyond this machine: such a connection fails the test."""
+    """No test of this folder may connect beyond this machine; a connection fails the test."""
     connect = socket.socket.connect
 
     def guarded(self, address):
@@ -63,7 +65,7 @@ def _only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(tmp_path):
-    """A folder, served; gives the folder and its URL."""
+    """A served folder; yields the folder and its URL."""
     folder = tmp_path / "site"
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
@@ -75,7 +77,7 @@ def site(tmp_path):
 
 @pytest.fixture
 def write_table(tmp_path: Path):
-    """Write rows in our columns, each given as what differs from one good row; return the path."""
+    """Write rows in our columns, each given as differences from one good row; return the path."""
 
     def write(*rows: dict[str, str], name: str = "prices.csv", without: tuple[str, ...] = ()) -> Path:
         columns = [c for c in dict.fromkeys([*ROW, *(c for row in rows for c in row)]) if c not in without]

@@ -1,4 +1,4 @@
-"""How far a price may stand from what will be paid: the drift of list prices and the spread of asks."""
+"""The deviation of a price from what will be paid: the drift of list prices and the spread of asks."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_without_a_history_the_drift_is_the_usual_one():
 
 
 def test_the_tables_own_history_counts_by_its_changes():
-    """Eight prices that doubled in a year, beside the usual eight: sqrt((ln 2 ^ 2 + 0.27 ^ 2) / 2) = 0.526.
+    """Eight prices that doubled in a year, and the usual eight: sqrt((ln 2 ^ 2 + 0.27 ^ 2) / 2) = 0.526.
 
-    What doubled in four years moved half as far in one.
+    A price that doubled in four years moved half as far in one year.
     """
     doubled = [PriceChange(math.log(2), 1.0)] * 8
     assert drift_of(doubled) == pytest.approx(0.526, abs=1e-3)
@@ -69,9 +69,10 @@ def test_a_later_table_says_what_a_price_did():
 
 
 def test_asks_are_the_median_the_spread_and_the_number():
-    """0.20, 0.30 and 0.45 a GPU-hour: the middle is 0.30; logarithms +-0.405 and three usual ones.
+    """0.20, 0.30 and 0.45 per GPU-hour: the median is 0.30; logarithms +-0.405 and three usual ones.
 
-    A cloud asks 9.00, which suggests 0.56 of that, with the weight of half an ask: 0.30^(3/3.5) x 5.04^(0.5/3.5).
+    A cloud asks 9.00, which suggests 0.56 of that, with the weight of half an ask: 0.30^(3/3.5) x
+    5.04^(0.5/3.5).
     """
     hosts = [
         dated("2026-11-01", 0.2, kind="marketplace"),
@@ -92,7 +93,7 @@ def test_asks_are_the_median_the_spread_and_the_number():
 
 
 def test_the_number_and_median_that_a_source_gives_count():
-    """Two GPUs for 0.10 USD/h where the median is 0.40: 0.05 and 0.20 a GPU, in the middle 0.10."""
+    """Two GPUs for 0.10 USD/h with a median of 0.40: 0.05 and 0.20 per GPU, 0.10 in the middle."""
     host = msgspec.structs.replace(
         dated("2026-11-01", 0.1, kind="marketplace", gpu_count=2),
         ask_count=12,

@@ -1,4 +1,4 @@
-"""What a stranger's snapshot or table may say of an offer: one rule a field, and no bad field costs the rest."""
+"""Limits on a third party's snapshot or table: one rule per field, and no bad field affects the rest."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ BAD = {
     "upload_bytes_per_s": [-1, 0, 1e308, "8"],
     "disk_bytes": [-1, 0, 2**64, 1e308, "8"],
 }
-"""What each field must not say: absurd figures, other types, days that are none or far away."""
+"""Invalid values of each field: absurd figures, other types, impossible or distant days."""
 
 BAD_CLAIMS = {
     "provider": ["", "=x", 5, None],
@@ -141,13 +141,13 @@ def bad_rows() -> list[tuple[str, object]]:
 
 
 def test_every_field_of_an_offer_and_of_a_coverage_has_a_rule():
-    """A new field that nobody judges would let a stranger say anything in it: each is tried below."""
+    """A new field without a rule would accept anything; each field is tried below."""
     assert set(Offer.__struct_fields__) == set(BAD)
     assert set(Coverage.__struct_fields__) == set(BAD_CLAIMS)
 
 
 def test_every_shipped_offer_keeps_every_rule_and_stands_there_once():
-    """They are read as they stand: nothing cleans them at run time."""
+    """They are read unchanged; nothing cleans them at run time."""
     offers = embedded_offers().offers
     for offer in offers:
         check(offer, date(2026, 11, 27))
@@ -204,7 +204,7 @@ def test_a_good_coverage_is_a_claim(tmp_path):
 
 
 def test_rows_that_carry_over_are_cleaned_by_the_next_refresh(tmp_path):
-    """A source that is not asked again would else keep its bad rows through every honest refresh."""
+    """Otherwise a source that is not queried again would keep its bad rows through every honest refresh."""
     lay(tmp_path, snapshot(GOOD | {"instance": "bad", "ask_median_usd_per_hour": "0"}, GOOD))
 
     class Other:
@@ -269,7 +269,7 @@ def test_a_bad_snapshot_in_the_results_folder_never_ends_a_ranking(tmp_path, cha
     assert not any(row.offer.pricing is Pricing.OWNED for row in ranking.rows)
 
 
-# --- any mutation ----------------------------------------------------------------------------------------
+# --- any mutation -------------------------------------------------------------------------------------------
 
 ANYTHING = st.one_of(
     st.none(),
@@ -303,7 +303,7 @@ PLACES = _places(WHOLE)
 
 @pytest.fixture
 def nothing_shipped(monkeypatch):
-    """Cleaning beside the hundreds of shipped offers takes most of the time of an example, and hides a bad row."""
+    """Cleaning hundreds of shipped offers as well takes most of the time of an example, and hides a bad row."""
     monkeypatch.setattr(snapshots, "embedded_offers", lambda *_: OfferTable())
 
 

@@ -1,4 +1,4 @@
-"""`gpubench offers` as it is typed: filters, ages, JSON, and one line for a mistake."""
+"""`gpubench offers` as a user types it: filters, ages, JSON, and one line for a mistake."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_mistake_is_one_line_and_exit_2(gpubench, arguments, message):
     assert not done.stdout
 
 
-# --- a table of which nothing can be used ----------------------------------------------------------------
+# --- a table without a usable row ---------------------------------------------------------------------------
 
 
 def _rows(count, **change):

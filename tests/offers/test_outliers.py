@@ -1,4 +1,4 @@
-"""Is a price believable beside what others ask: the standard, the witnesses, and who is never judged."""
+"""Whether a price is plausible next to others: the standard, the witnesses, and prices that are never judged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_lone_cent_does_not_throw_out_the_honest_price():
 
 
 def test_one_other_of_its_kind_is_a_standard_from_above_where_somebody_bears_it_out():
-    """8.00 is over five times the 1.50 of the one other cloud, which a marketplace's 1.00 bears out."""
+    """8.00 is over five times the 1.50 of the only other cloud, which a marketplace's 1.00 confirms."""
     dear, cloud, host = offer("a", 8.0), offer("b", 1.5), offer("x", 1.0, kind="marketplace")
     assert doubt(dear, cloud) is None
     assert doubt(cloud, dear)
@@ -108,7 +108,7 @@ def test_regions_and_instances_of_one_provider_are_no_witnesses_of_one_another()
 
 
 def test_a_provider_has_one_voice_in_the_median_however_many_regions_it_lists():
-    """One voice each: 1.00, 7, 8 and 18 have the median 7.5; a voice for each row would make it 1.00."""
+    """One vote each: 1.00, 7, 8 and 18 have the median 7.5; a vote for each row would make it 1.00."""
     crowd = [offer("crowd", 1.0, region=f"r{number}") for number in range(30)]
     assert doubt(offer("feed", 0.4), *crowd, *CLOUDS)
 
@@ -121,7 +121,7 @@ def test_a_spot_price_is_no_witness_for_one_on_demand_but_the_other_way_round():
 
 
 def test_the_standard_is_of_the_same_kind_and_pricing_where_there_is_one():
-    """A marketplace asks 1.20 where clouds ask 8: another marketplace is the standard, not the clouds."""
+    """A marketplace asks 1.20, clouds ask 8: the standard is another marketplace, not the clouds."""
     market = offer("market", 1.5, kind="marketplace")
     assert doubt(offer("feed", 0.7, kind="marketplace"), *CLOUDS, market) is None
     assert doubt(offer("feed", 0.2, kind="marketplace"), *CLOUDS, market)
@@ -158,11 +158,11 @@ def test_a_form_factor_left_open_is_held_to_the_cards_that_it_can_be():
 
 
 def test_no_shipped_price_is_far_below_the_others_and_the_v100_at_twenty_cents_bear_one_another_out():
-    """Verda asks 0.196 where AWS and Lambda ask 3.06 and 0.79; Runpod's 0.23 and 0.19 bear it out."""
+    """Verda asks 0.196, AWS and Lambda 3.06 and 0.79; Runpod's 0.23 and 0.19 confirm it."""
     offers = embedded_offers().offers
     market = AskedPrices(offers)
     doubted = [o for o in offers if market.doubt(o)]
-    # Far above: one T4 with 64 vCPUs, whose price is the host's, and two of Paperspace. Far below: one Vast host.
+    # Far above: one T4 with 64 vCPUs, priced for its host, and two of Paperspace. Far below: one Vast host.
     assert {(o.provider, o.instance) for o in doubted} == {
         ("aws", "g4dn.16xlarge"),
         ("paperspace", "A4000"),
@@ -201,7 +201,7 @@ def test_the_order_of_the_table_is_nothing(listed):
     assert [there.doubt(each) for each in offers] == [back.doubt(each) for each in offers]
 
 
-# --- prices of one provider that do not grow with the number of GPUs --------------------------------------
+# --- prices of one provider that do not grow with the number of GPUs ----------------------------------------
 
 COUNTS = (1, 2, 4, 8)
 OTHER = {"provider": "another", "instance": "y"}
@@ -217,7 +217,7 @@ def asked(*offers, origins):
 
 
 def test_a_price_that_is_no_higher_for_more_gpus_is_doubted_for_all_but_the_fewest():
-    """2.50 USD for one and for eight: 0.31 a GPU-hour, 0.12 times what it asks for one."""
+    """2.50 USD for one and for eight: 0.31 per GPU-hour, 0.12 times its price for one."""
     rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}") for n in COUNTS]
     prices, table = asked(*rows, origins=["a table"] * 4)
     assert prices.doubted(table).tolist() == [False, True, True, True]
@@ -235,7 +235,7 @@ def test_a_price_that_grows_is_believed_be_it_with_a_rebate(per_gpu):
 
 
 def test_where_another_asks_as_much_for_a_gpu_the_price_of_one_alone_is_the_odd_one():
-    """20 USD for one and for eight: 2.50 a GPU-hour, which another table has too."""
+    """20 USD for one and for eight: 2.50 per GPU-hour, which another table has too."""
     rows = [of_acme(20.0, gpu_count=n, instance=f"x{n}") for n in (1, 8)]
     prices, _ = asked(*rows, of_acme(2.4, **OTHER), origins=["a table", "a table", "b table"])
     assert prices.doubt(rows[1]) is None
@@ -243,7 +243,7 @@ def test_where_another_asks_as_much_for_a_gpu_the_price_of_one_alone_is_the_odd_
 
 @pytest.mark.parametrize(("kind", "believed"), [("marketplace", False), ("vm", True)])
 def test_a_host_does_not_bear_out_a_companys_price_that_is_no_higher_for_more_gpus(kind, believed):
-    """2.50 USD for one and for four: 0.625 a GPU-hour, near which a host asks, or a company."""
+    """2.50 USD for one and for four: 0.625 per GPU-hour, close to the price of a host, or of a company."""
     rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}", kind="vm") for n in (1, 4)]
     other = of_acme(0.7, **OTHER, kind=kind)
     prices, _ = asked(*rows, other, origins=["a table", "a table", "b table"])

@@ -1,4 +1,4 @@
-"""Our own columns: good rows become offers, bad ones are set aside with the reason, bad files are one line."""
+"""Our own columns: good rows become offers, bad rows are set aside with the reason, bad files give one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line for hardware that somebody owns."""
+"""One line that describes owned hardware."""
 
 from __future__ import annotations
 

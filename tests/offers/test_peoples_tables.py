@@ -1,4 +1,4 @@
-"""Tables as people have them: names with sizes and qualifiers beside them, money marks, commas, columns of others."""
+"""Tables from users: names with sizes and qualifiers, currency signs, commas, unknown columns."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_table_without_a_gpu_or_a_price_is_told_which_it_lacks_and_what_it_has
         ("GPU,hourly rate,price per month,VRAM,RAM (GB)\n8x L4,8 USD,999,24 GB,2 TiB\n",
          [("t", "8x L4", 8, "8", "on demand")]),
         ("gpu_name,num_gpus,gpu_ram,dph_total\nL4,2,23034,0.9\n", [("t", "L4", 2, "0.9", "on demand")]),
-        # Our own columns say what counts; another one that looks like a price is not guessed beside them.
+        # Our own columns count; another column that looks like a price is not guessed to be one.
         ("gpu,price_usd_per_hour,pricing,price\nL4,0.4,spot,99\n", [("t", "L4", 1, "0.4", "spot")]),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A partial date counts as its oldest day, and age is never negative."""
+"""A partial date counts as its earliest day, and age is never negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that somebody else made: SkyPilot's, gpuhunt's, a spreadsheet."""
+"""Tables from others: SkyPilot's, gpuhunt's, a spreadsheet."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CATALOG = Path(__file__).parent / "answers" / "skypilot"
                 ("2RTX6000ADA.20V", "nvidia-rtx-6000-ada-48gb", 2, "on_demand"): 1.652,
             },
         ),
-        (  # its memory is that of all GPUs together, and a spot price of 0.00 is none
+        (  # its memory is the sum over all GPUs, and a spot price of 0.00 means none
             "vast",
             "marketplace",
             {
@@ -77,7 +77,7 @@ CATALOG = Path(__file__).parent / "answers" / "skypilot"
                 ("1x-RTX_3060-32-65536", "nvidia-geforce-rtx-3060-12gb", 1, "on_demand"): 0.27,
             },
         ),
-        (  # the sum of the memory is that of one GPU
+        (  # the total memory is that of one GPU
             "lambda",
             "vm",
             {
@@ -138,7 +138,7 @@ def test_a_tpu_slice_comes_with_its_host_and_counts_its_chips():
 
 
 def test_a_size_that_would_fit_two_cards_is_read_beside_its_sum(tmp_path):
-    """16 GiB of each of two RTX 4060 Ti, 32 GiB together: not the card of 8 GiB."""
+    """Two RTX 4060 Ti with 16 GiB each, 32 GiB together: not the card with 8 GiB."""
     path = tmp_path / "acme.csv"
     info = (
         "{'Gpus': [{'Name': 'RTX4060Ti', 'MemoryInfo': {'SizeInMiB': 16384}}], 'TotalGpuMemoryInMiB': 32768}"

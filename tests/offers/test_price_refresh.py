@@ -1,4 +1,4 @@
-"""A refresh: dated snapshots, old prices kept where a source fails, jumps set aside."""
+"""A refresh: dated snapshots, old prices kept if a source fails, jumps set aside."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (17, 18, 19)]
 
 
 class Fixed:
-    """A source that gives these quotes, or fails."""
+    """A source that returns these quotes, or fails."""
 
     def __init__(self, name, *quotes, error=None, provider=None):
         self.name, self.provider, self.quotes, self.error = name, provider or name, quotes, error
@@ -224,7 +224,7 @@ def test_a_price_that_is_a_binary_fraction_is_stored_as_money(tmp_path):
     assert offer.price_usd_per_hour == Decimal("0.3")
 
 
-# --- nothing is lost, and what is gone is gone ------------------------------------------------------------
+# --- nothing is lost, and retired offers leave --------------------------------------------------------------
 
 ALL = Complete(pricings=(Pricing.ON_DEMAND,))
 SIZES = [quote(0.5 * n, instance=f"big.{n}") for n in (1, 2, 3, 4)]
@@ -297,7 +297,7 @@ def test_a_failure_after_a_complete_answer_retires_no_more_and_brings_nothing_ba
 
 
 def _runpod(*gone, **change):
-    """Everything that the shipped table has of RunPod, at its price, but these; as RunPod lists it."""
+    """Everything that the shipped table has from RunPod, at its price, except these, in RunPod's format."""
     shipped = [o for o in embedded_offers().offers if o.provider == "runpod" and o.gpu_key not in gone]
     return [
         quote(
@@ -413,14 +413,14 @@ def test_listing_imports_no_network_library():
     assert done.stderr.strip().endswith("[]")
 
 
-# --- an answer that names nothing is unknown --------------------------------------------------------------
+# --- an answer that names nothing is unknown ----------------------------------------------------------------
 
 ONE_GPU = [Complete(pricings=(Pricing.ON_DEMAND,), gpu=gpu) for gpu in ("T4", "L4")]
 TWO_GPUS = [*SIZES, *(quote(0.9 * n, instance=f"l4.{n}", gpu="L4") for n in (1, 2))]
 
 
 def test_a_model_of_which_a_complete_answer_names_none_is_unknown_and_its_prices_stay(tmp_path):
-    """It may be gone, or renamed: the answer alone cannot tell, and no GPU may leave the table in silence."""
+    """It may be retired, or renamed: the answer alone cannot tell, and no GPU may leave the table silently."""
     run(tmp_path, 0, Fixed("acme", *TWO_GPUS, *ONE_GPU))
     done = run(tmp_path, 1, Fixed("acme", *SIZES, *ONE_GPU))
     assert "2 offers of L4 " in done.sources["acme"].reason

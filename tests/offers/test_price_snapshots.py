@@ -31,7 +31,9 @@ def _write(folder, name, *offers, **change):
 
 
 def test_shipped_kinds_are_those_of_their_providers():
-    """A row without its machine is a fee, a GPU alone at a host is a marketplace's, the past is not on sale."""
+    """A row without its machine is a fee, a single host's GPU is a marketplace's, and past prices are not on
+    sale.
+    """
     offers = embedded_offers().offers
     for offer in offers:
         if "(attach)" in offer.instance:
@@ -134,7 +136,7 @@ def test_the_default_folder_follows_the_variable_then_the_working_folder(tmp_pat
 
 @pytest.mark.skipif(os.name != "posix", reason="kinds of files of POSIX")
 def test_results_in_what_is_no_folder_are_refused_and_prices_there_are_named(tmp_path):
-    """From a pipe nothing is read, and the prices that were refreshed must not be missing in silence."""
+    """A pipe is not read, and missing refreshed prices must not go unnoticed."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(MisuseError, match="not a folder"):

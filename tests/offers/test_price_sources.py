@@ -1,4 +1,4 @@
-"""Each price source on an answer in its documented shape, and on answers that are none."""
+"""Each price source on an answer in its documented format, and on invalid answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOW = "2026-11-20T12:00:00Z"
 
 
 class Replay:
-    """A transport that gives prepared answers in turn and remembers what was asked."""
+    """A transport that returns prepared answers in turn and records the requests."""
 
     def __init__(self, *answers):
         self.answers = [(ANSWERS / a).read_bytes() if isinstance(a, str) else a for a in answers]
@@ -51,7 +51,7 @@ def refuse(url, **_kwargs):
 
 
 def vast_of(*models):
-    """Vast, asked for these models alone."""
+    """Vast, queried for these models only."""
     return Source(
         "vast", "vast", lambda transport: chain.from_iterable(fetch_model(each, transport) for each in models)
     )
@@ -69,11 +69,12 @@ ROWS_OF = {
         "usd_hr",
     ),
 }
-"""Of each source that reads JSON: one page of its answer, where its rows lie there, and the field of a price."""
+"""For each source that reads JSON: one page of its answer, the place of its rows, and the field of a price.
+"""
 
 
 KEYS = ("LAMBDA_API_KEY",)
-"""Variables without which a source of ``ROWS_OF`` asks nothing."""
+"""Variables without which a source of ``ROWS_OF`` sends no request."""
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ HOST = {
 
 
 def test_a_vast_host_is_told_with_what_it_says_of_itself():
-    """A quarter of the cores goes with a quarter of the memory: 512 GB / 4 = 128 GB."""
+    """A quarter of the cores comes with a quarter of the memory: 512 GB / 4 = 128 GB."""
     (offer,) = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST)).offers
     assert (offer.host_id, offer.machine_id, offer.region, offer.seller) == ("7", "4711", "US", "secure")
     assert (offer.vcpus, offer.ram_bytes, offer.disk_bytes) == (16.0, 128_000_000_000, 800_500_000_000)
@@ -279,7 +280,7 @@ L4 = {"id": "NVIDIA L4", "displayName": "L4", "memoryInGb": 24, "securePrice": 0
 
 
 def _runpod(*answers):
-    """RunPod, of which each answer is a list of GPU types, or an error."""
+    """RunPod; each of its answers is a list of GPU types, or an error."""
     bodies = [
         {"errors": [{"message": a}]} if isinstance(a, str) else {"data": {"gpuTypes": a}} for a in answers
     ]
@@ -368,7 +369,7 @@ def test_only_an_answer_that_can_lack_nothing_claims_to_be_complete():
 
 
 def test_runpod_yields_both_clouds_and_tells_the_form_factor_by_the_device_name():
-    """The secure one is a list price of data centers, the community's an ask of its hosts."""
+    """The secure price is a list price of data centers, the community price an ask of its hosts."""
     table = offers(runpod.SOURCE, Replay("runpod.json"))
     assert {(o.instance, o.gpu_key, o.seller, o.kind): float(o.price_usd_per_hour) for o in table.offers} == {
         ("A100 PCIe", "nvidia-a100-pcie-80gb", "community", "marketplace"): 1.19,
@@ -418,7 +419,9 @@ def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
 
 
 def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_reads(monkeypatch):
-    """Its prices are of one GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda are left to theirs."""
+    """Its prices are per GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda have their own
+    sources.
+    """
     monkeypatch.setattr(gpurentalprices, "own_sources", lambda: ())
     replay = Replay("gpurentalprices.json")
     table = offers(gpurentalprices.SOURCE, replay)
@@ -440,7 +443,7 @@ def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_r
 
 
 def test_a_cloud_that_gets_a_source_of_its_own_is_no_longer_read_in_the_ledger(monkeypatch):
-    """Both would name its machines in their own ways, and each offer would stand there twice."""
+    """Both would name its machines in their own ways, and each offer would be listed twice."""
 
     def clouds_beside(*sources):
         monkeypatch.setattr(gpurentalprices, "own_sources", lambda: sources)
@@ -624,7 +627,7 @@ def test_aws_without_its_library_names_the_line_that_installs_it(monkeypatch):
         offers(aws.SOURCE, refuse)
 
 
-# --- one bad row -----------------------------------------------------------------------------------------
+# --- one bad row --------------------------------------------------------------------------------------------
 
 
 def test_every_source_that_reads_json_is_tried_with_a_bad_row():
@@ -633,7 +636,7 @@ def test_every_source_that_reads_json_is_tried_with_a_bad_row():
 
 
 def _spoiled(row, field, how):
-    """Return a row with its price, wherever it lies, gone wrong in one way."""
+    """Return a row with its price, wherever it is, corrupted in one way."""
     if how == "no object":
         return 7
     changed = json.loads(json.dumps(row))

@@ -1,4 +1,4 @@
-"""The transport against a real server on this machine: retries, caps, redirects, and one line for each failure."""
+"""The transport with a real server on this machine: retries, caps, redirects, and one line for each failure."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_an_endless_body_is_stopped_by_size(server, transport):
 
 
 def test_a_packed_body_is_unpacked_once_and_no_bomb_in_a_bomb_at_all(server, transport):
-    """Two layers of gzip make 1 GB of 2 KB before any of it could be counted."""
+    """Two layers of gzip turn 2 KB into 1 GB before any of it could be counted."""
     packed = gzip.compress(b"{}" * 100)
     server.routes["/good"] = answer(200, packed, Content_Encoding="gzip")
     server.routes["/large"] = answer(200, gzip.compress(b"0" * 200_000), Content_Encoding="GZIP")
@@ -213,7 +213,7 @@ def dripping(head, drop):
     ],
 )
 def test_dripping_is_stopped_by_time_wherever_it_drips(server, transport, monkeypatch, head, drop):
-    """It has no end of its own, also within a piece that is read as a whole, and in the head."""
+    """It never ends by itself, neither in a piece that is read as a whole nor in the head."""
     monkeypatch.setattr(transports, "REQUEST_TIMEOUT_S", 0.5)
     server.routes["/x"] = dripping(head, drop)
     watch = Stopwatch()
@@ -241,7 +241,7 @@ def test_a_redirect_on_the_same_host_is_followed(server, transport):
 
 
 def test_the_body_of_a_redirect_is_not_read(server, transport):
-    """It may be without an end."""
+    """It may be endless."""
     server.routes["/x"] = dripping(
         b"HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Length: 90000\r\n\r\n", b"x"
     )
@@ -259,7 +259,7 @@ def test_a_redirect_to_another_host_is_refused_before_it_is_asked(server, transp
 
 
 def test_a_url_of_two_hosts_is_judged_by_the_one_that_would_be_asked(server, transport):
-    """Behind a backslash stands the host of one reader, before it that of another."""
+    """One reader takes the host after the backslash, another the host before it."""
     for url in ("http://prices.example\\@127.0.0.1/x", f"https://prices.example\\@{server.url[7:]}/x"):
         server.routes["/x"] = answer(302, Location=url)
         with pytest.raises(SourceError, match="to another host"):
@@ -312,7 +312,7 @@ def test_a_key_is_sent_as_it_was_given_whatever_netrc_says(server, transport, tm
 
 
 def test_a_proxy_takes_what_leaves_this_machine_and_nothing_else(server, transport, monkeypatch):
-    """The server is the proxy: a request to another host begins at it with CONNECT."""
+    """The server is the proxy: a request to another host starts there with CONNECT."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, server.url)
     for name in ("no_proxy", "NO_PROXY"):

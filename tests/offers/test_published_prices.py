@@ -1,4 +1,4 @@
-"""A snapshot that somebody publishes, read from a real server on this machine; and the workflow that publishes it."""
+"""A published snapshot, read from a real server on this machine, and the workflow that publishes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WITHOUT_END = json.dumps(
         },
     }
 ).encode()
-"""Each offer would be held against each of what it says to be complete in."""
+"""Each offer would be compared with each set in which it claims to be complete."""
 
 
 class Acme:
@@ -55,7 +55,7 @@ class Acme:
 
 
 def publish(folder, day, *prices):
-    """Refresh on a day in a publisher's folder, and lay the snapshot out as latest.json."""
+    """Refresh on a day in a publisher's folder, and store the snapshot as latest.json."""
     done = refresh([Acme(*prices)], None, results=folder.parent / "publisher", now=DAYS[day])
     (folder / "latest.json").write_bytes(done.path.read_bytes())
 
@@ -95,7 +95,7 @@ def test_the_command_reads_a_published_snapshot_with_its_dates(site, tmp_path, g
 
 
 def _ranked(tmp_path, url, *more):
-    """Rank, in a folder of these settings, and return the process with what is then known of acme."""
+    """Rank in a folder with these settings, and return the process with the known offers of acme."""
     (tmp_path / "gpubench.toml").write_text(f'snapshot-url = "{url}"\n')
     mine = tmp_path / "mine"
     done = here("rank", "resnet50", "--limit", "1", "--results", str(mine), *more, cwd=tmp_path)
@@ -191,7 +191,7 @@ def test_what_is_no_snapshot_is_one_line_and_changes_nothing(site, tmp_path, rea
 
 
 def test_a_snapshot_that_is_not_what_its_hash_says_changes_nothing(site, tmp_path, read):
-    """Half a file can still be JSON: an older snapshot, or one whose prices somebody changed on the way."""
+    """Half a file can still be JSON: an older snapshot, or one with prices that somebody changed on the way."""
     publish(site[0], 0, 0.5)
     (site[0] / "latest.json.sha256").write_text(f"{'0' * 64}  latest.json")
     with pytest.raises(SourceError, match="is not what its SHA-256 says"):
@@ -244,7 +244,7 @@ def test_money_survives_the_way_as_it_is(site, tmp_path, read):
     assert msgspec.json.decode(msgspec.json.encode(offer), type=type(offer)) == offer
 
 
-# --- the workflow -----------------------------------------------------------------------------------------
+# --- the workflow -------------------------------------------------------------------------------------------
 
 WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "prices.yml"
 
@@ -263,7 +263,7 @@ def test_the_workflow_runs_on_a_schedule_and_holds_no_secret():
 
 
 def test_every_command_of_the_workflow_is_one_that_gpubench_has(gpubench, monkeypatch):
-    """With --help behind it a command is parsed, and not run."""
+    """With --help at the end a command is parsed, but not run."""
     commands = [
         shlex.split(line.partition(">")[0])
         for step in steps()[1]

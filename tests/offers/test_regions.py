@@ -1,4 +1,4 @@
-"""Regions by their part of the world, and providers by the names that people use."""
+"""Regions by their part of the world, and providers by their common names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped prices as one cleaned market: what may rank, which day counts, and what is said of the rest."""
+"""The shipped prices as one cleaned market: which may rank, which day counts, and the notes on the rest."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_row_stays_in_the_table_and_of_one_offer_the_newest_counts():
 
 
 def test_an_earlier_price_counts_as_of_its_day_and_tells_how_prices_move():
-    """CoreWeave's list stood still; JarvisLabs raised its H100 from 2.69 to 3.49 in nine days."""
+    """CoreWeave's list did not change; JarvisLabs raised its H100 from 2.69 to 3.49 in nine days."""
     now = shipped(provider="jarvislabs", instance="H100 SXM", region=None)
     then = [o for o in load_offers(as_of=date(2026, 10, 5)).offers if o.provider == "jarvislabs"]
     assert [o.price_date for o in then if o.instance == "H100 SXM"] == ["2026-09-27"]
@@ -95,7 +95,7 @@ def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
 
 
 def test_an_ask_is_held_to_the_median_that_its_own_marketplace_had():
-    """At a quarter of the clouds' price it could be believed; at a tenth of its neighbors it is not."""
+    """At a quarter of the clouds' price it could be plausible; at a tenth of its neighbors it is not."""
     middle = dated("2026-10-10", 1.0, provider="vast", kind="index", ask_count=20,
                    ask_median_usd_per_hour=Decimal(1), instance="median")  # fmt: skip
     ask = dated("2026-10-12", 0.1, provider="vast", kind="marketplace", instance="host")
@@ -122,7 +122,9 @@ def test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike():
     assert outdated(Offers.of([old, spot, historic]), TODAY) == {}
     newer = dated("2026-11-01", 9.0, provider="d")
     assert list(outdated(Offers.of([old, spot, historic, newer]), TODAY)) == [offer_key(old)]
-    assert outdated(Offers.of([old, newer], [BY_USER, ""]), TODAY) == {}  # the user's own counts as given
+    assert (
+        outdated(Offers.of([old, newer], [BY_USER, ""]), TODAY) == {}
+    )  # own prices never compete with shipped ones
     assert outdated(Offers.of([old, newer], ["", BY_USER]), TODAY) == {}  # and rivals nothing that is shipped
 
 
@@ -145,7 +147,7 @@ def test_a_price_without_a_day_ranks_where_its_like_has_none_with_one(change, ra
 
 
 def test_an_outdated_price_displaces_none():
-    """Else nobody would sell the GPU: each of the two would be left out for the sake of the other."""
+    """Otherwise nobody would sell the GPU: each of the two would be left out because of the other."""
     without, old = dated("2026-08", 1.0, instance="x"), dated("2025-11-20", 1.0, instance="y")
     assert list(outdated(Offers.of([without, old]), TODAY)) == [offer_key(old)]
 
@@ -164,7 +166,7 @@ def test_old_prices_are_left_out_with_the_option_that_ranks_them():
 
 
 def test_an_old_price_that_nothing_newer_replaces_is_said_in_the_answer():
-    """On that day one seller had the card, at a price of which no more than the year is known."""
+    """On that day one seller had the card, at a price known only to the year."""
     ranking = rank("vgg16", gpu=["quadro rtx 6000"], as_of="2026-10-01")
     said = next(each for each in ranking.said("caution") if each.startswith("Check before you pay"))
     assert "(a price of 2026, up to 273 days old)" in said
@@ -176,7 +178,7 @@ def test_the_ranking_says_how_old_its_prices_are():
 
 
 def test_what_hosts_ask_over_clouds_is_fitted_on_the_shipped_prices():
-    """The middle of 23 GPUs, and how far they spread about it: what weighs against few asks rests on both."""
+    """The median over 23 GPUs and its spread, on which the weight against few asks is based."""
     table = Offers.of(embedded_offers().offers)
     on_sale = table.kind.is_in(lambda kind: kind not in NOT_RANKED) & table.pricing.equals(Pricing.ON_DEMAND)
     believed = leave_out_doubted(RankRequest(), AskedPrices(table), table.where(on_sale & (table.price > 0)))
