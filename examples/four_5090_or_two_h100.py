@@ -26,7 +26,7 @@ COLUMNS = [
 
 
 def main() -> None:
-    """Print the ranking of both kinds of work, and from when on each purchase pays."""
+    """Print the ranking of both kinds of work, and when each purchase pays."""
     for jobs, title in (("independent", "Many jobs, one on each GPU"), ("ddp", "One job over all GPUs")):
         ranking = gpubench.rank(
             "vgg16",

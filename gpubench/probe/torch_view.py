@@ -194,14 +194,14 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
     (
         r"busy or unavailable",
         _says(
-            "the GPU is taken: its compute mode allows one program at a time, or none",
+            "the GPU is taken: its compute mode lets one program in at a time, or none",
             "end the program that nvidia-smi lists, or set the mode back with nvidia-smi -c DEFAULT",
         ),
     ),
     (
         r"found no NVIDIA driver|libcuda\.so",
         _says(
-            "the driver answers, but torch does not find its CUDA library (libcuda)",
+            "the driver answers, but torch finds no CUDA library (libcuda)",
             "in a container add the driver's compute part (NVIDIA_DRIVER_CAPABILITIES=compute,utility); else "
             "reinstall the driver",
         ),
@@ -223,7 +223,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
     (
         r"forward compatibility was attempted|unsupported display driver",
         _says(
-            "the CUDA library and the kernel module have incompatible versions",
+            "the versions of the CUDA library and the kernel module do not fit together",
             "reboot after an update of the driver; else take CUDA's compat folder off LD_LIBRARY_PATH",
         ),
     ),

@@ -132,7 +132,7 @@ def _of_micro(result: MicroResult) -> Iterator[str]:
     # Compare a stored figure with its interval, and with its repetitions if all of them are stored.
     low, high = result.low, result.high
     if (low is not None and low > result.value) or (high is not None and high < result.value):
-        yield f"its interval, {low} to {high}, does not contain its value {result.value}"
+        yield f"its interval, {low} to {high}, leaves out its value {result.value}"
     if len(result.times_s) == result.left_out + result.n and result.n > 0 and result.repeats > 0:
         each = median(result.times_s[result.left_out :]) / result.repeats
         value = each if result.work is None else result.work / each

@@ -555,12 +555,12 @@ def stored_alike(root: Path, run: Run) -> Path | None:
             other = read_run(path)
         except MisuseError as error:
             raise ConflictError(
-                f"run {id_of(run)} is already stored, and it is not known whether it is the same: {error}; "
+                f"run {id_of(run)} is already stored, and whether it is the same is unknown: {error}; "
                 f"make {path} readable, or move it away"
             ) from error
         if _content(other) != _content(run):
             raise ConflictError(
-                f"run {id_of(run)} is already stored with different content, which stays unchanged: "
+                f"run {id_of(run)} is already stored with other content, which stays unchanged: "
                 f"to replace it, move {path} away first"
             )
     return found[0] if found else None

@@ -19,10 +19,10 @@ from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".venv-newest"
-"""It stays: to delete gigabytes can take longer than to upgrade them the next time."""
+"""The folder stays: deleting gigabytes can take longer than upgrading them the next time."""
 LOG, REPORT = FOLDER / "suite.log", FOLDER / "report.xml"
 LIMIT_S, INSTALL_LIMIT_S = 40 * 60.0, 15 * 60.0
-"""For all of it, and for the installation."""
+"""Limits for everything, and for the installation."""
 MOST_NAMES = 12
 
 
@@ -33,7 +33,7 @@ def environment_of(outer: Mapping[str, str]) -> dict[str, str]:
 
 
 def run(command: str, limit_s: float) -> int | None:
-    """Run a command of the shell with all its children; None if it did not end in time."""
+    """Run a shell command with all its children; None if it did not end in time."""
     with LOG.open("ab") as log:
         process = subprocess.Popen(
             ["bash", "-c", command],
@@ -54,7 +54,7 @@ def run(command: str, limit_s: float) -> int | None:
 
 
 def summary_of(report: Path) -> str:
-    """What a report of pytest in JUnit's format says, in other words than the closing line of a run of pytest."""
+    """The result of a pytest report in JUnit format, in words other than pytest's closing line."""
     cases = [*ET.parse(report).getroot().iter("testcase")]
     broken = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = sum(case.find("skipped") is not None for case in cases)
@@ -67,7 +67,7 @@ def summary_of(report: Path) -> str:
 
 
 def outcome(arguments: Sequence[str], limit_s: float) -> str:
-    """Install and run; return what came of it."""
+    """Install and run; return the result."""
     if limit_s <= 0:
         return "not tried, for want of time"
     began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""``pip install .`` without any extra: what comparing and fetching prices need, not more, and without a network."""
+"""``pip install .`` without extras: it has what comparing and fetching prices need, no more, and no network."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpubench.installing import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 MOST_DOWNLOADED_MB = 45
-"""What pip may fetch for it, ourselves included [MB]."""
+"""Limit of the download, including gpubench itself [MB]."""
 MOST_WHEEL_MB = 3
 MOST_MB = 220
-"""What the packages may take together, compiled files included, pip itself left out [MB]."""
+"""Limit of the installed packages, including compiled files, without pip itself [MB]."""
 
 ANSWERS = (
     ("rank", "resnet50"),
@@ -52,7 +52,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_grou
 
 @pytest.fixture(scope="module")
 def wheelhouse(tmp_path_factory) -> Path:
-    """A folder with the wheel of this checkout and those of all that it needs."""
+    """A folder with the wheel of this checkout and the wheels of its dependencies."""
     folder = tmp_path_factory.mktemp("wheels")
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "-w", folder, str(ROOT)], check=True)
     return folder
@@ -60,7 +60,7 @@ def wheelhouse(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(wheelhouse, tmp_path_factory) -> Path:
-    """The programs of an empty environment into which gpubench was installed from that folder alone."""
+    """The programs of an empty environment with gpubench installed from that folder only."""
     folder = tmp_path_factory.mktemp("plain")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = (folder / "bin" / "python", "-m", "pip", "install", "-q", "--no-index", "--find-links", wheelhouse)
@@ -127,7 +127,7 @@ def catalogs(tmp_path) -> Iterator[str]:
 
 
 def test_the_refresh_that_a_ranking_advises_works_in_it(programs, catalogs, tmp_path):
-    """Each source answers or says in one line why not: this machine alone is reached, by a proxy nothing."""
+    """Each source answers or says in one line why not: only this machine is reached, nothing through a proxy."""
     nowhere = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https", "all")}
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment |= {"GPUHUNT_CATALOG_URL": catalogs, "GPUBENCH_RESULTS": str(tmp_path / "results")} | nowhere

@@ -1,4 +1,4 @@
-"""What is installed: the wheel's content, its needs, and that a torch which is there stays there."""
+"""The installation: the wheel's content and requirements, and an existing torch stays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _built(kind: str, folders: pytest.TempPathFactory) -> Path:
-    """Build a wheel or a source distribution of the tree as it stands; the one file of it."""
+    """Build a wheel or a source distribution of the current tree; return its one file."""
     pytest.importorskip("hatchling", reason="the build backend is not installed")
     out = folders.mktemp(kind)
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
@@ -122,7 +122,7 @@ def test_the_source_distribution_holds_the_examples_whole(source):
 
 
 def test_any_torch_from_2_4_satisfies_the_wheel(wheel):
-    """No upper bound and no pin: pip then keeps the build that an environment already has."""
+    """No upper bound and no pin, so that pip keeps the existing build of an environment."""
     metadata = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("METADATA"))
     assert "Requires-Dist: torch>=2.4; extra == 'run'\n" in metadata
     assert "Requires-Dist: torch>=2.4\n" not in metadata
@@ -151,7 +151,7 @@ def test_an_installed_wheel_knows_every_workload_of_the_repository(wheel, tmp_pa
 
 
 def test_a_release_is_published_by_its_workflow_alone_and_only_under_its_version():
-    """The index trusts the identity of the last job: no key, and nothing else is done where it may sign."""
+    """The index trusts the identity of the last job: it needs no key, and that job does nothing except sign."""
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
     assert workflow["permissions"] == {"contents": "read"}

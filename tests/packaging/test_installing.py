@@ -1,4 +1,4 @@
-"""A hint names the package that is missing, within our bounds; no text installs gpubench by a name on the index."""
+"""A hint names the missing package with our bounds; no text installs gpubench from a name on the index."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 BY_INDEX = re.compile(
     r"""\bpip3?\s+install\b[^\n`&;|#]*?[ '"]gpubench(?:-suite)?(?![\w./-])|\bgpubench(?:-suite)?\[\w"""
 )
-"""What pip would look up on its index: ``gpubench`` itself, or an extra of it."""
+"""Names that pip would look up on its index: ``gpubench`` itself, or an extra of it."""
 
 
 def texts() -> Iterator[Path]:
-    """All that is read by people or printed for them, the tests left out."""
+    """All texts that people read or that are printed, except the tests."""
     for folder in ("gpubench", "workloads", "docs", "examples", "results/example", "results/example-cpu"):
         kinds = {".py", ".pyi", ".md", ".html", ".js", ".j2", ".csv", ".ipynb"}
         yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in kinds)

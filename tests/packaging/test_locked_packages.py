@@ -1,4 +1,4 @@
-"""The lock of CI names all that it installs, at the versions of constraints.txt, each with the hash of its file."""
+"""CI's lock lists everything that it installs, at the versions of constraints.txt, with hashes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_nothing_that_torch_needs_is_held_so_that_pip_has_no_cause_to_replace_it
 
 
 UNBROKEN = frozenset({"amdsmi", "jinja2", "platformdirs", "psutil", "pyopencl", "rich"})
-"""No major version of these has changed what is relied on; those of pyopencl are years."""
+"""No major version of these has changed what gpubench uses; the major versions of pyopencl are years."""
 
 
 def test_a_ceiling_stands_where_a_major_version_broke_something_or_there_has_been_none(locked):
@@ -103,7 +103,7 @@ def test_what_may_write_to_the_repository_installs_by_hash():
 
 
 def asked_for(lines: Iterable[str], extras: frozenset[str]) -> Iterator[Requirement]:
-    """What these requirements ask for here."""
+    """The dependencies of these requirements."""
     for line in lines:
         requirement = Requirement(line)
         environments = [{"extra": extra} for extra in extras or {""}]
@@ -112,7 +112,7 @@ def asked_for(lines: Iterable[str], extras: frozenset[str]) -> Iterator[Requirem
 
 
 def test_the_lock_names_whatever_the_tests_and_the_linters_install(locked):
-    """Further down than the project's own requirements, as far as the versions that are installed are the locked."""
+    """Beyond the project's own requirements, as far as the installed versions are the locked ones."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     left = [*asked_for(project["dependencies"], frozenset()), *asked_for(extras["dev"], frozenset())]

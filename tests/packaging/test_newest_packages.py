@@ -1,4 +1,4 @@
-"""CI's second run of the suite says in one line what came of it, and can neither fail CI nor hold it up."""
+"""CI's second run of the suite reports its result in one line, and can neither fail CI nor delay it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ for name in filter(util.find_spec, sys.argv[1:]):
 
 
 def wanted() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the tools of the extra ``test``, and the packages of each extra that it brings."""
+    """Return the tools of the extra ``test``, and the packages of each extra that it includes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     named = {name for line in extras["test"] for own in OWN.findall(line) for name in own.split(",")}
@@ -45,7 +45,7 @@ def wanted() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def constraints(folder: Path) -> Path:
-    """Write what CI is held to, but for torch and what each torch asks for itself."""
+    """Write CI's constraints, except for torch and its own dependencies."""
     text = (ROOT / "constraints-run.txt").read_text(encoding="utf-8")
     path = folder / "constraints.txt"
     path.write_text(text.replace("<=", "=="), encoding="utf-8")
@@ -53,9 +53,9 @@ def constraints(folder: Path) -> Path:
 
 
 def install(python: Path, held: Path, *requirements: str) -> str | None:
-    """Install into the environment; return why pip would not, or None."""
+    """Install into the environment; return pip's reason for refusing, or None."""
     command = [python, "-m", "pip", "install", "--upgrade", *requirements]
-    environment = os.environ | {"PIP_CONSTRAINT": str(held)}  # instead of those that pip is set to
+    environment = os.environ | {"PIP_CONSTRAINT": str(held)}  # in place of the constraints set for pip
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     if ended.returncode == 0:
         return None
@@ -64,7 +64,7 @@ def install(python: Path, held: Path, *requirements: str) -> str | None:
 
 
 def add(python: Path, held: Path, torch: str, extra: str, packages: list[str]) -> None:
-    """Install an extra, and take it out again where it and this torch do not go together."""
+    """Install an extra, and remove it again if it is not compatible with this torch."""
     refused = install(python, held, f"torch=={torch}", "--editable", f".[{extra}]")
     if refused is None:
         command = [python, "-c", IMPORTS, *packages]
@@ -77,7 +77,7 @@ def add(python: Path, held: Path, torch: str, extra: str, packages: list[str]) -
 
 
 def environment(version: str, folder: Path) -> tuple[Path, str]:
-    """Make the environment; return its Python and the version of torch that it holds."""
+    """Make the environment; return its Python and its version of torch."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -95,7 +95,7 @@ def environment(version: str, folder: Path) -> tuple[Path, str]:
 
 
 def main(version: str, folder: Path) -> int:
-    """Test under a version, and say in the last line how that ended."""
+    """Test under a version, and print the result in the last line."""
     folder.mkdir(parents=True, exist_ok=True)
     python, torch = environment(version, folder.resolve())
     print(f"torch {torch} is installed in {folder}", flush=True)

@@ -1,4 +1,4 @@
-"""AMD GPUs, told of by a stand-in of AMD's library, or by torch alone."""
+"""AMD GPUs, reported by a fake of AMD's library, or by torch alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from gpubench.probe.torch_view import TorchBuild, View
 
 MI300X = ("0002:0c:00.0", "AMD Instinct MI300X", 192 << 30, 304, "gfx942", "0x0000000000001234")
 XTX = ("0000:03:00.0", "AMD Radeon RX 7900 XTX", 24 << 30, 96, "gfx1100", "N/A")
-"""Place, name, memory, compute units, architecture and serial number, as the library says them of a card."""
+"""Place, name, memory, compute units, architecture and serial number of a card, as the library reports them.
+"""
 
 
 class RefusedError(Exception):
@@ -32,7 +33,7 @@ class RefusedError(Exception):
 
 
 class Library:
-    """A stand-in of the module ``amdsmi``: these cards; all that is not answered here is refused."""
+    """A fake of the module ``amdsmi`` with these cards; any call without an answer is refused."""
 
     AmdSmiException = RefusedError
     AmdSmiClkType = SimpleNamespace(GFX=0, MEM=4)
@@ -79,7 +80,7 @@ class Library:
 
 
 class NoDriver(Backend):
-    """NVIDIA's backend where its driver is missing."""
+    """NVIDIA's backend without its driver."""
 
     name = "cuda"
 
@@ -89,7 +90,7 @@ class NoDriver(Backend):
 
 @pytest.fixture
 def machine(monkeypatch) -> Callable[..., AmdBackend]:
-    """``machine(...)``: the one of which the library tells these cards."""
+    """``machine(...)``: a machine whose library reports these cards."""
 
     def be(*cards: tuple[Any, ...]) -> AmdBackend:
         monkeypatch.setattr(amd, "open_library", lambda: Library(*cards))
@@ -175,7 +176,7 @@ def test_a_run_without_telemetry_names_the_package() -> None:
 
 
 def silent(run: Run) -> Run:
-    """The same run whose launches had no telemetry."""
+    """The same run with launches without telemetry."""
     mute = [
         msgspec.structs.replace(
             m, launches=tuple(msgspec.structs.replace(x, telemetry_source="none") for x in m.launches)

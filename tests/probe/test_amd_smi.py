@@ -1,4 +1,4 @@
-"""Readings of an AMD GPU: the real ``amdsmi`` package on a stand-in of its C library."""
+"""Readings of an AMD GPU: the real ``amdsmi`` package on a fake of its C library."""
 
 from __future__ import annotations
 
@@ -73,12 +73,11 @@ int amdsmi_get_gpu_driver_info(handle h, char *version) {
     ASKED("driver"); memset(version, 0, 768); strcpy(version, "6.12.12"); return 0;
 }
 """
-"""What an MI300X at work would answer, by the structs of the package's own interface."""
+"""The answers of a working MI300X, in the structs of the package's own interface."""
 ASIC = 256 * 3 + 4 + 4 + 8 + 4 + 4 + 4 + 4 + 8 + 4 + 21 * 4
-"""Of the struct of the package's interface [B]."""
+"""Size of the struct in the package's interface [B]."""
 PID, VRAM = 256, 256 + 8 + 8 + (2 * 8 + 12 * 4) + 2 * 8
-"""Where they stand in a process: its name, its number, its total, its use of two engines, of two other
-memories."""
+"""Layout of a process: its name, number, total, use of two engines and of two other memories."""
 PROCESSES = r"""
 int amdsmi_get_gpu_process_list(handle h, uint32_t *count, char *list) {
     ASKED("processes"); memset(list, 0, %(size)d); memcpy(list, "train", 6);
@@ -95,7 +94,7 @@ def _interface() -> str:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C library: every function that the package looks for, most of them not supported."""
+    """The C library: every function that the package looks up, most of them not supported."""
     folder = tmp_path_factory.mktemp("rocm")
     (folder / "lib").mkdir()
     names = set(re.findall(r"_libraries\['libamd_smi.so'\]\.(\w+)", _interface()))
@@ -111,7 +110,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def refuse(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """``refuse(call, status)``: that call answers with a status of the library; nothing does to begin with."""
+    """``refuse(call, status)``: that call returns a status of the library; initially all succeed."""
     monkeypatch.setenv("ROCM_PATH", str(library))
     monkeypatch.delenv("ROCM_HOME", raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == "amdsmi"]:

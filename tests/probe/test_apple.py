@@ -1,4 +1,4 @@
-"""The GPU of an Apple chip, with stand-ins of the command that macOS has."""
+"""The GPU of an Apple chip, with mocks of the macOS command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every backend must keep, gpubench's own and those of other packages."""
+"""The contract of every backend, gpubench's own and those of other packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubench.probe.select import select_device
 
 
 class _Outside:
-    """A backend as another package brings it."""
+    """A backend as another package provides it."""
 
     name = "xpu"
 

@@ -36,7 +36,9 @@ print(json.dumps(answers))
 
 
 def ask(environment: dict[str, str], *devices: str) -> dict:
-    """What ``--device`` answers for each of these (exit code and words), and the probe; in one child process."""
+    """The results of ``--device`` for each of these (exit code and message), and the probe; in one child
+    process.
+    """
     done = subprocess.run(
         [sys.executable, "-c", ASK, *devices], env=environment, capture_output=True, text=True, check=True
     )
@@ -219,7 +221,7 @@ def test_a_cpu_only_torch_says_how_to_replace_it(monkeypatch, platform: str, wor
 
 
 def torch_folder(folder: Path, cuda: str | None) -> Path:
-    """A torch of which only the version file is there: selection must not import it."""
+    """A torch that consists only of its version file: selection must not import it."""
     (folder / "torch").mkdir()
     (folder / "torch/__init__.py").write_text("raise AssertionError('imported')\n")
     (folder / "torch/version.py").write_text(

@@ -1,4 +1,4 @@
-"""The checks of the doctor, each in the state that it is there to find."""
+"""Each check of the doctor, in the state that it detects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpubench.probe.health import Check, check_up, failed, host_checks
 from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
 
-# Import-light stand-in for a CUDA build of torch: what the check asks, and no more. CPU-only CI has no other.
+# Light substitute for a CUDA build of torch, with only what the check uses. CI without a GPU has no other.
 TORCH = """
 from . import version
 
@@ -60,11 +60,11 @@ CUDA kernel errors might be asynchronously reported at some other API call, so t
 For debugging consider passing CUDA_LAUNCH_BLOCKING=1
 Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
-"""What torch appends to an error of CUDA."""
+"""Text that torch appends to an error of CUDA."""
 
 
 def fails(words: str) -> str:
-    """Code of a torch that raises these words."""
+    """Code of a torch that raises this message."""
     return f"raise RuntimeError({words!r})"
 
 

@@ -1,6 +1,6 @@
-"""Driver calls on their own thread: what is hung, what is only slow, and what becomes of the thread.
+"""Driver calls on their own thread: hung calls, slow calls, and the end of the thread.
 
-A limit leaves a second and more to a thread that a loaded machine does not let run.
+A limit leaves at least a second to a thread that a loaded machine delays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which device this is: for us, for CUDA, and for nobody else."""
+"""The identity of a device: for us, for CUDA, and for nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines of many kinds, from recorded or synthetic dumps: each gives a sane profile and its own words."""
+"""Many kinds of machines, from recorded or synthetic dumps: each gives a sane profile and its own messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_mig_slices_are_the_devices_and_hide_what_is_the_cards(inside_nvml, monk
         assert preflight(slices[1], readings) == ()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", slices[1].uuid)
     assert select_device("auto")[0].uuid == slices[1].uuid
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # CUDA takes the first slice of a cut card
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # CUDA takes the first slice of a partitioned card
     assert select_device("cuda")[0].uuid == slices[0].uuid
 
 
@@ -113,7 +113,7 @@ def test_a_laptop_has_timings_and_no_power(inside_nvml) -> None:
     assert report.devices[0].gpu_key is None  # a laptop chip is not the desktop card of that name
     assert report.devices[0].power_limit_w is None
     with open_telemetry(report.devices[0]) as readings:
-        assert preflight(report.devices[0], readings) == ()  # a desktop that draws is no stranger
+        assert preflight(report.devices[0], readings) == ()  # the desktop itself is not another user
 
 
 def test_four_gpus_each_with_its_own_hindrance(inside_nvml) -> None:

@@ -1,4 +1,4 @@
-"""What a real H200 answered, through the real binding, becomes a DeviceProfile."""
+"""The answers of a real H200, read through the real binding, become a DeviceProfile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubench.probe.nvml import event_names, tensor_core_precisions
 from gpubench.probe.probe import probe
 from gpubench.specs import find_spec
 
-# Every field that the H200's driver tells, against what was read on the same card by hand.
+# Every field that the H200's driver reports, compared with manual readings on the same card.
 H200 = {
     "vendor": "NVIDIA",
     "name": "NVIDIA H200",
@@ -153,7 +153,7 @@ def test_gpus_before_one_that_hangs_are_listed_and_those_after_it_are_not_waited
 
 
 def test_eight_gpus_that_answer_slowly_are_all_there(inside_nvml) -> None:
-    """Together they take longer than a call may, and none does."""
+    """Together they take longer than a call may, but none does alone."""
     inside_nvml(["h200"] * 8, faults=[Fault("nvmlDeviceGetName", sleep_s=0.2)])
     report = nvidia.NvidiaBackend(limit_s=1.5).devices()
     assert [d.index for d in report.devices] == list(range(8))

@@ -1,4 +1,4 @@
-"""Devices that OpenCL reaches: as platforms of all kinds answer, and for real through PoCL on the CPU."""
+"""Devices that OpenCL reaches: with platforms of all kinds, and for real through PoCL on the CPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARC = {
 
 
 def listed(index: int = 0, **answers: object) -> DeviceProfile:
-    """A device as pyopencl shows it, an Arc but for the answers given."""
+    """A device as pyopencl shows it: an Arc except for the given answers."""
     return profile_of(SimpleNamespace(**(_ARC | answers)), "Intel(R) OpenCL Graphics", index)
 
 
@@ -40,7 +40,7 @@ CPU = listed(name="pthread-EPYC", vendor="AuthenticAMD", type=_CPU, max_compute_
 
 @pytest.fixture
 def here(monkeypatch):
-    """``here(...)``: the machine whose OpenCL platforms have these devices, whatever is installed."""
+    """``here(...)``: a machine with these devices on its OpenCL platforms, whatever is installed."""
 
     def be(*devices: DeviceProfile, problems: tuple[str, ...] = ()) -> OpenClBackend:
         monkeypatch.setattr(opencl, "installed", lambda: True)

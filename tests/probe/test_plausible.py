@@ -1,4 +1,4 @@
-"""Whatever a driver answers: no reading leaves what a device can have, and what is left out has its reason."""
+"""Whatever a driver answers, no reading exceeds what a device can have, and each omission has its reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpubench.probe.probe import open_telemetry
 ALL_BITS = 2**32 - 1
 V2 = 0x02000028
 WATTS, BYTES = (0, 10_000), (0, 2**46)
-# Field -> least and most that any device can have, in SI units; written here apart from the product's own.
+# Field -> minimum and maximum of any device, in SI units; written independently of the product's own.
 POSSIBLE = {
     "compute_capability": (0, 99),
     "sm_count": (1, 10_000),
@@ -53,7 +53,7 @@ RAW32 = st.sampled_from(EXTREME) | st.integers(0, ALL_BITS)
 RAW64 = RAW32 | st.sampled_from((2**53, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1)) | st.integers(0, 2**64 - 1)
 MEMORY = st.fixed_dictionaries({"total": RAW64, "free": RAW64, "used": RAW64})
 PAIR = st.tuples(RAW32, RAW32).map(list)
-# (function, its arguments) -> what it may answer.
+# (function, its arguments) -> its possible answers.
 ANSWERS = {
     **{
         (function, ()): RAW32
@@ -98,7 +98,7 @@ ANSWERS = {
 
 
 def impossible(values: dict[str, object]) -> dict[str, object]:
-    """The values that lie outside what is possible; unknown is never outside."""
+    """The impossible values; unknown is never among them."""
     wrong = {}
     for name, value in values.items():
         if value is None or isinstance(value, bool | str):
@@ -208,7 +208,7 @@ def test_a_driver_that_counts_four_billion_gpus_lists_none(inside_nvml) -> None:
 
 
 class Telling(Library):
-    """AMD's library, which answers each question with its own number."""
+    """AMD's library, which answers each call with a number of its own."""
 
     def __init__(self, numbers: list[int]) -> None:
         super().__init__((*MI300X[:3], numbers[8], *MI300X[4:]))

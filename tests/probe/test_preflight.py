@@ -1,4 +1,4 @@
-"""Who else uses the device, and is it held back: seen twice, and never by one sign alone."""
+"""Whether others use the device or it is power-capped: seen twice, and never from a single sign."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def memory(used: int) -> dict:
 
 @pytest.fixture
 def check(inside_nvml):
-    """``check(changes, faults, **options)`` -> findings, and how long it waited."""
+    """``check(changes, faults, **options)`` -> findings, and the time that it waited."""
 
     def run(changes: dict | None = None, faults: tuple = (), *, used: int = 0, **options):
         calls = change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", memory(used), arguments=[V2])
@@ -82,7 +82,7 @@ def test_memory_alone_is_a_finding_and_the_run_goes_on(check, used: int, found: 
 def test_the_drivers_own_reserve_is_no_use_by_others(inside_nvml) -> None:
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", {"total": 100, "free": 50, "used": 50}))
     device = nvidia.BACKEND.devices().devices[0]
-    with open_telemetry(device) as readings:  # the old call alone: its "used" holds the reserve
+    with open_telemetry(device) as readings:  # only the old call: its "used" includes the reserve
         assert preflight(device, readings) == ()
 
 

@@ -1,4 +1,4 @@
-"""What holds for any input: odd system files, odd variables, any bits, any dump."""
+"""Properties for any input: odd system files, odd variables, any bits, any dump."""
 
 from __future__ import annotations
 

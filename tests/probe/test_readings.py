@@ -53,7 +53,7 @@ def test_values_follow_one_another(inside_nvml) -> None:
             Fault("nvmlDeviceGetCurrentClocksEventReasons", after=2, values=[0x4, 0x41, 0x800]),
         ],
     )
-    gpu = first_gpu()  # its session's init, and so its calls, are not counted here: a new init starts over
+    gpu = first_gpu()  # the calls of its session's init are not counted here: a new init starts over
     with open_telemetry(gpu) as line:
         assert [line.energy_j() for _ in range(4)] == [5.0, 7.0, 1.0, 1.0]
         seen = [(s.clock_event_reasons, s.idle) for s in (line.sample() for _ in range(4))]
@@ -124,7 +124,7 @@ def test_a_driver_that_refuses_everything_is_no_telemetry(inside_nvml) -> None:
 
 def test_a_gpu_lost_during_a_run_stays_lost_and_says_so(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=2, code=15)])
-    with open_telemetry(nvidia_profile()) as line:  # opening looks once
+    with open_telemetry(nvidia_profile()) as line:  # opening checks once
         assert (line.sample().power_w is not None, line.fault) == (True, None)
         assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
         assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
@@ -132,7 +132,7 @@ def test_a_gpu_lost_during_a_run_stays_lost_and_says_so(inside_nvml) -> None:
 
 def test_a_gpu_lost_between_two_samples_is_found_when_it_is_asked_for(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("*", after=1, code=15)])
-    with open_telemetry(nvidia_profile()) as line:  # opening looks once, and finds it whole
+    with open_telemetry(nvidia_profile()) as line:  # opening checks once, and finds it healthy
         assert line.fault == "gpu_lost"
 
 
@@ -187,7 +187,7 @@ def test_a_reading_costs_less_than_the_sampler_may(inside_nvml) -> None:
         start, count = time.process_time(), 300
         for _ in range(count):
             line.sample()
-        assert (time.process_time() - start) / count < 400e-6  # the fake's own search included
+        assert (time.process_time() - start) / count < 400e-6  # including the fake's own search
 
 
 def test_processes_of_both_kinds(inside_nvml) -> None:

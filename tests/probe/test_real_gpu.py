@@ -1,4 +1,4 @@
-"""On a machine with an NVIDIA GPU: what the driver says, what torch sees, and what is read agree."""
+"""On a machine with an NVIDIA GPU, the driver, torch and the readings agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What --device and CUDA_VISIBLE_DEVICES mean, on a machine with four GPUs."""
+"""The meaning of --device and CUDA_VISIBLE_DEVICES on a machine with four GPUs."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_place_is_not_passed_on_to_the_next_gpu_when_one_is_lost(one_lost, mon
         with pytest.raises(NoDeviceError, match=r"^GPU 1 is lost .* UUID"):
             select_device(place)
     assert select_device(UUIDS[2])[0].index == 2
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")  # here the places are plain
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")  # here the positions are unambiguous
     assert select_device("cuda:1")[0].index == 2
 
 

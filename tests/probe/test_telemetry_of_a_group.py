@@ -15,7 +15,7 @@ def gpu(index: int) -> DeviceProfile:
 
 @pytest.fixture
 def pair(inside_nvml):
-    """The second is the hotter, the slower and the one that is held back."""
+    """The second GPU is hotter, slower and power-limited."""
 
     def put(faults=()) -> None:
         first = load_dump("h200")

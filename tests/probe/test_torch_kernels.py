@@ -1,4 +1,4 @@
-"""Which build of torch a GPU can run: the rules, and torch's own table of them."""
+"""Which build of torch can run on a GPU: the rules, and torch's own table of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 @pytest.mark.parametrize(
     ("capability", "architectures", "way"),
     [
-        ((8, 6), ["sm_80"], "code"),  # same major number, higher minor
+        (
+            (8, 6),
+            ["sm_80"],
+            "code",
+        ),  # same major number, higher minor number
         ((8, 0), ["sm_86"], None),  # not the other way round
         ((9, 0), ["sm_80", "sm_86"], None),  # machine code stays within its major number
         ((6, 1), CU126, "code"),
@@ -23,12 +27,12 @@ CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
         ((7, 0), CU130, None),
         ((8, 9), CU130, "code"),
         ((12, 0), CU126, None),
-        ((12, 0), [*CU126, "compute_90"], "ptx"),  # PTX runs on whatever is newer
+        ((12, 0), [*CU126, "compute_90"], "ptx"),  # PTX runs on anything newer
         ((9, 0), ["compute_90"], "ptx"),
         ((8, 9), ["compute_90"], None),  # and on nothing older
         ((12, 1), ["sm_120"], "code"),
         ((12, 0), ["sm_121"], None),
-        ((8, 7), ["sm_80", "sm_86"], None),  # Orin runs its own code alone
+        ((8, 7), ["sm_80", "sm_86"], None),  # Orin runs only its own code
         ((8, 7), ["sm_87"], "code"),
         ((8, 9), ["sm_87"], None),
         ((8, 7), ["compute_80"], "ptx"),
@@ -37,9 +41,9 @@ CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
         ((10, 1), ["sm_110"], "code"),
         ((10, 3), ["sm_101"], None),
         ((9, 0), ["sm_90a"], "code"),
-        ((10, 0), ["sm_90a", "compute_90a"], None),  # an "a" is good for itself alone
+        ((10, 0), ["sm_90a", "compute_90a"], None),  # an "a" is valid only for itself
         ((10, 3), ["sm_100a"], None),
-        ((10, 3), ["sm_100f"], "code"),  # an "f" for its family
+        ((10, 3), ["sm_100f"], "code"),  # an "f" is valid for its family
         ((12, 0), ["sm_100f", "compute_100f"], None),
         ((10, 3), ["compute_100f"], "ptx"),
         ((8, 0), [], None),
@@ -63,7 +67,7 @@ def test_orin_runs_the_code_of_cards_from_cuda_13_2_on(cuda: str | None, way: st
     [("DEVICE_REQUIREMENT", "13.0"), ("DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION", "13.2")],
 )
 def test_torchs_own_table_says_the_same(name: str, release: str) -> None:
-    """torch warns by the first table since 2.9, by the second since 2.15; they know machine code only."""
+    """torch warns by the first table since 2.9, by the second since 2.15; they contain only machine code."""
     from torch import cuda
 
     table = getattr(cuda, name, None)
@@ -73,6 +77,6 @@ def test_torchs_own_table_says_the_same(name: str, release: str) -> None:
     for built, runs_on in table.items():
         for device in devices:
             if (built, device) == (110, 101) and device not in runs_on:
-                continue  # before 2.15 torch knew the new name of Thor's code under the new name of Thor alone
+                continue  # before 2.15 torch knew the new name of Thor's code only under the new name of Thor
             ours = how_it_runs(divmod(device, 10), [f"sm_{built}"], release) == "code"
             assert ours == (device in runs_on), f"sm_{built} on {device}"

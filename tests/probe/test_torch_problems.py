@@ -1,4 +1,4 @@
-"""What torch says of a GPU that it cannot use becomes one line that says what to do."""
+"""An error of torch about a GPU that it cannot use becomes one line that says what to do."""
 
 from __future__ import annotations
 

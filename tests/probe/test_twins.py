@@ -1,4 +1,4 @@
-"""Cards that share a driver's name: each is known by its memory and its power limit, or not at all."""
+"""Cards that share a driver's name: each is identified by its memory and its power limit, or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SXM_94, SXM_96, NVL = "nvidia-h100-sxm-94gb", "nvidia-h100-sxm-96gb", "nvidia-h1
     [
         ("NVIDIA H100", 95830, 700, SXM_94),
         ("NVIDIA H100", 97320, 500, SXM_96),
-        ("NVIDIA H100", 95830, 400, None),  # neither: no NVL card bears this name
+        ("NVIDIA H100", 95830, 400, None),  # neither: no NVL card has this name
         ("NVIDIA H100", 95830, None, None),
         ("NVIDIA H100", 81559, 700, None),
         ("NVIDIA H100 NVL", 95830, 400, NVL),
@@ -27,7 +27,7 @@ SXM_94, SXM_96, NVL = "nvidia-h100-sxm-94gb", "nvidia-h100-sxm-96gb", "nvidia-h1
         ("NVIDIA GH200 480GB", 97871, 900, "nvidia-gh200-96gb"),
         ("NVIDIA GH200 480GB", 146831, 900, "nvidia-gh200-144gb"),
         ("NVIDIA GH200 144G HBM3e", 146831, 900, "nvidia-gh200-144gb"),
-        ("NVIDIA A100-SXM4-64GB", 65536, 500, None),  # of fewer processors than those in the table
+        ("NVIDIA A100-SXM4-64GB", 65536, 500, None),  # with fewer processors than those in the table
     ],
 )
 def test_a_card_is_the_one_that_its_memory_and_its_power_say(inside_nvml, name, memory_mib, power_w, key):
@@ -47,7 +47,7 @@ def test_a_price_list_of_the_same_words_means_the_card_that_is_sold():
 
 
 def test_every_card_that_shares_a_drivers_name_is_told_from_its_twins():
-    """By memory, or by a power limit further apart than what is taken for the same."""
+    """By memory, or by power limits that differ by more than the tolerance."""
     for spec in load_specs().values():
         for name in spec.driver_names:
             assert spec.memory_bytes
@@ -61,7 +61,7 @@ def test_one_that_left_the_factory_at_another_limit_is_no_guess():
 
 
 def test_a_later_edition_with_another_memory_is_no_known_card_and_the_probe_says_why(inside_nvml):
-    """Its name goes on behind that of a known card, of 32 GB."""
+    """Its name begins with that of a known card of 32 GB."""
     scene = system("580.95.05", 13000, 1)
     card(
         scene, 0, name="NVIDIA GeForce RTX 5090 D v2", uuid="GPU-00005090", bus=0x01, architecture=10,

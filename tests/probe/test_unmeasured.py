@@ -1,4 +1,4 @@
-"""Processors that nothing is timed on are named, each with its reason."""
+"""Processors without timings are listed, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking in runs of other machines: nothing that is stored is replaced, by whomever and at whatever moment."""
+"""Importing runs of other machines never replaces a stored run, whoever writes and whenever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(root: Path, *arguments: object) -> tuple[int, str, str]:
 
 
 def lesser(run):
-    """The same run before it had come to its end."""
+    """The same run before it was finished."""
     return msgspec.structs.replace(run, measurements=(), finished_at=None)
 
 
@@ -45,7 +45,7 @@ def test_runs_of_other_machines_are_taken_in_and_bad_files_named(tmp_path, make_
 
 
 def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_taken_in(tmp_path, make_run):
-    """The same step time on four GPUs is four times the throughput; a fifth faster is not possible."""
+    """The same step time on four GPUs is four times the throughput; another fifth is impossible."""
     (one,) = make_run().measurements
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
     rounds = tuple(msgspec.structs.replace(r, wall_s=r.wall_s / 1.2) for r in one.launches[0].rounds)
@@ -56,7 +56,7 @@ def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_tak
     for number, (row, count) in enumerate(zip(rows, (1, 0, 1), strict=True)):
         run = make_run(run_id=f"20261120t000000z-{number}", measurements=(one, row))
         path = store.write_run(tmp_path / "theirs", run)
-        store.read_run(path)  # in one's own folder it stays, and `check` names it
+        store.read_run(path)  # in the user's own folder it stays, and `check` names it
         added = add_runs(tmp_path / "mine", [path])
         assert len(added.written) == count
         assert count or "4 GPUs at 4.8 times" in added.refused[0]
@@ -80,7 +80,7 @@ def test_another_content_under_a_stored_id_is_refused_with_exit_5_and_the_stored
     assert f"refused: {line}" in err
     assert "Traceback" not in err
     assert snapshot(mine) == before
-    code, out, err = command(mine, tmp_path / "theirs")  # the others of a folder are taken in anyway
+    code, out, err = command(mine, tmp_path / "theirs")  # the others of a folder are imported anyway
     assert code == 5, err
     assert Path(out.strip()).name == new.name
     assert snapshot(mine).items() >= before.items()
@@ -123,7 +123,7 @@ def test_a_run_that_lies_in_another_devices_folder_is_found_there(tmp_path, make
     theirs = store.write_run(tmp_path / "other", make_run(device=device))
     assert "other content" in add_runs(mine, [theirs]).conflicts[0]
     assert snapshot(mine) == before
-    assert store.write_run(mine, make_run(notes=("later",))) == elsewhere  # and it goes on where it lies
+    assert store.write_run(mine, make_run(notes=("later",))) == elsewhere  # and it continues in its place
 
 
 def test_a_stored_run_that_cannot_be_read_now_is_not_replaced(tmp_path, make_run, monkeypatch):
@@ -161,7 +161,7 @@ def test_a_run_that_is_being_written_is_not_taken_in(tmp_path, make_run):
 
 
 def test_of_many_that_collide_exactly_one_is_stored_and_the_others_are_told(tmp_path, make_run):
-    """Eight processes take in eight contents of one id, ten ids each, all at once."""
+    """Eight processes import eight contents of one id at once, for ten ids."""
     mine, ids = tmp_path / "mine", [f"20261120t000000z-{n}" for n in range(10)]
     for writer in range(8):
         for run_id in ids:

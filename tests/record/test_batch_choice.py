@@ -1,4 +1,4 @@
-"""A batch that was searched says so wherever a run is shown or stored; an older record says nothing."""
+"""A searched batch says so wherever a run is shown or stored; an older record says nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_run_that_goes_on_keeps_it(chosen) -> None:
 
 
 def test_so_does_one_that_was_cut_off_before_its_first_row(chosen) -> None:
-    """What the run was told stands in its settings."""
+    """The settings store the run's request."""
     run = chosen("largest")
     told = session._settings(
         RunRequest(), session.plan_again(run, CPU, PROFILES, RunRequest(workloads=("cnn",)))

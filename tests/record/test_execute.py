@@ -1,4 +1,4 @@
-"""What a run does around its measurements, with a scripted launcher instead of child processes."""
+"""The work of a run around its measurements, with a scripted launcher instead of child processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpubench.session import session
 
 @pytest.fixture
 def executed(make_run, monkeypatch, tmp_path):
-    """Execute a run of one case, eager and as a graph, whose steps take the given times."""
+    """Execute a run of one case, eager and as a graph, with steps of the given times."""
 
     def execute(eager_s: float, graph_s: float, newcomers=lambda device: (), peers=()):
         case = make_run().measurements[0].case
@@ -83,7 +83,7 @@ def test_a_row_that_cannot_be_true_has_no_figure_and_the_file_stays_readable(exe
 
 
 def test_whoever_came_onto_a_device_meanwhile_is_found_after_the_run(executed):
-    """Every device of the run is looked at again, the last one here."""
+    """Every device of the run is checked again, here the last one."""
     second = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-2")
     shared = Finding(kind=FindingKind.SHARED_GPU, value="1 process")
 

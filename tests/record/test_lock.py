@@ -1,4 +1,4 @@
-"""One writer a run: real processes that hold, die, and stand in each other's way."""
+"""One writer per run: real processes that hold, die, and block each other."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ for _ in range(50):
 
 @pytest.fixture(params=["with", "without"])
 def kernel(request, monkeypatch) -> str:
-    """Whether the file system keeps locks, here and in the processes that are started."""
+    """Whether the file system supports locks, here and in the processes that are started."""
 
     def refuse(*_):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -110,7 +110,7 @@ def test_without_locks_the_file_of_a_killed_holder_is_deleted_by_hand(tmp_path, 
 
 
 def test_of_many_that_hold_and_release_no_two_are_inside_at_once(tmp_path, kernel):
-    """The file goes with each release, while others have it open."""
+    """The file is removed with each release, while others have it open."""
     (tmp_path / "count").write_text("")
     processes = [start(tmp_path, COUNTS, kernel) for _ in range(4)]
     ends = [process.communicate() for process in processes]
@@ -183,4 +183,4 @@ def test_a_disk_that_fails_while_it_locks_is_no_file_system_without_locks(tmp_pa
     with monkeypatch.context() as patched, pytest.raises(StorageError, match=os.strerror(errno.EIO)):
         patched.setattr(fcntl, "flock", fail)
         take(tmp_path)
-    take(tmp_path)  # what was left of it blocks nobody
+    take(tmp_path)  # the file that it left blocks nobody

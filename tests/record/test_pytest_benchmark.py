@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def alone() -> dict[str, str]:
-    """An environment that tells nothing of tests running side by side: benchmarks are off among them."""
+    """An environment without signs of parallel tests, under which benchmarks are off."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
 
 
@@ -67,7 +67,7 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(measured
 
 @pytest.mark.parametrize(("factor", "code"), [(0.01, 1), pytest.param(100, 0, marks=pytest.mark.slow)])
 def test_a_stored_result_is_compared_and_a_slowdown_fails(measured, tmp_path, factor, code):
-    """The stored times are scaled, so that this run is slower, or faster, by more than any noise."""
+    """The stored times are scaled, so that this run is slower or faster by more than any noise."""
     document = json.loads(measured.read_text())
     stats = document["benchmarks"][0]["stats"]
     for name in ("min", "max", "mean", "median", "stddev", "iqr", "q1", "q3"):
@@ -122,7 +122,7 @@ def test_cases_are_selected_as_pytest_does(arguments, found):
 
 
 def test_each_step_waits_for_the_device_before_its_round_ends():
-    """A fake clock of the device notes when it is waited for: once a step, after the step was issued."""
+    """A fake clock of the device records each wait: once per step, after the step was issued."""
     done = suite("workloads", *ONE, "-pwaiting", "--benchmark-disable", "-s")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seen: step wait" in done.stdout

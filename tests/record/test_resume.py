@@ -1,4 +1,4 @@
-"""A run that goes on: under the conditions it began with, with what it found, and only with what is left."""
+"""Resuming a run: under its original conditions, with its results, and only for the remaining cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHARED = Finding(kind=FindingKind.SHARED_GPU, value="1 process")
 
 @pytest.fixture
 def cut_off(make_run):
-    """A run of three cases in one launch, of which the first is measured."""
+    """A run of three cases in one launch; the first is measured."""
     run = make_run(device=CPU, settings=Settings(micro="none"), findings=(SHARED,))
     (row,) = run.measurements
     version = load_profiles()["cnn"].version
@@ -48,7 +48,7 @@ def cut_off(make_run):
 
 
 def prepared(run, root, **options):
-    """What ``prepare`` makes of it, without looking at a device."""
+    """The result of ``prepare`` for it, without checking a device."""
     path = store.write_run(root, run)
     request = session.request_again(run, RunRequest(**options), ("cnn",))
     made = session.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
@@ -66,7 +66,7 @@ def prepared(run, root, **options):
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """A launcher in whose place every unit left repeats the row of another case."""
+    """A fake launcher: every remaining unit repeats the row of another case."""
 
     def use(row):
         class Scripted(Launcher):
@@ -80,7 +80,7 @@ def scripted(monkeypatch):
     return use
 
 
-# --- conditions --------------------------------------------------------------------------------------
+# --- conditions ---------------------------------------------------------------------------------------------
 
 
 def changed(run, **environment):
@@ -100,7 +100,7 @@ def test_it_does_not_go_on_with_another_version_or_another_variable(cut_off, tmp
 
 
 def test_it_does_not_go_on_with_another_number_of_threads_and_the_file_stays(cut_off, tmp_path):
-    """Only torch knows the number, in a real child here: it is refused before anything is measured."""
+    """Only torch knows the number, in a real child here; it is refused before anything is measured."""
     ready = prepared(changed(cut_off, cpu_threads=1023), tmp_path)
     before = ready.resumed_from.read_bytes()
     with pytest.raises(MisuseError, match=r"CPU threads .* 1023"):
@@ -118,7 +118,7 @@ def test_what_was_found_before_stays_found_and_new_settings_are_noted(cut_off, t
     assert session.execute(prepared(old, tmp_path)).run.settings is None
 
 
-# --- what is left ------------------------------------------------------------------------------------
+# --- remaining cases ----------------------------------------------------------------------------------------
 
 
 def test_a_stopped_launch_is_measured_anew_and_the_others_stay(cut_off):
@@ -161,7 +161,7 @@ def test_a_finished_run_is_left_as_it_is(cut_off, tmp_path, scripted):
     assert session.execute(prepared(killed, tmp_path)).run.finished_at
 
 
-# --- words -------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_the_ranking_is_of_what_the_run_planned(cut_off, tmp_path):
     assert ranked(msgspec.structs.replace(made, cases=(*made.cases, pipeline))) == (("cnn",), TaskKind.TRAIN)
 
 
-# --- the order before a run --------------------------------------------------------------------------
+# --- the order before a run ---------------------------------------------------------------------------------
 
 
 def test_the_device_is_read_before_a_trial_of_a_batch_warms_it(tmp_path, monkeypatch):
@@ -242,7 +242,7 @@ def test_a_run_whose_micro_benchmarks_came_first_still_wants_them(cut_off):
 
 
 def test_a_run_that_was_stopped_in_its_micro_benchmarks_goes_on_with_them(cut_off):
-    """Its cases are all there: a run that nobody stopped is whole then, with or without a micro-benchmark."""
+    """It has all its cases: a run that nobody stopped is then complete, with or without a micro-benchmark."""
     (row,) = cut_off.measurements
     rows = tuple(msgspec.structs.replace(row, case=case) for case in cut_off.planned)
     whole = msgspec.structs.replace(cut_off, measurements=rows, settings=Settings(micro="also"))
@@ -260,7 +260,7 @@ def test_a_run_that_was_stopped_in_its_micro_benchmarks_goes_on_with_them(cut_of
     assert not made.micro_left
 
 
-# --- deaths --------------------------------------------------------------------------------------------
+# --- deaths -------------------------------------------------------------------------------------------------
 
 DEATH = "the measuring process was killed by signal 9"
 

@@ -67,7 +67,7 @@ def typed(*arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-# --- check -------------------------------------------------------------------------------------------
+# --- check --------------------------------------------------------------------------------------------------
 
 
 def test_a_sound_run_is_trustworthy(make_run):
@@ -160,7 +160,9 @@ def test_more_gpus_than_can_be_are_not_believed(make_run):
 
 @pytest.mark.parametrize(("spread", "believed"), [(0.4, True), (0.02, False), (None, False)])
 def test_a_restless_single_gpu_makes_no_job_impossible(make_run, spread, believed):
-    """2.3 times one: beyond two GPUs only where the intervals of both leave no other way, or are unknown."""
+    """2.3 times one GPU: impossible for two GPUs only if the intervals of both leave no other way, or are
+    unknown.
+    """
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
     alone = (
@@ -252,14 +254,14 @@ def test_guards_are_due_where_the_case_and_the_device_have_them(make_run):
     short = msgspec.structs.replace(short, rounds=short.rounds[:4])
     assert (
         "falling loss" in check_run(with_launch(make_run(), short)).issues[1].text
-    )  # behind how short it is
+    )  # after the note on how short it is
     unknown = with_launch(make_run(), launch())
     (row,) = unknown.measurements
     row = msgspec.structs.replace(row, peak_flops_per_s=None)
     assert "peak" in check_run(msgspec.structs.replace(unknown, measurements=(row,))).issues[0].text
 
 
-# --- compare -----------------------------------------------------------------------------------------
+# --- compare ------------------------------------------------------------------------------------------------
 
 
 def test_the_ratio_has_the_interval_of_both(make_run):
@@ -282,7 +284,7 @@ def test_a_card_that_may_still_slow_down_widens_the_side_that_this_would_reach(m
     assert hot.low == pytest.approx(1 / under.high)
     b.__dict__["moments"] = warming.moments
     both = ratio(warming, b)
-    assert both.high * both.low == pytest.approx(both.value**2)  # heat takes as much from both
+    assert both.high * both.low == pytest.approx(both.value**2)  # heat affects both equally
 
 
 def test_a_regression_fails_only_beyond_its_interval(make_run):
@@ -453,7 +455,7 @@ def test_amp_is_held_against_strict_fp32_of_the_same_work(make_run):
     assert amp_effects(results_of(msgspec.structs.replace(make_run(), measurements=(amp,)))) == ()
 
 
-# --- the verbs ---------------------------------------------------------------------------------------
+# --- the verbs ----------------------------------------------------------------------------------------------
 
 
 def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
@@ -526,7 +528,7 @@ def test_one_broken_file_is_counted_and_the_only_one_is_misuse(tmp_path, make_ru
 
 
 def test_several_gpus_are_compared_with_one_of_the_same_run(make_run):
-    """Four GPUs do 4 batches in the time in which one does 1: all rows take the same step time."""
+    """Four GPUs process 4 batches in the time in which one processes 1: all rows have the same step time."""
     one = with_launch(make_run(), launch()).measurements[0]
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
     (effect,) = scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(one, four))))

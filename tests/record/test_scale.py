@@ -1,4 +1,4 @@
-"""Ten thousand stored runs: listed, ranked and reported within the CPU time and memory that a person waits for."""
+"""Ten thousand stored runs: listed, ranked and reported within a CPU time and memory that a person accepts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _, status, usage = os.wait4(process.pid, 0)
 print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-"""From a small process of its own: to the kernel, what a child takes begins with what its parent did."""
+"""From a small process of its own, because the kernel counts a child's memory from that of its parent."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def stored(tmp_path_factory):
 
 
 def used(environment: dict[str, str], *arguments: str) -> tuple[float, float]:
-    """Return the seconds of CPU and the MB of memory that a command takes, what it starts included."""
+    """Return the seconds of CPU and the MB of memory of a command, including its children."""
     command = [sys.executable, "-c", USED, sys.executable, "-m", "gpubench", *arguments]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     cpu_s, most_kb = map(float, done.stdout.split())
@@ -49,7 +49,7 @@ def used(environment: dict[str, str], *arguments: str) -> tuple[float, float]:
     ids=["list", "rank", "report"],
 )
 def test_ten_thousand_runs(tmp_path, stored, arguments, limit_s, limit_mb):
-    """A listing reads them all, the others the newest of the device."""
+    """A listing reads them all, other verbs the newest of the device."""
     environment = os.environ | {"GPUBENCH_RESULTS": str(stored)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     page = ("-o", str(tmp_path / "page.html")) if arguments == ("report",) else ()

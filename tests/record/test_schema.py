@@ -1,4 +1,4 @@
-"""Files of every schema: an old one reads as it always did, and the case names only what it must."""
+"""Files of every schema: an old one reads as before, and a case has only the fields that it needs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_case_that_cannot_be_is_refused(tmp_path, make_run, changes):
 
 
 def test_a_new_ranking_leaves_every_file_that_an_older_gpubench_reads_at_its_version():
-    """Runs and snapshots are refused by a version above one's own: they stay at 2 while rankings are at 3."""
+    """Runs and snapshots of a newer version are refused: they stay at 2 while rankings are at 3."""
     assert RANKING_SCHEMA == "gpubench.ranking/3"
     written = (RUN_VERSION, SNAPSHOT_VERSION, MEMORY_VERSION, PREDICTION_VERSION)
     assert written == (2,) * 4

@@ -1,4 +1,4 @@
-"""A whole run through the command line: real children, a model of the user's own, signals, a full disk."""
+"""A whole run through the command line: real children, a user's model, signals, a full disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ MODEL = own_net('raise ValueError("mine")')
 
 SHORT = ("--device", "cpu", "--micro", "none", "--precision", "fp32", "--batch-size", "8")
 INFER = (*SHORT, "--task", "infer")
-"""Where the task does not matter: every optimizer imports torch's compiler, which takes as long as torch."""
+"""Inference if the task does not matter: every optimizer imports torch's compiler, which takes as long as
+torch.
+"""
 PROGRAM = """
 import os, pathlib, sys, msgspec
 from gpubench.measure import launcher, messages, plan
@@ -61,12 +63,12 @@ main()
 """
 
 
-"""It also leaves a file where a round has been timed, so that a test can wait for one."""
+"""It also creates a file once a round has been timed, so that a test can wait for it."""
 
 
 @pytest.fixture
 def timed(tmp_path, monkeypatch) -> Path:
-    """Where the command line leaves its file."""
+    """The file that the command line creates."""
     monkeypatch.setenv("GPUBENCH_TIMED", str(tmp_path / "timed"))
     return tmp_path / "timed"
 
@@ -192,7 +194,7 @@ def test_sigterm_saves_within_three_seconds_and_resume_goes_on(start, tmp_path):
     assert {m.case.workload for m in run.measurements if m.status is Status.OK} == {"lstm", "cnn"}
     assert next(m for m in run.measurements if m.case == kept.case).launches == kept.launches
     assert json.loads(out)["finished_at"]
-    assert run.micro == (product,)  # its process had come to its cases: nothing is probed again
+    assert run.micro == (product,)  # its process had reached its cases: nothing is probed again
     assert {m.gemm_flops_per_s for m in run.measurements if m.case != kept.case} == {5e13}
     sequences = [launch.sequence for m in run.measurements for launch in m.launches]
     assert len(set(sequences)) == len(sequences)
@@ -222,7 +224,7 @@ def test_a_file_of_the_users_does_not_stand_in_for_the_library(start, tmp_path):
 
 
 def test_a_full_disk_prints_the_run_and_is_exit_5(start, tmp_path):
-    """The results folder vanishes behind a file while the run goes on."""
+    """A file replaces the results folder during the run."""
     root = tmp_path / "results"
     process = start("lstm", *INFER, "--results", str(root))
     wait_until(lambda: list(root.glob("runs/*/*.json")), process)
@@ -238,7 +240,7 @@ def test_a_full_disk_prints_the_run_and_is_exit_5(start, tmp_path):
     assert old.run_id == printed["run_id"]
 
 
-# --- resume, without a process -----------------------------------------------------------------------
+# --- resume, without a process ------------------------------------------------------------------------------
 
 
 def test_a_run_of_another_device_or_software_is_not_gone_on_with(make_run, tmp_path):
@@ -258,7 +260,7 @@ def test_a_run_of_another_device_or_software_is_not_gone_on_with(make_run, tmp_p
 
 @pytest.fixture
 def planned_run(make_run):
-    """A run cut off after the first of two cases, and how its plan is made again."""
+    """A run interrupted after the first of two cases, and how its plan is rebuilt."""
     from gpubench.profile import profile_of
 
     run = make_run(device=DeviceProfile(backend="cpu"))
@@ -318,7 +320,7 @@ def test_a_new_run_says_what_it_was_told_and_how_it_found_the_device(planned_run
 
 
 def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkeypatch):
-    """It was begun without the variable: its other half would be of another precision."""
+    """It was started without the variable: its other half would have another precision."""
     device = DeviceProfile(backend="cuda", name="NVIDIA H200")
     run = make_run()
     profile = load_profiles()["cnn"]

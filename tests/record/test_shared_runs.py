@@ -1,4 +1,4 @@
-"""Sharing a run: what a file may hold, what it is held to, and what is counted beside a figure."""
+"""Sharing a run: the allowed content of a file, its checks, and the count shown next to a figure."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def at_a_pace(run: Run, factor: float) -> Run:
 
 
 def test_the_spread_between_cards_is_what_the_shared_runs_make_of_the_published_one() -> None:
-    """Whoever adds a shared run that changes it is told so here, and by how much."""
+    """A contributor of a shared run that changes it learns it here, with the amount."""
     assert card_spread(shared_runs()) == CARD
 
 
 def test_cards_that_differ_widen_the_spread_and_cards_that_agree_narrow_it(run: Run) -> None:
-    """Two cards 20 % apart are half of it from their mean each: one degree of freedom beside ten."""
+    """Two cards 20 % apart are each half of that from their mean: one degree of freedom next to ten."""
 
     def spread_of(**paces: float) -> Component:
         return card_spread([Shared(by=by, run=at_a_pace(run, pace)) for by, pace in paces.items()])
@@ -181,7 +181,7 @@ def test_a_run_is_shown_first_and_written_as_one_file(
     assert "not included: names of host and user" in said
     assert f"Adds `{place.as_posix()}`" in said
     assert "| vgg16 amp-bf16 graph batch 64 |" in said
-    assert said.index("not in it") < said.index(f"{place}\n", said.index("| case"))
+    assert said.index("not included") < said.index(f"{place}\n", said.index("| case"))
     written = read_run(tmp_path / place)
     assert not [*doubts(written, reference_runs())]
     assert REFERENCE.device.device_id not in (tmp_path / place).read_text()

@@ -1,4 +1,4 @@
-"""Run files: whole or absent when written, hostile when read."""
+"""Run files: complete or absent when written, hostile when read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_invalid_row_with_nan_is_stored_and_read_back_as_unknown(tmp_path, ma
 
 
 def put(path, data):
-    """Leave a file that nobody has written to for a while."""
+    """Make a file look as if nobody had written to it for a while."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     then_s = time.time() - 2 * store.SETTLED_S
@@ -97,7 +97,7 @@ def test_a_second_broken_file_of_one_name_replaces_no_earlier_one(tmp_path):
 
 
 def test_a_file_that_may_still_be_copied_is_left_in_place(tmp_path):
-    """The copy goes on into the renamed file, and a healthy run would end as a corrupt one."""
+    """The copy continues into the renamed file, and a healthy run would become a corrupt one."""
     victim = tmp_path / "runs" / "cpu" / "20261120t000001z-half.json"
     victim.parent.mkdir(parents=True)
     victim.write_text('{"schema_version": 1, "run')
@@ -438,7 +438,7 @@ def test_a_run_id_that_is_no_file_name_is_refused(tmp_path, make_run, run_id):
 
 
 def test_the_runs_of_a_results_folder_inside_are_not_taken_for_ones_own(tmp_path, make_run):
-    """As in a fresh checkout, whose results folder holds an example and no run yet."""
+    """As in a fresh checkout, with an example in the results folder and no run yet."""
     store.write_run(tmp_path / "example", make_run())
     assert store.read_runs(tmp_path).runs == ()
     for named in (tmp_path / "example", tmp_path / "example" / "runs"):
@@ -460,7 +460,7 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path):
 
 
 def test_a_file_limit_in_the_middle_of_writing_leaves_the_old_file_whole(tmp_path, make_run):
-    """RLIMIT_FSIZE stands for a full disk (errno 27 instead of 28); in a child, because it stays."""
+    """RLIMIT_FSIZE imitates a full disk (errno 27 instead of 28); in a child, because the limit stays."""
     path = store.write_run(tmp_path, make_run())
     before = path.read_bytes()
     (tmp_path / "next.json").write_bytes(msgspec.json.encode(make_run(notes=("x" * 500_000,))))
@@ -505,7 +505,7 @@ def test_a_kill_at_any_step_of_writing_leaves_the_old_file_whole(tmp_path, make_
 
 @pytest.fixture
 def many(tmp_path, make_run, monkeypatch):
-    """Five runs on one card and one on another, where three of each are read."""
+    """Five runs on one card and one on another; three of each are read."""
     monkeypatch.setattr(store, "NEWEST", 3)
     for n in range(5):
         run_id = f"2026112{n}t000000z-00000000"
@@ -576,7 +576,7 @@ def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):
 
 
 def test_shipped_reference_runs_are_those_of_the_example():
-    """One truth in two places: the package ships what the example shows, to the byte."""
+    """One fact in two places: the package ships the example byte for byte."""
     shown = {path.name: path.read_bytes() for path in (ROOT / "results/example/runs").rglob("*.json")}
     shipped = {path.name: path.read_bytes() for path in data_path("reference").glob("*.json")}
     assert shown == shipped
@@ -584,7 +584,7 @@ def test_shipped_reference_runs_are_those_of_the_example():
 
 
 def test_the_example_of_a_cpu_is_nobodys_own_and_no_reference():
-    """It is read where it is named; neither the folder around it nor the package takes it for a run of the user."""
+    """It is read if it is named; neither the folder around it nor the package counts it as the user's run."""
     (shown,) = store.read_runs(ROOT / "results/example-cpu").runs
     assert shown.device.is_cpu
     assert shown.device.gpu_key is None

@@ -1,6 +1,6 @@
-"""Two real processes on one run: the second is turned away before it measures, and nothing finished is lost.
+"""Two real processes on one run: the second is refused before it measures, and no finished work is lost.
 
-The measuring child is scripted: it waits at a case as long as the test wants.
+The measuring child is scripted: it waits at a case for as long as the test needs.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Writers:
         (self.gates / f"wait-{name}-fp32").unlink()
 
     def begun(self, name: str) -> list[str]:
-        """The processes that have begun a case."""
+        """The processes that have started a case."""
         path = self.gates / f"began-{name}-fp32"
         return path.read_text().split() if path.exists() else []
 
     def first_at_a_gate(self, process: subprocess.Popen[str]) -> str:
-        """Wait until a process measures a case and has finished another one; return the one at its gate."""
+        """Wait until a process measures a case and has finished another one; return the process at its gate."""
         wait_until(lambda: any(self.begun(name) for name in CASES), process)
         (first,) = (name for name in CASES if self.begun(name))
         (second,) = (name for name in CASES if name != first)
@@ -143,7 +143,7 @@ def test_a_killed_writer_blocks_nobody_and_its_finished_case_stays(writers):
 
 
 def test_a_run_that_was_read_before_another_process_finished_it_is_read_again(writers):
-    """The first finished all; a resume begun earlier wrote back what it had read: one case of two."""
+    """The first finished all; a resume that started earlier wrote back its old content: one case of two."""
     writers.close(*CASES)
     killed = writers.start(*NEW)
     last = writers.first_at_a_gate(killed)
@@ -184,7 +184,7 @@ def test_what_another_process_added_meanwhile_is_kept_and_only_the_rest_is_measu
     assert code == 0, err
     assert writers.finished() == set(CASES)
     assert next(m for m in writers.run().measurements if m.case == kept.case).launches == kept.launches
-    assert len(writers.begun(kept.case.workload)) == 1  # by the one between, and by no other
+    assert len(writers.begun(kept.case.workload)) == 1  # by the one in between, and by no other
 
 
 def test_of_many_who_go_on_at_once_one_does_and_the_others_are_turned_away(writers):
@@ -205,11 +205,11 @@ def test_of_many_who_go_on_at_once_one_does_and_the_others_are_turned_away(write
     assert sorted(code for code, _ in ends.values()) == [0, 5, 5, 5]
     assert all("by another process" in err for code, err in ends.values() if code == 5)
     assert writers.finished() == set(CASES)
-    assert len(writers.begun(last)) == 2  # the killed one's and one more
+    assert len(writers.begun(last)) == 2  # the killed process's and one more
 
 
 def test_a_killed_writer_has_stored_every_launch_that_it_told(writers):
-    """The file is replaced after each launch, and the launch is told when that is done."""
+    """The file is replaced after each launch, and the launch is reported after that."""
     process = writers.start("run", "cnn", "--publish", "--micro", "none", "--precision", "fp32")
     lines = [process.stderr.readline()]
     while told_in(lines) < 2:  # of five
@@ -227,7 +227,7 @@ def told_in(lines: list[str]) -> int:
 
 
 def test_a_run_from_elsewhere_goes_on_in_a_folder_that_has_no_runs_yet(writers, tmp_path):
-    """Its lock is looked for before the folder is made."""
+    """Its lock is checked before the folder is created."""
     writers.close(*CASES)
     first = writers.start(*NEW)
     last = writers.first_at_a_gate(first)
@@ -243,7 +243,7 @@ def test_a_run_from_elsewhere_goes_on_in_a_folder_that_has_no_runs_yet(writers, 
 
 
 def test_a_file_from_elsewhere_does_not_take_the_place_of_the_stored_run(writers, tmp_path):
-    """Going on with an older copy would put its one case instead of the two."""
+    """Continuing from an older copy would store one case instead of two."""
     writers.close(*CASES)
     first = writers.start(*NEW)
     last = writers.first_at_a_gate(first)

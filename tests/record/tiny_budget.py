@@ -1,6 +1,7 @@
-"""A plugin of pytest for the benchmarks that the tests run.
+"""A pytest plugin for the benchmarks that the tests run.
 
-Every case takes a fraction of a second, and the cases are those of a processor with bf16, whichever this is.
+Every case takes a fraction of a second, and the cases are those of a processor with bf16, whatever the real
+one is.
 """
 
 from __future__ import annotations

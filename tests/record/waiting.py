@@ -1,4 +1,4 @@
-"""A plugin of pytest that notes steps of a workload and waits for the device, in their order."""
+"""A pytest plugin that records the steps of a workload and the waits for the device, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a report section: inherit it, give a ``section`` fixture, and it is checked."""
+"""The contract of a report section: inherit it, define a ``section`` fixture, and it is checked."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def markdown_of(name: str) -> str:
 
 @cache
 def block_of(section: Section, name: str) -> Block | None:
-    """What a section makes of a sample; the tests below read it and cannot change it."""
+    """A section's output for a sample; the tests below read it and cannot change it."""
     return section.render(data_called(name))
 
 
 class SectionContract:
-    """What holds for every section, whatever the data: each test takes every sample of ``DATA``."""
+    """The contract of every section, whatever the data: each test uses every sample of ``DATA``."""
 
     def test_gives_a_block_or_nothing(self, section: Section):
         for name in DATA:
@@ -89,7 +89,7 @@ class SectionContract:
 
 
 def _charts_of(section: Section) -> list[tuple[str, Charts]]:
-    """The charts of a section, each with the name of the sample that it is made of."""
+    """The charts of a section, each with the name of its sample."""
     blocks = ((name, block_of(section, name)) for name in DATA)
     return [
         (name, part) for name, block in blocks if block for part in block.parts if isinstance(part, Charts)

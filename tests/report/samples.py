@@ -1,4 +1,4 @@
-"""Synthetic runs and rankings with known figures, for the report's tests and for looking at the page."""
+"""Synthetic runs and rankings with known figures, for the report's tests and for viewing the page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from gpubench.sections.data import ReportData
 TODAY = date(2026, 11, 20)
 H200 = "nvidia-h200-sxm-141gb"
 
-# ms per step (eager, graph): of the size that an H200 gives; vgg16 as it was read on one
+# ms per step (eager, graph): as large as on an H200; vgg16 as measured on one
 H200_STEPS_MS = {
     ("cnn", 512, Precision.FP32): (2.07, 1.125),
     ("cnn", 512, Precision.TF32): (1.92, 0.81),
@@ -247,7 +247,7 @@ TEN_GPUS = {
     "NVIDIA L4": ("nvidia-l4-24gb", 8.0),
     "Tesla T4": ("nvidia-tesla-t4-16gb", 14.0),
 }
-"""Ten devices, the newest run first, each with how much slower it is than the first."""
+"""Ten devices, the newest run first, each with its slowdown relative to the first."""
 
 
 def ten_runs() -> tuple[Run, ...]:
@@ -264,7 +264,7 @@ def ten_runs() -> tuple[Run, ...]:
 
 
 def own_offers(path: Path, count: int) -> Path:
-    """Write a price table of this many offers of the ten GPUs, each at a price and on its own day."""
+    """Write a price table with this many offers of the ten GPUs, each with its own price and day."""
     rng = random.Random(0)
     keys = [key for key, _ in TEN_GPUS.values()]
     rows = ["provider,instance,gpu_key,gpu_count,vcpus,ram_gib,region,on_demand_usd_per_h,price_date"]
@@ -383,7 +383,7 @@ _OFFERS = (
 
 
 def choice(row: Row) -> Choice:
-    """Return a row as a choice, with nothing known beside it."""
+    """Return a row as a choice without further facts."""
     is_a_host = row.offer.kind == "marketplace"
     return Choice(row=row, condition=PriceCondition.SINGLE_HOST if is_a_host else PriceCondition.LIST)
 
@@ -434,7 +434,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=http://x.test/a onerror=al
 
 
 def hostile_data() -> ReportData:
-    """Markup, escapes and control characters in every field that came from outside."""
+    """Markup, escapes and control characters in every field from outside."""
     text = HOSTILE
     device = DeviceProfile(
         backend="cuda",

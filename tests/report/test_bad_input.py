@@ -1,4 +1,4 @@
-"""Pages of nothing, of failures alone, and of names that are far too long, run from right to left, or are markup."""
+"""Pages without data, with failures only, and with names that are far too long, right-to-left, or markup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {
 
 
 def named(name: str):
-    """A run whose device, workload and environment bear this name."""
+    """A run with this name for its device, workload and environment."""
     run = samples.h200_run()
     first = run.measurements[0]
     case = msgspec.structs.replace(first.case, workload=name or "x", sample_unit=name or "image")

@@ -1,4 +1,4 @@
-"""Equal batch and best batch are kept apart on the page."""
+"""Equal batch and best batch are separate on the page."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ REQUIRED = os.environ.get("GPUBENCH_REQUIRE_BROWSER") == "1"
 
 
 def written(*runs, own_offers: int = 0):
-    """Write the page of a folder with these runs, as the command does: the shipped offers ranked with them."""
+    """Write the page of a folder with these runs, as the command does, ranking the shipped offers with them."""
 
     def write(path: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ def written(*runs, own_offers: int = 0):
 
 
 def gathered(*runs, own_offers: int):
-    """What a page is made of where these runs are stored."""
+    """The data of a page for a folder with these runs."""
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             write_run(Path(folder), run)
@@ -48,7 +48,7 @@ def gathered(*runs, own_offers: int):
 
 
 def rendered(*runs):
-    """Write the page of runs beside a ranking made for tests, which nothing can be asked about."""
+    """Write the page of runs with a ranking made for tests; it has no calculator."""
     return lambda path: report(path, data=samples.report_data(*runs))
 
 
@@ -61,7 +61,7 @@ PAGES = {
     "hostile": lambda path: report(path, data=samples.hostile_data()),
 }
 ASKED = ("ten", "shipped", "nothing")
-"""Pages that answer."""
+"""Pages with a calculator."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def browser():
 
 
 class Files(dict):
-    """The path of each page, written when it is first asked for."""
+    """The path of each page, written when it is first requested."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def files(tmp_path_factory):
 
 
 class Visit:
-    """One page opened once, with everything that it asked for or complained of."""
+    """One page opened once, with all its requests and errors."""
 
     def __init__(self, browser, path: str, **options) -> None:
         self.context = browser.new_context(accept_downloads=True, **options)
@@ -136,7 +136,7 @@ def open_all(page) -> None:
 
 
 def is_drawn(page) -> list[bool]:
-    """Of each chart that can be seen, whether it has marks."""
+    """For each visible chart, whether it has marks."""
     return page.eval_on_selector_all(
         ".chart",
         "all => all.filter(e => !e.closest('details:not([open])'))"
@@ -145,7 +145,7 @@ def is_drawn(page) -> list[bool]:
 
 
 def test_ten_devices_and_a_thousand_offers_can_be_mailed(files):
-    """A mailbox takes 2 MiB; a tenth is left for what another section will say."""
+    """A mailbox accepts 2 MiB; a tenth is left for the text of another section."""
     assert Path(files["ten"]).stat().st_size <= 1.9 * 2**20
 
 
@@ -167,12 +167,12 @@ WORDS = """bottom => {
 
 
 BOX = "all => all.filter(e => e.checkVisibility()).map(e => e.scrollWidth - e.clientWidth)"
-"""How much of each table is out of sight."""
+"""The hidden part of each table."""
 
 
 @pytest.mark.parametrize("name", list(PAGES))
 def test_opens_to_its_end_without_a_word_or_a_request_and_every_chart_is_drawn(visit, name):
-    """Its first screen is looked at on the way: to open a page takes longer than to look."""
+    """Its first screen is checked in passing, because opening a page takes longer than the check."""
     one = visit(name, viewport={"width": 1280, "height": 800})
     assert all(is_drawn(one.page))  # of what is open, at once
     assert one.page.evaluate(WORDS, 800) <= 120
@@ -194,7 +194,7 @@ CUT_OFF = """() => [...document.querySelectorAll(".chart")].flatMap((chart) => {
     return box.width > 0 && (box.right > edge.right + 1 || box.left < edge.left - 1);
   }).map((text) => `${chart.id}: ${text.textContent}`);
 })"""
-"""Texts that the edge of their chart cuts off."""
+"""Texts cut off by the edge of their chart."""
 
 
 @pytest.mark.parametrize("name", ["ten", "hostile"])
@@ -234,9 +234,9 @@ def test_axe_finds_nothing_serious(visit, name, scheme):
 
 @pytest.mark.timing
 def test_ten_devices_and_a_thousand_offers_are_rendered_in_two_and_a_half_seconds():
-    """Of CPU, the first time in a process: sections, charts, tables, packed data and HTML, as one text.
+    """CPU time of the first page in a process: sections, charts, tables, packed data and HTML, as one text.
 
-    What they are made of, the stored runs and their ranking, was read and ranked before and is not counted.
+    Reading the stored runs and ranking them happened before and is not counted.
     """
     data = gathered(*samples.ten_runs(), own_offers=700)
     assert (len(data.devices), len(data.ranking.rows) >= 1000) == (10, True)
@@ -249,7 +249,7 @@ def test_ten_devices_and_a_thousand_offers_are_rendered_in_two_and_a_half_second
 
 @pytest.mark.timing
 def test_script_takes_a_second_of_processor_time_at_most(browser, files):
-    """Of the first visit: a second one finds everything compiled."""
+    """Time of the first visit; on a second one everything is compiled."""
     context = browser.new_context()
     page = context.new_page()
     session = context.new_cdp_session(page)
@@ -282,7 +282,7 @@ def _wait_until(page, happened, patience_ms: int = 30_000) -> None:
 
 
 def _assert_readable(page) -> None:
-    """Text keeps 4.5 to 1 against the page (WCAG 2.2, 1.4.3), in charts as well."""
+    """Text has a contrast of 4.5 to 1 against the page (WCAG 2.2, 1.4.3), in charts as well."""
     background = _hex(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     for selector in (
         "body",
@@ -315,7 +315,7 @@ def test_a_print_is_five_pages_of_what_a_reader_of_paper_needs(visit, name):
     page = visit(name).page
     for paper in (
         ("A4", "Letter") if name == "ten" else ("Letter",)
-    ):  # the shorter one, and the longer page on both
+    ):  # the shorter one, and the longer page on both; it sends the events of a print
         pdf = page.pdf(format=paper)  # sends the events of a print
         assert len(re.findall(rb"/Type */Page\b", pdf)) <= 5
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")

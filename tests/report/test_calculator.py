@@ -1,4 +1,6 @@
-"""The page as a calculator: it answers as `gpubench rank` does, in a real Chromium, and its address says what."""
+"""The page as a calculator: it answers like `gpubench rank`, in a real Chromium, and its address holds the
+question.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def data() -> dict:
 
 @pytest.fixture
 def engine(browser):  # noqa: F811
-    """A page with nothing but the script that ranks, and the shipped figures."""
+    """A page with only the script that ranks and the shipped figures."""
     context = browser.new_context()
     page = context.new_page()
     page.add_script_tag(content=package_text("report/templates/rank.js"))
@@ -51,11 +53,11 @@ def engine(browser):  # noqa: F811
     context.close()
 
 
-# --- the same draws ---------------------------------------------------------------------------------------
+# --- equal draws --------------------------------------------------------------------------------------------
 
 
 def test_the_draws_of_a_name_are_what_they_were():
-    """Written down once: a page of last year must still say what it said."""
+    """Written down once: an old page must still show the same figures."""
     name = "gpu", "nvidia-h100-sxm-80gb"
     flat = [0.2717391919577494, 0.8442965558497235, 0.02324769424740225, 0.9888790963450447]
     assert uniforms(4, 0, *name).tolist() == flat
@@ -89,11 +91,11 @@ def test_python_and_the_script_draw_the_same(engine):
         assert normal == pytest.approx(normals(5_000, seed, *names).tolist(), rel=1e-12)
 
 
-# --- the same answers -------------------------------------------------------------------------------------
+# --- equal answers ------------------------------------------------------------------------------------------
 
 
 def settings() -> list[dict]:
-    """Random questions, the same each time: of what the page can be asked."""
+    """Random questions that the page can answer, the same each time."""
     chosen, cases = random.Random(20261128), data()["cases"]
     haves = sorted({offer["have"] for offer in data()["offers"] if offer["have"]})
     return [
@@ -146,13 +148,15 @@ ANSWER = """([data, settings]) => {
 
 
 def key_of(row) -> tuple:
-    """What tells an offer from all others, as the script has it."""
+    """The key that distinguishes an offer from all others, as in the script."""
     usd = float(f"{row.usd_per_hour.value:.6g}")
     return offer_name(row.offer), row.offer.gpu_key, row.offer.gpu_count, usd
 
 
 def test_the_script_answers_as_the_library_does(engine):
-    """Over random settings P(best) agrees to 0.2 points, dollars and hours to 0.1 %, and every answer is the same."""
+    """Over random settings P(best) agrees to 0.2 points, dollars and hours to 0.1 %, and every answer is the
+    same.
+    """
     answered = 0
     found = engine.evaluate(ANSWER, [data(), settings()])
     for setting, script in zip(settings(), found, strict=True):
@@ -188,7 +192,7 @@ def test_the_script_answers_as_the_library_does(engine):
     print(f"answers: median {took_ms[len(took_ms) // 2]:.0f} ms, 95 of 100 in {took_ms[-4]:.0f} ms")
 
 
-# --- the page ---------------------------------------------------------------------------------------------
+# --- the page -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +204,7 @@ def path(tmp_path_factory) -> str:
 
 @pytest.fixture
 def opened(browser, path):  # noqa: F811
-    """Open the page at an address, and collect what it complains of."""
+    """Open the page at an address, and collect its errors."""
     contexts = []
 
     def open_page(address: str = "", **options):
@@ -277,7 +281,7 @@ def test_the_command_of_the_page_gives_its_answer(opened, path, asked):
 
 
 def figures_of(cell: str, figure: str) -> list[float]:
-    """What a cell says, in hours or dollars."""
+    """The content of a cell, in hours or dollars."""
     hours = {"days": 24, "h": 1, "min": 1 / 60, "s": 1 / 3600}
     unit = 1 if figure == "cost_usd" else next(of for name, of in hours.items() if f" {name}" in cell)
     return [float(each) * unit for each in re.findall(r"[\d.]+", cell.replace(",", ""))]
@@ -365,7 +369,7 @@ def test_the_first_screen_has_no_word_of_the_glossary(opened):
 
 
 def test_each_corner_of_the_line_of_trade_offs_has_a_dot(opened):
-    """Two offers of one machine that are nearly alike share a dot."""
+    """Two offers of one machine that are nearly equal share a dot."""
     page = opened()
     path = page.get_attribute("#hero .frontier", "d")
     corners = [tuple(map(float, at)) for at in re.findall(r"(?:M|H)([\d.]+)(?:,|V)([\d.]+)", path)]
@@ -403,7 +407,7 @@ def test_nothing_runs_off_the_plot(opened):
 
 
 def test_no_dot_hides_what_an_answer_is_called(opened):
-    """On a phone there may be no free place for its name."""
+    """On a phone there may be no free space for its name."""
     page = opened(viewport={"width": 390, "height": 800})
     last = "all => all.slice(-3).map(e => [e.tagName, e.classList.contains('answer'), getComputedStyle(e).pointerEvents])"
     assert page.eval_on_selector_all("#hero > *", last) == [["text", True, "none"]] * 3
@@ -432,7 +436,7 @@ def test_without_scripts_the_three_answers_and_the_table_stand_there(opened, bro
 
 
 def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without(browser, tmp_path):  # noqa: F811
-    """Its job of this many hours of one GPU is a round number of samples on the page, for every reader."""
+    """Its job, this many hours of one GPU, is a round number of samples on the page, for every reader."""
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
     told = []
     for has_scripts in (False, True):

@@ -24,7 +24,7 @@ NO_TORCH = "import sys; sys.modules['torch'] = None; from gpubench.cli.app impor
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the verb with torch not importable, as on a laptop that only ranks."""
+    """Run the verb without an importable torch, as on a laptop that only ranks."""
     return subprocess.run(
         [sys.executable, "-c", NO_TORCH, "report", *arguments],
         capture_output=True,
@@ -102,7 +102,7 @@ def test_an_own_model_is_never_said_to_fit_without_its_bound(tmp_path):
 
 @pytest.mark.usefixtures("traced_here")
 def test_an_own_model_is_built_once_for_a_page(tmp_path):
-    """Its ranking, what could be bought beside it, its memory: each traced it again, for seconds."""
+    """Its ranking, hardware to buy, and its memory each traced the model again, for seconds."""
     path, seen = tmp_path / "net.py", tmp_path / "seen.txt"
     written = f"\nwith open({str(seen)!r}, 'a') as seen:\n    seen.write('built\\n')\n"
     path.write_text(BY_VALUE + written)
@@ -114,7 +114,7 @@ def test_an_own_model_is_built_once_for_a_page(tmp_path):
 
 
 def test_rows_that_no_page_shows_are_not_made(tmp_path, monkeypatch):
-    """Of 100,000 offers they took most of its time."""
+    """With 100,000 offers they took most of its time."""
     monkeypatch.setattr(page, "MOST_OFFERS", 30)
     monkeypatch.setattr(page, "gather", lambda *asked, **of: made.append(gather(*asked, **of)) or made[-1])
     made = []

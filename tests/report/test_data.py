@@ -1,4 +1,4 @@
-"""Which runs, results and failures the page speaks of."""
+"""Which runs, results and failures the page covers."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_amp_states_peak_memory_and_loss_beside_the_speed_up():
 
 
 def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1)):
-    """A page on AMP and fp32 of one workload: fp32 takes 0.1 s a step; peaks are of AMP and of fp32 [B]."""
+    """A page with AMP and fp32 of one workload: fp32 takes 0.1 s a step; peaks are of AMP and of fp32 [B]."""
     rows = []
     ways = ((Precision.AMP_BF16, step_s, peaks[0]), (Precision.FP32, 0.1, peaks[1]))
     for precision, each_s, peak_bytes in ways:
@@ -78,7 +78,7 @@ def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1))
 
 
 def test_amp_loses_only_where_the_whole_interval_does():
-    """4 % slower: with rounds that agree to 0.1 % for certain, with rounds that differ by 20 % perhaps not."""
+    """4 % slower: certain with rounds that agree to 0.1 %, possible with rounds that differ by 20 %."""
     assert "In 1 pairing AMP is slower" in words_of("amp", amp_over_fp32(0.104, 0.001))
     perhaps = amp_over_fp32(0.104, 0.1)
     (pair,) = amp_effects(perhaps.results)
@@ -92,7 +92,7 @@ def test_amp_states_its_own_peak_before_that_of_the_baseline():
 
 
 def test_the_loss_gap_is_the_mean_of_the_last_fifth_of_the_common_steps_in_whole_rotations():
-    """Forty-nine common steps, a fifth is 9, whole rotations are 8: mean 1.3 against 1.0."""
+    """Forty-nine common steps; a fifth is 9, whole rotations are 8: mean 1.3 against 1.0."""
     curves = {
         Precision.AMP_BF16: (*[9.0] * 41, *[1.5, 1.1] * 4),
         Precision.FP32: (*[9.0] * 41, *[1.0] * 8, 0.1),
@@ -263,7 +263,7 @@ def test_where_the_cpu_is_slow_the_page_says_how_slow_and_promises_nothing_of_a_
 
 
 def test_what_the_interval_leaves_open_is_not_told():
-    """64 images in 57.6 ms are a million in 15 minutes: just there, only the interval decides."""
+    """64 images in 57.6 ms are a million in 15 minutes: at this limit only the interval decides."""
     pace_s = 64 * 900 / 1e6
     open_ones = cpu_page(on_the_cpu(pace_s)), cpu_page(on_the_cpu(pace_s * 0.98, 0.1))
     assert all("it is undecided" in each for each in open_ones), "the low end is too slow"
@@ -318,7 +318,7 @@ def test_two_gpus_are_compared_on_equal_cases_with_an_interval():
 
 
 def test_a_point_under_the_roof_is_where_its_work_and_its_bytes_put_it():
-    """Points lie under the lower of the two roofs, and small networks left of large ones."""
+    """Points are below the lower of the two roofs, and small networks are left of large ones."""
     points = {
         (p.result.case.workload, p.result.case.precision): p
         for p in points_of(samples.report_data(samples.h200_run()))
@@ -331,7 +331,7 @@ def test_a_point_under_the_roof_is_where_its_work_and_its_bytes_put_it():
 
 @pytest.mark.parametrize("precision", [p for p in Precision if p is not Precision.FP32])
 def test_every_step_in_half_precision_moves_half_of_the_bytes(precision: Precision):
-    """Of vgg16 at batch 64: 41.8 GB at 4 bytes an element, 20.9 at 2, and 2.8 of its optimizer in both."""
+    """For vgg16 at batch 64: 41.8 GB at 4 bytes per element, 20.9 at 2, and 2.8 for its optimizer in both."""
     made = samples.measurement(samples.case("vgg16", 64, precision), 0.04)
     (point,) = points_of(samples.report_data(samples.h200_run(measurements=(made,))))
     moved = 2.77e9 + 41.85e9 * (1.0 if precision is Precision.TF32 else 0.5)
@@ -458,7 +458,7 @@ def inferred(batch: int, step_s: float, **changes):
 
 
 def test_the_throughput_beside_a_latency_is_of_the_same_work_at_the_main_batch():
-    """64 images in 16 ms are 4,000 a second; batch 1 alone gives 200, and the best batch is another thing."""
+    """64 images in 16 ms are 4,000 a second; batch 1 alone gives 200, and the best batch differs."""
     m = inferred(1, 0.005)
     launch = msgspec.structs.replace(m.launches[0], latency_s=(0.005,) * 100)
     single = msgspec.structs.replace(m, launches=(launch, *m.launches[1:]))
@@ -483,7 +483,7 @@ def test_offers_that_are_left_out_stand_by_their_reason():
 
 
 def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alone():
-    """Four GPUs at 3,600/s where one does 1,000/s: 3.6 times, 90 %."""
+    """Four GPUs at 3,600/s, one at 1,000/s: 3.6 times, 90 %."""
     one = samples.case("resnet50", batch=64, execution=Execution.EAGER)
     four = msgspec.structs.replace(one, gpu_count=4)
     rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))
@@ -506,7 +506,7 @@ def test_how_gpus_work_at_once_and_the_batch_that_they_share_stand_in_their_row(
 
 
 def test_jobs_and_recipes_of_one_workload_are_told_apart_wherever_its_rows_stand():
-    """On the terminal, on the page and in the chart, where two rows of one label would lie on each other."""
+    """On the terminal, on the page and in the chart, where two rows with one label would overlap."""
     one = samples.case("llama_1b", batch=4, precision=Precision.BF16, execution=Execution.EAGER)
     cases = (
         one,

@@ -65,7 +65,7 @@ def test_the_listed_price_and_the_expected_one_have_a_column_each():
 )
 def test_no_text_cell_is_ever_a_formula(text, start):
     guarded = guard(start + text)
-    read = unicodedata.normalize("NFKC", guarded)  # as a spreadsheet of an East Asian locale may
+    read = unicodedata.normalize("NFKC", guarded)  # as a spreadsheet in an East Asian locale may
     assert not read.lstrip().startswith(("=", "+", "-", "@", "\t", "\r"))
     assert guarded == "" or not guarded[0].isspace() or guarded.strip() == ""
 

@@ -1,4 +1,4 @@
-"""A page about a job: its order, chart, facts and trade-offs are of the job's cost or time, nothing else."""
+"""A page about a job: its order, chart, facts and trade-offs use only the job's cost or time."""
 
 from __future__ import annotations
 

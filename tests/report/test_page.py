@@ -1,4 +1,6 @@
-"""The HTML file: self-contained, escaped, labeled; checked by a parser, as the plotly script holds URLs."""
+"""The HTML file: self-contained, escaped, labeled; checked by a parser, because the plotly script contains
+URLs.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ class Page(HTMLParser):
         self.comments.append(data)
 
     def script(self, name: str) -> str:
-        """The text of the script of this id."""
+        """The text of the script with this id."""
         ids = [attributes.get("id") for attributes in self.all("script")]
         return self.scripts[ids.index(name)]
 
@@ -109,7 +111,7 @@ def test_only_our_own_elements_stand_on_the_page(page):
     )
     assert [a.get("id") for a in page.all("script") if "id" in a] in (
         ["palette", "raw-data", "figures", "plotly"],
-        ["palette", "raw-data"],  # where nothing was measured no drawing library is carried
+        ["palette", "raw-data"],  # without measurements no drawing library is included
     )
     assert page.unbalanced == []
     assert page.open == []
@@ -208,7 +210,9 @@ QUIET_ON_PURPOSE = {charts.RULE, charts.BAND, charts.PAPER}
     ("light", "dark"), [pair for pair in PALETTE.items() if pair[0] not in QUIET_ON_PURPOSE]
 )
 def test_colors_stand_out_from_the_page_in_light_and_dark(light, dark):
-    """Text and marks: 3 to 1 at least against the page (WCAG 2.2, 1.4.11); rules and bands are quiet on purpose."""
+    """Text and marks have a contrast of at least 3 to 1 (WCAG 2.2, 1.4.11); rules and bands are fainter on
+    purpose.
+    """
     assert contrast(light, "#ffffff") >= 3
     assert contrast(dark, PALETTE["#ffffff"]) >= 3
 
@@ -276,7 +280,7 @@ def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):
 
 
 def test_the_title_counts_models_of_gpus_and_not_cards():
-    """Two cards of one model are not two GPUs compared; a CPU beside them is no card."""
+    """Two cards of one model are not two compared GPUs; a CPU next to them is not a card."""
     other = samples.h200_run(
         run_id="20261101T000000Z-e", device=msgspec.structs.replace(samples.h200(), device_id="e" * 16)
     )

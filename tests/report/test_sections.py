@@ -1,4 +1,4 @@
-"""Each section: what it says on known input, and a contract that all of them keep."""
+"""Each section: its text on known input, and a contract that all of them keep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .contract import SectionContract, texts
 
 
 def block_of(key: str, data) -> Block | None:
-    """What a section says, or one of the tables that stand under the heading of what was measured."""
+    """The text of a section, or one of the tables under the heading of measurements."""
     for section in own_sections():
         if section.key == key:
             return section.render(data)
@@ -93,7 +93,9 @@ def test_amp_is_compared_with_a_baseline_that_is_named():
 
 
 def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
-    """fp32 at 100 ms, AMP at 20 ms a step, half-widths a and b: 5, times and over exp(hypot(ln(1+a), ln(1+b)))."""
+    """fp32 at 100 ms, AMP at 20 ms a step, half-widths a and b: 5, times and over exp(hypot(ln(1+a),
+    ln(1+b))).
+    """
     fp32 = samples.measurement(samples.case(precision=Precision.FP32), 0.1, 0.01)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02, 0.01)
     run = samples.h200_run(measurements=(fp32, amp))
@@ -112,7 +114,7 @@ def test_amp_is_never_paired_across_executions_or_batches():
 
 
 def test_the_cheapest_work_costs_what_its_price_and_throughput_say():
-    """1,180 images a second at 0.34 USD/h: a million takes 847 s and so costs 0.0800 USD."""
+    """1,180 images a second at 0.34 USD/h: a million takes 847 s and thus costs 0.0800 USD."""
     cheapest = min(samples.ranking().rows, key=lambda row: row.usd_per_million_samples)
     assert cheapest.usd_per_million_samples == pytest.approx(0.0800, abs=5e-5)
 
@@ -157,7 +159,7 @@ def test_several_gpus_of_a_measured_one_are_predicted_where_no_run_timed_them_to
 
 
 def test_who_read_a_price_is_named_whole_where_it_is_used():
-    """A ledger under CC BY asks to be named with its license: in the row of a document, and on the page."""
+    """A ledger under CC BY requires its name and license: in the row of a document, and on the page."""
     ledger = "GPU rental price data by gpurentalprices.com, CC BY 4.0, from https://example.org/" + "p" * 120
     row = samples.ranked(1, samples.offer("nvidia-l4-24gb", "0.71", source=ledger), 330.0)
     assert row.flat()["price_source"] == ledger

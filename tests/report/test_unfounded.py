@@ -1,4 +1,4 @@
-"""A figure that nothing stands behind is on the page with its finding, and neither leads nor speaks."""
+"""An unfounded figure is on the page with its finding, and neither leads a list nor appears in a sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parametrize("kind", sorted(UNFOUNDED))
 
 
 def flagged(run: Run, kind: FindingKind, which: Callable[[Case], bool] = lambda case: True) -> Run:
-    """Return a run of which some rows, and half as long steps, carry a finding."""
+    """Return a run in which some rows carry a finding and have half the step time."""
 
     def changed(row: Measurement) -> Measurement:
         if not which(row.case):

@@ -1,4 +1,6 @@
-"""A run and a ranking say the same on the terminal, on the page, in Markdown and in JSON: figures, names, doubts."""
+"""A run and a ranking are the same on the terminal, the page, in Markdown and in JSON: figures, names,
+doubts.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,7 @@ def rankings(draw) -> Ranking:
 
 
 def shown(data: ReportData, key: str) -> tuple[list[dict[str, str]], ...]:
-    """The rows of the first table of a section as terminal, page and Markdown have them: cells by their title."""
+    """The rows of the first table of a section on terminal, page and Markdown: cells by their title."""
     block = block_of(key, data)
     assert block is not None
     if not block.brief:
@@ -107,7 +109,7 @@ def shown(data: ReportData, key: str) -> tuple[list[dict[str, str]], ...]:
     with redirect_stdout(out), patch.dict("os.environ"):
         show(*block.brief)
     table = _of_the_same_name(block)
-    beside = tuple(replace(column, below=False) for column in table.columns)  # below, words have no heading
+    beside = tuple(replace(column, below=False) for column in table.columns)  # words without a heading follow
     page = visible_text(as_html(Block(title="t", parts=(replace(table, columns=beside),))))
     return (
         _terminal_rows(out.getvalue()),
@@ -117,7 +119,7 @@ def shown(data: ReportData, key: str) -> tuple[list[dict[str, str]], ...]:
 
 
 def _of_the_same_name(block: Block):
-    """The table of the page that has most titles of the first table of the brief form."""
+    """The table of the page that shares the most titles with the first table of the brief form."""
     brief = next(
         getattr(part, "twin", part) for part in block.brief if hasattr(getattr(part, "twin", part), "columns")
     )
@@ -145,7 +147,7 @@ def _piped_rows(lines: list[str]) -> list[dict[str, str]]:
 
 
 def _plain(cell: str, *, commas: bool = False) -> str:
-    """A cell without what each renderer sets between a value and its detail."""
+    """A cell without the separators of each renderer between a value and its detail."""
     cell = (
         cell.replace("<br>", " ")
         .replace("\\", "")

@@ -1,10 +1,9 @@
-"""Runs commands with one system call failed in each, in forked processes; prints a line of JSON for each.
+"""Runs commands in forked processes with one system call failing in each; prints a line of JSON for each.
 
-Started with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE``, with a list of
-``[arguments, call, nth, errno]`` on its standard input: of 0, none of the calls named is failed, and each is counted. A copy of the
-template is the folder of each. Every command runs once before, in this process, so that no copy has to load it.
-
-``failing_calls.py begin PLACE ARGUMENTS`` begins a run and dies right after its first launch is stored.
+Start it with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE``, with a list of ``[arguments,
+call, nth, errno]`` on standard input. With nth 0 no call fails, and each is counted. Each command gets a copy
+of the template as its folder. Every command first runs once in this process, so that no copy has to load it.
+``failing_calls.py begin PLACE ARGUMENTS`` starts a run and dies right after its first launch is stored.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def begin(place: str, arguments: str) -> None:
 
 
 def damage_before_it_is_saved(file: Path, link: Path) -> None:
-    """Cut off the file of a run that goes on, by another name of it that is out of the reach of what fails."""
+    """Truncate the file of a continuing run, through another name that the failing calls do not reach."""
     link.unlink(missing_ok=True)
     link.hardlink_to(file)
     write = store.write_run
@@ -77,7 +76,7 @@ def warm_up(template: Path, place: Path, arguments: list[str]) -> None:
 def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str], str, int, int]) -> dict:
     arguments, call, nth, number = order
     root = place / "results"
-    out, err, count = map(place.with_name, ("out", "err", "count"))  # out of the reach of what fails
+    out, err, count = map(place.with_name, ("out", "err", "count"))  # out of reach of the failing calls
     fresh(template, place)
     pid = os.fork()
     if pid == 0:
@@ -111,13 +110,13 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
 
 
 if __name__ == "__main__":
-    subprocess._USE_VFORK = False  # what is preloaded cannot stand between it and a process
+    subprocess._USE_VFORK = False  # the preloaded library cannot come between it and a process
     session.MODULE = "scripted_child"
     if sys.argv[1] == "begin":
         begin(*sys.argv[2:])
     loaded = ctypes.CDLL(sys.argv[1])
     template, place, plan = Path(sys.argv[2]), Path(sys.argv[3]), json.load(sys.stdin)
-    del os.environ["LD_PRELOAD"]  # a run that goes on elsewhere is refused
+    del os.environ["LD_PRELOAD"]  # a run that continues elsewhere is refused
     for arguments in {tuple(each[0]): each[0] for each in plan}.values():
         warm_up(template, place, arguments)
     for each in plan:

@@ -1,4 +1,4 @@
-"""What a command told of finished launches: on stderr a line as each ended, on stdout the run as it then stood."""
+"""What a command reported about finished launches: a line on stderr as each ended, on stdout the run so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from gpubench.models import Run, Status
 
 DAMAGED = "20261117t000000z-00000003"
-"""The run whose file is damaged while it goes on."""
+"""The run with a file that is damaged during the run."""
 _FIGURE = re.compile(r"  .*: \S.* (?:images|sequences)/s")
 
 
@@ -24,12 +24,12 @@ def launches_of(run: Run) -> set[str]:
 
 
 def launches_told(err: str) -> int:
-    """How many launches a command has said to be finished, with a figure."""
+    """Number of launches that a command reported as finished, with a figure."""
     return sum(_FIGURE.match(line) is not None for line in err.splitlines())
 
 
 def launches_printed(out: str) -> set[str]:
-    """Those of the run that a command with ``--json`` has printed; none of a command that prints no run."""
+    """Those of the run that a command with ``--json`` has printed; none if it prints no run."""
     try:
         return launches_of(msgspec.json.decode(out, type=Run))
     except msgspec.MsgspecError:

@@ -1,6 +1,8 @@
-"""Kills, collisions and fuzz by the hundred: nothing finished is lost, nothing is left, no reader breaks.
+"""Hundreds of kills, collisions and fuzzed files: no finished work is lost, no process stays, no reader
+breaks.
 
-The short form of each runs by default; ``pytest -m stress -n 0`` runs the full one. What measures is scripted.
+The short form of each runs by default; ``pytest -m stress -n 0`` runs the full one. The measuring process is
+scripted.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def times(short: int, full: int):
 
 
 class Place:
-    """A results folder, and the processes that work on it, which are known by a variable of theirs."""
+    """A results folder, and the processes that work on it, which are identified by an environment variable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root, self.scratch = folder, folder / "results", folder / "scratch"
@@ -105,7 +107,7 @@ class Place:
         return found
 
     def halves(self) -> set[Path]:
-        """Files that were begun; what a killed process leaves, a later writer removes."""
+        """Files that were started; a later writer removes those of a killed process."""
         return set(self.root.rglob("*.tmp"))
 
     def reached(self, count: int, process: subprocess.Popen[str]) -> bool:
@@ -125,13 +127,15 @@ class Place:
         }
 
 
-# --- kills ---------------------------------------------------------------------------------------------------
+# --- kills --------------------------------------------------------------------------------------------------
 
 
 @times(4, 500)
 @pytest.mark.usefixtures("heeded_signals")
 def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
-    """To the command, to its child, or to its whole group: in any phase, of a new run, a resumed one, a trace."""
+    """Signals to the command, its child, or its whole group, in any phase of a new run, a resumed one, a
+    trace.
+    """
     seed = int(os.environ.get("GPUBENCH_STRESS_SEED", "20261122"))
     chance = random.Random(seed)
     place = Place(tmp_path)
@@ -146,7 +150,7 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
             print(f"{n} signals, {finished} launches", flush=True)
         before, halves = place.launches(), place.halves()
         unfinished = any(run.finished_at is None for run in store.read_runs(place.root).runs[-1:])
-        if chance.random() < 0.1 or n == 2:  # a short form has one too
+        if chance.random() < 0.1 or n == 2:  # the short form includes one
             arguments = ("predict", "show", "./mine.py")
             process = subprocess.Popen(
                 [sys.executable, "-m", "gpubench", *arguments], cwd=tmp_path, env=place.environment, text=True,
@@ -169,11 +173,11 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
             most_cpu_s = max(most_cpu_s, cpu_of_ended_s() - used_s - spent_s)
         code = process.returncode
         codes[f"{number.name} {whom} {code}"] = codes.get(f"{number.name} {whom} {code}", 0) + 1
-        is_ours = "/gpubench/" in err  # else the interpreter itself was still beginning
+        is_ours = "/gpubench/" in err  # else the interpreter itself was still starting
         assert not (is_ours and "Traceback" in err), (n, number, whom, err)
         if number == signal.SIGTERM and whom == "command":
-            # Before Python itself has begun the signal ends it; where it comes inside an exec, as modules are
-            # loaded, `python -m` ends itself by SIGINT whatever it is told: to a shell that is 130 too.
+            # Before Python itself has started, the signal ends it. Inside an exec, while modules are loaded,
+            # `python -m` ends itself by SIGINT in any case; to a shell that is 130 too.
             assert code in {0, 130, -signal.SIGTERM, -signal.SIGINT}, (n, err)
         wait_until(lambda: not place.left())
         after = place.launches()
@@ -182,7 +186,7 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
         kept = [p.name for p in place.scratch.iterdir() if not p.name.startswith("torchinductor")]
         assert kept == [], (n, number, whom)
         assert not list(place.root.rglob("*.corrupt")), (n, number, whom)
-        # The two that no handler answers may leave the half of a file; the next writer removes it in time.
+        # The two signals without a handler may leave half of a file; the next writer removes it in time.
         assert place.halves() <= halves or number in {signal.SIGKILL, signal.SIGHUP}, (n, whom)
     finished += len(place.launches())
     slowest = f"slowest SIGTERM {slowest_s:.1f} s, {most_cpu_s:.1f} s of CPU"
@@ -190,18 +194,18 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
 
 
 def cpu_of_ended_s() -> float:
-    """What the processes that have ended took: on a busy machine the time that passes says little."""
+    """The CPU time of the processes that have ended; on a busy machine the wall time says little."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def cpu_so_far_s(pid: int) -> float:
-    """What a process, and those below it, have taken until now."""
+    """The CPU time of a process and its descendants so far."""
     taken_s = 0.0
     with contextlib.suppress(psutil.Error):
         whole = psutil.Process(pid)
         for process in (whole, *whole.children(recursive=True)):
-            taken_s += sum(process.cpu_times()[:4])  # of those that it has waited for, too
+            taken_s += sum(process.cpu_times()[:4])  # including those that it has waited for
     return taken_s
 
 
@@ -218,7 +222,7 @@ def send(process: subprocess.Popen[str], number: signal.Signals, whom: str) -> N
         return
 
 
-# --- collisions ------------------------------------------------------------------------------------------------
+# --- collisions ---------------------------------------------------------------------------------------------
 
 
 @times(1, 100)
@@ -253,7 +257,7 @@ def together(work: list) -> list[int]:
             code = 1
             try:
                 os.close(write_fd)
-                os.read(read_fd, 1)  # until every other is there
+                os.read(read_fd, 1)  # until all others are there
                 each()
                 code = 0
             finally:
@@ -284,7 +288,7 @@ def test_of_many_that_add_other_content_under_one_id_one_is_stored(tmp_path, mak
 
 @times(4, 100)
 def test_processes_that_write_one_store_at_once_lose_nothing(tmp_path, make_run, count):
-    """Eight of them, a run each time, while the store is read."""
+    """Eight of them, one run each time, while the store is read."""
 
     def write(worker: int) -> None:
         for n in range(count):
@@ -298,7 +302,7 @@ def test_processes_that_write_one_store_at_once_lose_nothing(tmp_path, make_run,
     print(f"\n8 processes x {count} runs: {len(stored.runs)} readable")
 
 
-# --- fuzz ------------------------------------------------------------------------------------------------------
+# --- fuzz ---------------------------------------------------------------------------------------------------
 
 PIECES = (
     b"null",
@@ -322,7 +326,7 @@ PIECES = (
 
 
 def mutated(sample: bytes, chance: random.Random) -> bytes:
-    """Cut, flip, repeat, or put something else instead of some bytes."""
+    """Cut, flip, repeat, or replace some bytes."""
     data = bytearray(sample)
     for _ in range(chance.choice((1, 1, 2, 5))):
         at = chance.randrange(len(data) + 1)
@@ -355,11 +359,11 @@ def test_no_reader_breaks_on_what_a_file_may_hold(tmp_path, count):
         content = mutated(reader.sample(), chance)
         path.write_bytes(content)
         began_s = time.process_time()
-        said = outcome(reader, path)  # any other error than gpubench's own ends the test, with the input
+        said = outcome(reader, path)  # any error other than gpubench's own ends the test, with the input
         slowest_s = max(slowest_s, time.process_time() - began_s)
         refused += said is not None
         assert "\n" not in (said or ""), (name, content)
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
-    assert slowest_s < 5  # of a processor's time
+    assert slowest_s < 5  # processor time
     assert grown_kb < 300_000
     print(f"\n{count} inputs: {refused} refused, slowest {slowest_s:.2f} s, {grown_kb / 1000:.0f} MB more")

@@ -1,4 +1,4 @@
-"""One system call after the other fails, in every command that touches the store: nothing that is finished goes."""
+"""Each system call fails in turn, in every command that touches the store: no finished work is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ FILES = ("open", "read", "write", "fsync", "rename", "unlink", "mkdir", "opendir
 DESCRIPTORS = ("close", "flock", "fstat", "lseek", "readdir")
 CALLS = (*FILES, *DESCRIPTORS, "pipe", "fork")
 SHORT = {"add": FILES, "resume": ("pipe", "fork"), "mend": ("write", "fsync", "rename")}
-"""Of a short form: what files need, what children need, and what writes instead of a damaged file."""
+"""The short form: calls that files need, calls that children need, and calls that write instead of a damaged
+file.
+"""
 ERRORS = (errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ENOSPC)
 RUN = ("run", "cnn", "lstm", "--micro", "none", "--device", "cpu", "--precision", "fp32", "--json")
 COMMANDS = {
@@ -43,7 +45,7 @@ COMMANDS = {
     "mend": ("run", "--resume", DAMAGED, "--device", "cpu", "--json"),
     "run": RUN,
 }
-"""The files that are named are so by their whole paths: a call on any other is not of the folder, and never fails."""
+"""Files are given by their whole paths: a call on any other file is not of the folder, and never fails."""
 NAMED = {"add": "theirs.json", "report": "page.html"}
 
 
@@ -65,7 +67,7 @@ ENVIRONMENT = os.environ | {
 
 @pytest.fixture
 def template(tmp_path, make_run):
-    """A store of a finished run, and two whose process died after their first launch."""
+    """A store with a finished run, and two runs with a process that died after the first launch."""
     place = tmp_path / "template"
     store.write_run(
         place / "results", make_run(run_id="20261119t000000z-00000001", finished_at="2026-11-19T01:00:00Z")
@@ -86,7 +88,7 @@ def template(tmp_path, make_run):
 
 
 def folders(place: Path) -> dict[str, str]:
-    """Everything that a command writes lies in one folder; by its data a device is known again."""
+    """Everything that a command writes is in one folder; its data identify a device again."""
     return {
         "GPUBENCH_RESULTS": str(place / "results"),
         "XDG_CACHE_HOME": str(place / "cache"),
@@ -98,7 +100,7 @@ DRIVER = [sys.executable, str(HERE / "failing_calls.py")]
 
 
 def run_all(library: Path, template: Path, place: Path, plan: list) -> Iterator[dict]:
-    """Yield how each ended, as it has: a pass that is stopped has held as many as it says."""
+    """Yield each result as it arrives, so a stopped pass has checked as many as it reports."""
     environment = ENVIRONMENT | {"LD_PRELOAD": str(library)} | folders(place)
     told, said = place.with_name("plan"), place.with_name("said")
     told.write_text(json.dumps(plan))
@@ -157,14 +159,14 @@ def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
         f"\n{len(plan)} of {whole} failed calls of {len(counted)} kinds: exit codes {dict(sorted(codes.items()))}"
     )
     assert codes.total() == len(plan)
-    if len(plan) > whole // 10:  # of a few that were drawn, none may be of these
+    if len(plan) > whole // 10:  # if only a few were drawn, none may be of these
         assert refused == {NAMED[name] for name in calls_of if name in NAMED}
 
 
 def check(result: dict, before: set[str]) -> None:
-    """Nothing that was finished before is gone, nothing healthy is renamed, and what was told is stored.
+    """Earlier finished work still exists, no healthy file is renamed, and reported launches are stored.
 
-    If the file that was damaged cannot be replaced, the run is printed.
+    If the damaged file cannot be replaced, the run is printed.
     """
     lost = before - set(result["launches"])
     if lost:

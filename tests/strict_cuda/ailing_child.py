@@ -1,6 +1,6 @@
-"""A measuring process that dies or falls silent at the orders that AILING names: ``{"clock": "die"}``.
+"""A measuring process that dies or hangs at the requests named in AILING: ``{"clock": "die"}``.
 
-Ends are ``die``, ``hang``, and ``hang timed``: among the timed rounds.
+The values are ``die``, ``hang``, and ``hang timed``: among the timed rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One H200 that is not there: NVML answers from a recording, torch.cuda is the strict fake."""
+"""A fake H200: NVML answers from a recording, torch.cuda is the strict fake."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from strict_cuda.machine import Machine
 from strict_cuda.tensors import Device
 
 KERNEL_S = 1e-3
-"""Run time of every kernel of the fake: long beside its launch, so that a step is bound by the device."""
+"""Run time of every kernel of the fake: long compared with its launch, so that a step is device-bound."""
 
 SITE = Path(__file__).parent / "site"
-"""What child processes get on their path: Python imports its ``sitecustomize`` at the start."""
+"""The folder on the path of child processes: Python imports its ``sitecustomize`` at the start."""
 
 BRIEF = msgspec.structs.replace(
     QUICK,
-    in_haste=False,  # in haste a run takes no second look at its graphs
+    in_haste=False,  # if this is set, a run skips the second check of its graphs
     warmup_steps=2,
     warmup_least_s=0.0,
     warmup_most_s=0.01,
@@ -52,7 +52,7 @@ BRIEF = msgspec.structs.replace(
 
 @dataclass
 class Line:
-    """The child's end of the pipe: what it sent, and whether it was asked to stop."""
+    """The child's end of the pipe: its messages, and whether it was asked to stop."""
 
     sent: list[Any] = field(default_factory=list)
     stop: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(is_set=lambda: False))
@@ -63,7 +63,7 @@ class Line:
 
 @dataclass
 class Gpu:
-    """The fake device, the driver's description of it, and the desk that the product's child has on it."""
+    """The fake device, the driver's description of it, and the child's objects for it."""
 
     device: Device
     profile: DeviceProfile
@@ -75,7 +75,7 @@ class Gpu:
         return self.device.machine
 
     def case(self, name: str, built: Task | None = None, **changes: Any) -> Case:
-        """Make a case; its task is the workload's tiny preset, or the one given."""
+        """Make a case; its task is the workload's tiny preset, or the given one."""
         fields = {
             "workload": name,
             "workload_version": 1,
@@ -98,7 +98,7 @@ class Gpu:
         return asked
 
     def measure(self, name: str, built: Task | None = None, **changes: Any) -> CaseDone:
-        """Measure a case as the child does, from its order to its record."""
+        """Measure a case as the child does, from request to record."""
         case = self.case(name, built, **changes)
         try:
             return measure_case(MeasureCase(reference=name, case=case, launch=0), self.desk)
@@ -108,7 +108,9 @@ class Gpu:
 
 @pytest.fixture(autouse=True)
 def _lighter_collections() -> None:
-    """Anew for each test, as some of them import more: torchao, kornia and the compiler are as much as torch."""
+    """Repeated for each test, because some tests import more: torchao, kornia and the compiler are as large
+    as torch.
+    """
     gc.collect()
     gc.freeze()
 
@@ -124,7 +126,7 @@ def _one_thread() -> Iterator[None]:
 
 @cache
 def _probed() -> DeviceProfile:
-    """Probe the recorded H200, once: it answers every test alike."""
+    """Probe the recorded H200 once; it gives every test the same answers."""
     return next(d for d in probe().devices if d.backend == "cuda")
 
 
@@ -186,7 +188,7 @@ def inside_gpu(inside_nvml, fake_nvml, monkeypatch) -> Callable[..., DeviceProfi
             monkeypatch.setenv(name, value)
         built = torch_view.TorchBuild(version=str(torch.__version__), cuda=Scene(**scene).cuda, hip=None)
         monkeypatch.setattr(torch_view, "torch_build", lambda: built)
-        monkeypatch.setattr(checks, "LEAST_OF_ARRIVALS", 0.0)  # the fake's clock goes at its own pace
+        monkeypatch.setattr(checks, "LEAST_OF_ARRIVALS", 0.0)  # the fake's clock has its own pace
         return next(d for d in probe().devices if d.backend == "cuda")
 
     return put

@@ -1,4 +1,4 @@
-"""Own models that do what the standard workloads do not, on the strict fake."""
+"""User models with behavior that the standard workloads lack, on the strict fake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubench.workload import Task
 
 
 class Acting(nn.Module):
-    """A small network that does something more in each forward pass."""
+    """A small network with an extra action in each forward pass."""
 
     def __init__(self, act: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Acting(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Two recurrent layers with dropout between them, and a head that a compiler takes apart from them."""
+    """Two recurrent layers with dropout between them, and a head that a compiler separates from them."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def task(model: nn.Module, *shape: int, batch: int = 4, **options: Any) -> Task:
 
 
 def acting(act: Callable[[Tensor], Any], batch: int = 4) -> Task:
-    """Make a task whose model acts."""
+    """Make a task with a model that acts."""
     return task(Acting(act), 8, batch=batch)
 
 

@@ -1,4 +1,4 @@
-"""One line of the CUDA path broken at a time: what the tests on the strict fake must notice.
+"""Mutants of the CUDA path, one broken line each, which the tests on the strict fake must detect.
 
 Run with ``pytest -m mutants -n 0 tests/test_mutants.py -k cuda``.
 """
@@ -702,7 +702,7 @@ MUTANTS = (
         misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
     ),
-    # --- precision: strict fp32 may share its process ------------------------------------------------------
+    # --- precision: strict fp32 may share its process -----------------------------------------------------------
     Mutant(
         name="a case computes with the switches of the case before",
         file=STEP,
@@ -751,7 +751,7 @@ MUTANTS = (
         misleads="an LSTM in TF32 is sold as fp32, with a proof",
         killer="test_every_case.py::test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_rows",
     ),
-    # --- positive controls: what a proof of a precision is worth -----------------------------------------------
+    # --- positive controls: the value of a proof of a precision -------------------------------------------------
     Mutant(
         name="TF32 on purpose is fp32",
         file=STEP,

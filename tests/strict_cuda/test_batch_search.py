@@ -1,4 +1,4 @@
-"""The largest batch that fits, found by trials and then measured at that batch: on the strict fake."""
+"""The largest batch that fits, found by trials and then measured at that batch, on the strict fake."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIDTH = 256
 
 
 def wide(batch: int) -> Task:
-    """A task of 768 KiB of weights, so that copies of weights and moments count beside the batch."""
+    """A task with 768 KiB of weights, so that copies of weights and moments count next to the batch."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
     batches = tuple((torch.randn(batch, WIDTH), torch.randn(batch, WIDTH)) for _ in range(2))
@@ -54,7 +54,7 @@ def tried(make_gpu):
 
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
 def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(make_gpu, tried, execution):
-    total = 2 * WORKSPACE_BYTES + 14 * MIB  # of the default stream and of the one that is captured
+    total = 2 * WORKSPACE_BYTES + 14 * MIB  # of the default stream and of the captured one
 
     def fits(batch: int) -> bool:
         done = tried(execution, total, batch)
@@ -88,7 +88,9 @@ def test_a_trial_that_fails_otherwise_says_why(make_gpu):
 
 @pytest.fixture
 def processes(make_gpu, monkeypatch):
-    """The devices of the processes that a search starts; each serves in this one, on a fake device of its own."""
+    """The devices of the processes that a search starts; each process runs in this one, with its own fake
+    device.
+    """
     started = []
 
     class InHere:
@@ -123,7 +125,7 @@ def processes(make_gpu, monkeypatch):
 
 
 def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, processes):
-    """The allocator of a process whose capture ran out of memory believes that it goes on."""
+    """The allocator of a process believes that the capture continues after it ran out of memory."""
     gpu = make_gpu()
     case = gpu.case("own", wide(8), execution=Execution.GRAPH, batch_size=8)
     planned = PlannedCase(reference="own", case=case)
@@ -134,7 +136,7 @@ def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, proce
 
 
 def test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits(gpu, monkeypatch):
-    """As drivers on Windows and WSL do instead of refusing; no such machine was at hand."""
+    """Drivers on Windows and WSL do this instead of refusing; no such machine was available."""
     case = gpu.case("cnn", batch_size=8)
     assert spilled(gpu.measure("cnn", batch_size=8)) == []
     monkeypatch.setattr(Hardware, "memory_bytes", lambda self: 2**20)

@@ -1,4 +1,4 @@
-"""How a step is captured and replayed, and what a clock, events and the profiler say of it: on the strict fake."""
+"""Capture and replay of a step, and its times by clock, events and profiler, on the strict fake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def first_steps(work, count=2):
         work.step(index)
 
 
-# --- the graphs --------------------------------------------------------------------------------------------
+# --- the graphs ---------------------------------------------------------------------------------------------
 
 
 def test_each_batch_has_its_graph_and_they_are_replayed_in_turn(gpu):
@@ -43,7 +43,7 @@ def test_each_batch_has_its_graph_and_they_are_replayed_in_turn(gpu):
 
 
 def test_a_replay_trains_as_eager_steps_do(gpu):
-    """Ten replays end at the parameters of ten eager steps, dropout included."""
+    """Ten replays give the same parameters as ten eager steps, dropout included."""
     ends = []
     for way in ("eager", "graph"):
         work = work_of(gpu, "bert_base", precision=Precision.AMP_FP16)
@@ -110,11 +110,11 @@ def test_a_capture_leaves_parameters_and_random_numbers_as_they_were(gpu):
     assert all(torch.equal(a, b) for a, b in zip(after_one, work.model.parameters(), strict=True))
 
 
-# --- what a step is timed by ----------------------------------------------------------------------------------
+# --- the time of a step -------------------------------------------------------------------------------------
 
 
 def test_the_clock_waits_for_the_device_at_both_edges(make_gpu):
-    """Ten kernels of 1 ms each are issued in 50 µs; what was issued before is not theirs."""
+    """Ten kernels of 1 ms each are issued in 50 µs; earlier kernels do not count."""
     gpu = make_gpu()
     x = torch.zeros(4, device="cuda")
     clock = gpu.desk.hardware.clock()
@@ -152,7 +152,7 @@ def test_the_busy_share_is_that_of_the_kernels(make_gpu, kernel_s, share):
 
 
 def test_no_step_of_a_round_waits_for_the_device(make_gpu):
-    """A step that waits, where the loop does not, takes the longer of both times and not the sum."""
+    """A step that waits, although the loop does not, takes the longer of both times and not the sum."""
     gpu = make_gpu(Machine(cost=lambda name: 5e-6))
     waits = count_waits(gpu, lambda work: [work.step(i) for i in range(3)])
     assert waits == 0
@@ -167,7 +167,7 @@ def test_the_peak_is_that_of_the_steps_and_not_of_trials_or_of_the_present(gpu):
 
 
 def test_a_graph_holds_little_more_than_the_eager_step(gpu):
-    """The cache is emptied before the capture: the private pool takes the place of what eager steps held."""
+    """The cache is emptied before the capture, so the private pool replaces the memory of eager steps."""
     eager, graph = (
         gpu.measure("vgg16", execution=execution).launch for execution in (Execution.EAGER, Execution.GRAPH)
     )
@@ -176,7 +176,9 @@ def test_a_graph_holds_little_more_than_the_eager_step(gpu):
 
 
 def test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cached(gpu):
-    """A cache serves the stream that filled it: 20 layers' activations twice would double what a step needs."""
+    """A cache serves the stream that filled it: two copies of 20 layers' activations would double the need of
+    a step.
+    """
     layers, side, batch = 20, 16, 65536
     reserved = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
@@ -187,7 +189,7 @@ def test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cach
 
 
 def test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed(gpu, monkeypatch):
-    """It steps eagerly beside the graph; with that in the cache an H200 showed twice the memory that VGG16 needs."""
+    """It steps eagerly next to the graph; with that cache an H200 showed twice the memory that VGG16 needs."""
     layers, side, batch = 20, 16, 65536
     held = {}
     send = gpu.line.send
@@ -204,13 +206,13 @@ def test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed(gpu, 
 
 
 def test_what_was_tried_before_the_steps_is_no_memory_of_theirs(gpu):
-    """cuDNN's trials take what is free; their blocks stay cached unless they are handed back."""
+    """cuDNN's trials take free memory; their blocks stay cached unless they are released."""
     done = gpu.measure("cnn", execution=Execution.EAGER)
     assert done.launch.peak_reserved_bytes < done.launch.peak_memory_bytes + TRIAL_BYTES / 2
 
 
 def test_a_graph_has_the_same_peak_whatever_was_captured_before_it(gpu):
-    """A workspace of cuBLAS outlives the stream that it was given on, unless it is taken back."""
+    """A workspace of cuBLAS outlives the stream for which it was allocated, unless it is released."""
     peaks = []
     for _ in range(3):
         peaks.append(gpu.measure("lstm", execution=Execution.GRAPH).launch.peak_memory_bytes)

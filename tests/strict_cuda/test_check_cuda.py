@@ -33,10 +33,13 @@ LITTLE = Amounts(
     budget=BUDGET,
     workloads=("cnn", "lstm"),
 )
-"""Everything that a check does, in little; the workloads are their tiny presets."""
+"""Everything that a check does, at small size; the workloads are their tiny presets."""
 ROOMY_GIB = 72
-"""Memory of the fake device: the cap, a share of what the driver shows, leaves 150 MiB, 128 of them for cuBLAS on
-the two streams of a graph."""
+"""Memory of the fake device.
+
+The cap, a share of what the driver shows, leaves 150 MiB, 128 of them for cuBLAS on the two streams of a
+graph.
+"""
 
 
 def ends(made) -> dict[str, PartState]:
@@ -52,7 +55,7 @@ def only(monkeypatch, *names: str) -> None:
 @pytest.mark.parametrize("full", [False, True])
 def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path, monkeypatch, full):
     device = inside_gpu(kernel_s=1e-3, memory_bytes=ROOMY_GIB * 2**30)
-    monkeypatch.setattr(cuda_check, "LIMIT_S", 900.0)  # of real time, of which a fake device takes more
+    monkeypatch.setattr(cuda_check, "LIMIT_S", 900.0)  # in real time, which a fake device needs more of
     longer = msgspec.structs.replace(BUDGET, warmup_most_s=2.0, timed_s=2.0)
     enough = msgspec.structs.replace(LITTLE, budget=longer)  # steps for the loss to fall at the largest batch
     path, heard = tmp_path / "check.json", []
@@ -62,7 +65,7 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
     verdicts = judge(read_check(path))
     assert made.limit_s == (None if full else 900.0)
     assert made.left_out == {}
-    assert len(made.cases) == 2 * 4 * 2 + 2  # workloads, precisions, executions; and those that are compiled
+    assert len(made.cases) == 2 * 4 * 2 + 2  # workloads, precisions, executions; and the compiled ones
     assert [v for v in verdicts if v.state not in {"ok", "shown"}] == []
     assert confirms(read_check(path))
     assert set(ends(made).values()) == {PartState.DONE}
@@ -105,7 +108,7 @@ def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeyp
     made = check_cuda(device, tmp_path / "check.json", amounts=few, module="strict_cuda.ailing_child")
     assert ends(made) == {"cases": PartState.DONE}
     seen = {row.case.label: row for row in made.cases}
-    assert len(seen) == 4 * 2 + 1  # precisions, executions; and one that is compiled
+    assert len(seen) == 4 * 2 + 1  # precisions, executions; and a compiled one
     dead = seen.pop("cnn amp-bf16 graph batch 512")
     assert dead.status is Status.FAILED
     assert "SIGKILL" in dead.reason
@@ -114,12 +117,12 @@ def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeyp
 
 
 PART_S = 4.0
-"""What a part that hangs is given."""
+"""The time limit of a part that hangs."""
 
 
 @pytest.fixture
 def hanging(inside_gpu, tmp_path, monkeypatch):
-    """``hanging(limit_s, part, order)``: a check of a part alone that hangs at an order."""
+    """``hanging(limit_s, part, order)``: a check of one part that hangs at a request."""
 
     def check(limit_s: float, part: str, order: str, amounts=LITTLE):
         device = inside_gpu()
@@ -133,7 +136,7 @@ def hanging(inside_gpu, tmp_path, monkeypatch):
 
 
 def test_memory_that_the_driver_does_not_tell_is_asked_of_torch(inside_gpu, tmp_path, monkeypatch):
-    """Without it no cap could be set, and no lack of memory be excused."""
+    """Without it no cap could be set, and a lack of memory could not be excused."""
     only(monkeypatch, "precision")
     refused = Fault("nvmlDeviceGetMemoryInfo", code=3)
     device = inside_gpu(faults=[refused], memory_bytes=ROOMY_GIB * 2**30)
@@ -153,7 +156,7 @@ SLICE = {
 
 @pytest.mark.slow
 def test_a_slice_of_a_card_is_checked_by_what_it_tells(inside_gpu, tmp_path, monkeypatch):
-    """Its UUID is its own, and CUDA releases differ in whose they show: the card is known by its bus id."""
+    """It has its own UUID, and CUDA releases differ in which one they show; the card is known by its bus id."""
     device = inside_gpu("a100_mig", properties=SLICE)
     only(monkeypatch, "device", "precision", "load")
     path = tmp_path / "check.json"
@@ -191,7 +194,7 @@ def test_a_part_that_hangs_through_all_its_time_is_cut_off(hanging, part):
     ],
 )
 def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, part, label):
-    """The first case of its part: a slow machine leaves out those after it, for want of time."""
+    """The first case of its part: a slow machine leaves out the later ones, because it has no time."""
     monkeypatch.setattr(cuda_check, "CLASSIC", ("cnn",))
     few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
     made = hanging(PART_S, part, label, few)
@@ -255,12 +258,12 @@ def test_a_card_that_somebody_computes_on_is_not_checked(inside_gpu, tmp_path):
     assert "4711" not in path.read_text()
 
 
-# --- the command -------------------------------------------------------------------------------------------------
+# --- the command --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """An empty folder to stand in."""
+    """An empty working folder."""
     made = tmp_path / "here"
     made.mkdir()
     return made

@@ -23,7 +23,7 @@ def gpu(make_gpu):
 
 
 def found(done, case) -> set[FindingKind]:
-    """Return what the parent finds of the proofs of a launch."""
+    """Return the parent's findings about the proofs of a launch."""
     row = Measurement(case=case, status=Status.OK, launches=(done.launch,))
     kinds = {finding.kind for finding in checks.judge_measurement(row, 1).findings}
     return kinds & {K.PRECISION_UNPROVEN, K.TF32_IN_FORCE, K.SWITCHES_CHANGED}
@@ -64,7 +64,7 @@ def test_the_control_is_computed_once_in_a_process(gpu, monkeypatch):
 
 
 def test_controls_of_every_size_take_the_host_well_under_a_second(make_gpu):
-    """Where TF32 shows in none all are computed, and again by the proofs; float64 once, and for few images."""
+    """If TF32 shows in none, all are computed, and again by the proofs; float64 once, and for few images."""
     device = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never")).desk.hardware.device
     took_s = []
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_controls_of_every_size_take_the_host_well_under_a_second(make_gpu):
 
 @pytest.fixture
 def small_in_fp32(monkeypatch):
-    """As cuDNN on an H100: small convolutions are in fp32 whatever the switch says; gives their channels."""
+    """Like cuDNN on an H100: small convolutions are in fp32 regardless of the switch; returns their channels."""
     real, seen = step._convolve, []
 
     def convolve(image, kernel):

@@ -1,6 +1,6 @@
-"""Every case that a run offers, on the strict fake: workload x precision x execution, trained and run forward.
+"""Every case that a run offers, on the strict fake: workload x precision x execution, training and inference.
 
-The default run measures a part of them that has each workload, each precision and each way to execute.
+The default run measures a subset with each workload, each precision and each execution.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
 
 HOPPER = DeviceProfile(backend="cuda", compute_capability=(9, 0))
-"""A card that has every precision."""
+"""A card with every precision."""
 BATCHES = 2
 """Prebuilt batches of a task: each has its own graph, and two show it."""
 ONE_LAYER = {"layers": 1}
@@ -59,23 +59,23 @@ SMALLER = {
     "lstm_cell": {"length": 3},
     "rnn_cell": {"length": 3},
 }
-"""Of the tiny presets with the most kernels: the same layers, fewer times."""
+"""Settings of the tiny presets with the most kernels: the same layers, fewer times."""
 SMALLER_IN_BLOCKS = {
     "unet_ddpm": SMALLER["unet_ddpm"] | {"base": 16, "factors": (1,)},  # FP8 takes multiples of 16
     "stacked_lstm": SMALLER["stacked_lstm"],
 }
-"""Where only blocks that repeat compute in a precision: one block alone is none that does."""
+"""Needed if only repeated blocks compute in a precision, because a single block is not repeated."""
 SHORTER = {"loss_chunks": 2, "prompt_tokens": 12, "new_tokens": 4}
-"""Of the recipes: what is done so often in turn is done twice, or on few tokens."""
+"""Settings of the recipes: repeated work is done twice, or on few tokens."""
 RECURRENT = {"lstm", "lstm_large"}
-"""Workloads of nothing but a fused recurrent layer and its head, of which torch.compile compiles nothing."""
+"""Workloads of a fused recurrent layer and its head, of which torch.compile compiles nothing."""
 PIPELINES = {"augment", "augment_video"}
-"""Input pipelines: they draw on the host and send that over, which no capture takes."""
+"""Input pipelines: they draw on the host and copy to the device, which cannot be captured."""
 IN_FULL = {"cnn", "lstm", "resnet50", "transformer"}
-"""Workloads of which the default run measures every case at every precision: one of each kind of layer."""
+"""Workloads with every case measured at every precision in the default run: one of each kind of layer."""
 
 SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
-"""Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
+"""Sizes of the products that prove a precision: rounding shows in the smallest, and each case has four."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,9 +85,9 @@ def _small_probes(monkeypatch):
 
 
 def offered() -> dict[tuple[str, Precision], list[Case]]:
-    """Return what a run of everything would measure on a card that has every precision, by the product's plan.
+    """Return what a full run would measure on a card with every precision, by the product's plan.
 
-    Without what torchao's own tensors hold: they say themselves where they lie, and so are never on the fake.
+    It excludes torchao's own tensors: they report their place themselves and are therefore never on the fake.
     """
     profiles = {name: profile for name, profile in load_profiles().items() if profile.is_run}
     found: defaultdict[tuple[str, Precision], list[Case]] = defaultdict(list)
@@ -103,7 +103,7 @@ def offered() -> dict[tuple[str, Precision], list[Case]]:
             case = planned.case
             known = found[case.workload, case.precision]
             if case not in known and case.weight_type is not WeightType.NF4:
-                known.append(case)  # once, where a workload has one task whichever is asked for
+                known.append(case)  # once, if a workload has one task whichever is requested
     return {key: cases for key, cases in found.items() if cases}
 
 
@@ -124,14 +124,14 @@ def shorter(recipe: Recipe) -> Recipe:
 
 @cache
 def has_fp8_layers(name: str) -> bool:
-    """Whether a linear layer of 16 times 16 numbers, or of multiples, stands in blocks that repeat."""
+    """Whether a linear layer of 16 x 16 numbers, or of multiples, is in repeated blocks."""
     model = load_workload(name).tiny(2, 0, **SMALLER_IN_BLOCKS.get(name, {})).model
     layers = (layer for block in repeated_blocks(model) for layer in block.modules())
     return any(isinstance(x, nn.Linear) and not (x.in_features % 16 or x.out_features % 16) for x in layers)
 
 
 def why_unsupported(case: Case) -> str | None:
-    """Return words of the reason for which a case cannot be measured; None if it can."""
+    """Return words from the reason why a case cannot be measured; None if it can."""
     if case.execution is Execution.GRAPH and case.workload in PIPELINES:
         return "capturing"
     if case.execution is Execution.COMPILE and case.workload in RECURRENT:
@@ -149,10 +149,10 @@ def why_unsupported(case: Case) -> str | None:
 
 
 def everyday(name: str, precision: Precision) -> list[Case]:
-    """Return the cases that the default run measures: all at the first precision of a workload, then one each.
+    """Return the cases of the default run: all at the first precision of a workload, then one each.
 
-    That one is the captured training step, which asks most of torch: a graph of forward pass, backward pass and
-    optimizer. The slow tests measure the others.
+    That one is the captured training step, which needs most of torch: a graph of forward pass, backward pass
+    and optimizer. The slow tests measure the others.
     """
     cases = OFFERED[name, precision]
     if name in IN_FULL or precision is next(p for n, p in OFFERED if n == name):
@@ -195,7 +195,7 @@ def assert_measured_whole(gpu, cases: list[Case]) -> None:
     if precision is Precision.FP8:
         pytest.importorskip("torchao", exc_type=ImportError)
     if name in PIPELINES:
-        pytest.importorskip("kornia", exc_type=ImportError)  # today's kornia takes no torch before 2.5
+        pytest.importorskip("kornia", exc_type=ImportError)  # today's kornia supports no torch before 2.5
     for case in cases:
         recipe = shorter(case.recipe)
         done = gpu.measure(
@@ -209,7 +209,7 @@ def assert_measured_whole(gpu, cases: list[Case]) -> None:
         )
         if (reason := why_unsupported(case)) is not None:
             assert (done.status, reason in done.reason) == (Status.UNSUPPORTED, True), done.reason
-            gpu.machine.memory.underway.clear()  # as in the new process that the next case is measured in
+            gpu.machine.memory.underway.clear()  # as in the new process that measures the next case
             continue
         assert (done.status, done.reason) == (Status.OK, None), (
             f"{case.execution} {case.task}: {done.traceback}"
@@ -220,7 +220,7 @@ def assert_measured_whole(gpu, cases: list[Case]) -> None:
 
 
 def is_right(launch: Launch, case: Case) -> None:
-    """Ask of a launch that the step computed what it should, in the time that its kernels take."""
+    """Check that the step of a launch computed the right values, in the time of its kernels."""
     assert launch.reference_error <= case.precision.facts.loss_error
     if case.task is TaskKind.TRAIN:
         assert launch.parameters_moved
@@ -238,7 +238,7 @@ def is_right(launch: Launch, case: Case) -> None:
 
 
 def test_the_cases_are_those_of_all_workloads_precisions_executions_and_tasks():
-    """So that a workload or a precision that is added is measured here, or named above."""
+    """A new workload or precision must be measured here, or listed above."""
     run = {name for name in workload_names() if load_workload(name).is_run}
     assert {name for name, _ in OFFERED} == run - {"llama_8b_qlora"}
     usual = [precision for precision in Precision if precision.is_usual]
@@ -251,7 +251,9 @@ def test_the_cases_are_those_of_all_workloads_precisions_executions_and_tasks():
 
 
 def test_strict_fp32_is_strict_in_the_process_of_the_other_precisions(make_gpu):
-    """In haste all share one process: each case sets its switches, reads them back and proves their effect."""
+    """In a short run all share one process: each case sets its switches, reads them back and proves their
+    effect.
+    """
     gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
     order = (Precision.TF32, Precision.FP32, Precision.AMP_BF16, Precision.FP32, Precision.TF32)
     for name, more in (("cnn", set()), ("lstm", {"rnn"})):
@@ -264,7 +266,7 @@ def test_strict_fp32_is_strict_in_the_process_of_the_other_precisions(make_gpu):
 
 
 def test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_rows(make_gpu):
-    """Products and convolutions obey, and so prove nothing of them."""
+    """Products and convolutions obey, so they prove nothing about recurrent layers."""
     gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="in recurrent layers"))
     errors = gpu.measure("lstm", precision=Precision.FP32, batch_size=2).launch.precision_errors
     assert {what for what, error in errors.items() if error > IEEE_ERROR} == {"rnn"}

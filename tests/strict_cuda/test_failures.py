@@ -1,4 +1,4 @@
-"""What becomes of a case, and of the next one, when the device says no: on the strict fake."""
+"""The end of a case, and the start of the next, after a device error, on the strict fake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def machine(**changes) -> Machine:
     return Machine(cost=lambda name: KERNEL_S, **changes)
 
 
-# --- captures that fail ------------------------------------------------------------------------------------
+# --- captures that fail -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["torch to 2.11", "torch from 2.12"])
@@ -61,11 +61,11 @@ def test_an_error_of_the_model_inside_a_capture_is_the_models(gpu):
 def test_the_case_after_an_unsupported_one_is_sound_in_a_new_process(make_gpu):
     first = make_gpu(machine(old_allocator=True))
     assert first.measure("own", acting(lambda out: out.sum().item()), execution=Execution.GRAPH).spent
-    assert first.machine.memory.underway  # the old allocator believes that a capture goes on
+    assert first.machine.memory.underway  # the old allocator believes that a capture continues
     assert make_gpu().measure("cnn", execution=Execution.GRAPH).status is Status.OK
 
 
-# --- memory --------------------------------------------------------------------------------------------------
+# --- memory -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", NO_MEMORY)
@@ -93,7 +93,7 @@ def test_want_of_memory_inside_a_capture_is_no_refusal(make_gpu, words):
 def test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory(
     gpu, monkeypatch, free, share, status
 ):
-    """The caching allocator may free memory inside a capture, which ends it with nothing but "invalidated"."""
+    """The caching allocator may free memory inside a capture, which ends it with only "invalidated"."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free, 2**36))
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device=None: share)
 
@@ -118,7 +118,7 @@ def test_a_capture_of_a_generation_that_ends_on_a_full_device_ended_for_want_of_
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
 def test_a_device_that_is_too_small_is_out_of_memory_in_every_phase(make_gpu, execution, share):
     roomy = make_gpu()
-    torch.backends.cudnn.benchmark = False  # without the memory that its trials take where there is some
+    torch.backends.cudnn.benchmark = False  # without the memory that its trials take if there is some
     assert roomy.measure("vgg16", execution=execution).status is Status.OK
     most = roomy.machine.memory.most_reserved
     small = make_gpu(machine())
@@ -162,7 +162,7 @@ def ends_in(gpu, phase: str) -> None:
 
 @pytest.mark.parametrize(("name", "task", "execution", "phase"), IN_PHASES)
 def test_a_lack_of_memory_names_the_phase_in_which_it_came(make_gpu, name, task, execution, phase):
-    """And the next case, which a run puts into a new process, is sound."""
+    """The next case, which a run puts into a new process, is sound."""
     gpu = make_gpu()
     ends_in(gpu, phase)
     done = gpu.measure(name, execution=execution, **task)
@@ -175,7 +175,7 @@ def test_a_lack_of_memory_names_the_phase_in_which_it_came(make_gpu, name, task,
 @pytest.mark.parametrize("execution", OF_TORCH)
 @pytest.mark.parametrize("phase", ["build", "first steps", "prepared"])
 def test_a_batch_that_does_not_fit_names_the_phase_and_the_next_batch_is_tried(make_gpu, execution, phase):
-    """Of the search for the largest one."""
+    """In the search for the largest one."""
     name = execution.facts.preparation or "first steps" if phase == "prepared" else phase
     gpu = make_gpu()
     ends_in(gpu, name)
@@ -210,7 +210,7 @@ def test_nothing_of_a_case_is_left_on_the_device(gpu):
 
 @pytest.fixture
 def _collected_when_asked():
-    """Nothing is collected by chance, because enough was made since the last time."""
+    """The garbage collector never runs merely because many objects were created."""
     gc.disable()
     yield
     gc.enable()
@@ -226,7 +226,7 @@ def test_a_model_that_holds_on_to_itself_is_gone_after_its_case(gpu, execution):
     assert gpu.machine.memory.reserved == 0
 
 
-# --- errors that stick ---------------------------------------------------------------------------------------
+# --- errors that stick --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after", [3, 60, 200])
@@ -243,7 +243,7 @@ def test_a_process_that_cannot_hand_its_memory_back_keeps_its_figure_and_ends(ma
     fault = Fault(
         "empty_cache",
         lambda: RuntimeError("CUDA error: unspecified launch failure"),
-        after=1,  # the first empties what was tried before the steps
+        after=1,  # the first empties the cache of the trials before the steps
         sticky=True,
     )
     done = make_gpu(machine(faults=[fault])).measure("cnn")
@@ -251,7 +251,7 @@ def test_a_process_that_cannot_hand_its_memory_back_keeps_its_figure_and_ends(ma
     assert done.spent
 
 
-# --- recurrent layers ----------------------------------------------------------------------------------------
+# --- recurrent layers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

@@ -1,4 +1,4 @@
-"""A generation token by token, eagerly and as graphs over a static cache: on the strict fake."""
+"""A generation token by token, eagerly and as graphs over a static cache, on the strict fake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECIPE = Recipe(
     weight_type=WeightType.FLOAT32, prompt_tokens=12, new_tokens=NEW_TOKENS, cache_tokens=12 + NEW_TOKENS
 )
 LAUNCH_BOUND_S = 2.5e-6
-"""A kernel that runs for half the time that its launch takes."""
+"""A kernel that runs for half of its launch time."""
 
 
 def work_of(gpu, execution=Execution.GRAPH):
@@ -41,7 +41,7 @@ def kernels(gpu, work) -> int:
 
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
 def test_each_token_is_on_the_host_before_the_next_is_begun(gpu, execution):
-    """So each takes the time of its kernels, and not that of their issue, two hundredths of it."""
+    """So each takes the time of its kernels, and not their issue time, which is two hundredths of that."""
     work = work_of(gpu, execution)
     turn = Turn(work)
     prompt, token = kernels(gpu, lambda: turn.start(0)), kernels(gpu, turn.go_on)
@@ -53,7 +53,7 @@ def test_each_token_is_on_the_host_before_the_next_is_begun(gpu, execution):
 
 
 def test_a_generation_gives_the_scores_of_the_whole_sequence(gpu):
-    """Each token knows those before it: the cache is filled place by place."""
+    """Each token depends on the earlier ones: the cache is filled place by place."""
     work = work_of(gpu, Execution.EAGER)
     whole = work.batches[0][0]
     with torch.inference_mode():
@@ -79,7 +79,7 @@ def test_a_replayed_generation_takes_no_memory_and_its_graphs_share_theirs(gpu):
     reserved = torch.cuda.memory_reserved()
     advance = prepare(work)
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() - reserved <= 2 * 2**21  # a segment of small blocks, and one to spare
+    assert torch.cuda.memory_reserved() - reserved <= 2 * 2**21  # a segment of small blocks, and a spare one
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()
     advance(1)
@@ -87,7 +87,7 @@ def test_a_replayed_generation_takes_no_memory_and_its_graphs_share_theirs(gpu):
 
 
 def test_a_graph_takes_the_tokens_off_the_host(make_gpu):
-    """Where kernels are shorter than their launches, a token takes the time of its kernels."""
+    """If kernels are shorter than their launches, a token takes the time of its kernels."""
     token_s = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
         gpu = make_gpu(Machine(cost=lambda name: LAUNCH_BOUND_S))
@@ -104,5 +104,5 @@ def test_the_warm_up_of_a_capture_waits_for_what_made_the_model(gpu):
     work.step(0)  # nobody has waited for the end of it
     work.model.words.weight.data.mul_(1)
     before = len(work.tokens_at_s)
-    prepare(work)(0)  # the fake raises where the side stream reads what is still being written
+    prepare(work)(0)  # the fake raises if the side stream reads memory that is still being written
     assert len(work.tokens_at_s) > before

@@ -1,7 +1,6 @@
-"""The first process of a job, and what it exchanges with the others: on the strict fake, gloo instead of
-NCCL.
+"""The first process of a job and its exchanges, on the strict fake, with gloo instead of NCCL.
 
-The job has no other process here: what each takes part in is seen, and what two of them compute is not.
+The job has no other process here: the tests see each exchange, but not the results of two processes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BLOCKS = 2
 
 @pytest.fixture
 def kernels():
-    """How often each kernel was issued."""
+    """Number of times that each kernel was issued."""
     return Counter()
 
 
@@ -50,7 +49,7 @@ def gpu(make_gpu, kernels):
 
 @pytest.fixture
 def team(gpu, tmp_path, monkeypatch):
-    """A job of one process; the fake device is in it."""
+    """A job of one process with the fake device."""
     monkeypatch.setenv(STORE_VARIABLE, f"{tmp_path / 'store'}")
     gpu.desk.team = Team(
         Setup(device=gpu.profile, budget=BRIEF, seed=0),
@@ -67,7 +66,7 @@ def step_s(done) -> float:
     return sum(r.wall_s for r in done.launch.rounds) / sum(r.steps for r in done.launch.rounds)
 
 
-# --- steps -------------------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------------------
 
 
 def test_a_step_of_ddp_holds_its_exchange_once(gpu, team):
@@ -93,7 +92,7 @@ def test_a_step_of_ddp_may_leave_a_head_unused(gpu, team, tmp_path, monkeypatch,
     not hasattr(torch, "accelerator"), reason="of older torch gloo sums a part of a gradient on the host"
 )
 def test_fsdp_shards_each_block_by_itself(gpu, team, kernels):
-    """A block's gradients are put together for their exchange in one kernel, and the rest's in another."""
+    """One kernel combines a block's gradients for their exchange, and another combines the rest."""
     done = gpu.measure("bert_base", gpu_count=2, parallel_mode=ParallelMode.FSDP)
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
     steps = kernels["aten::native_layer_norm_backward"] / (2 * BLOCKS + 1)
@@ -128,11 +127,11 @@ def test_the_others_step_as_often_as_is_announced_and_wait_for_their_device(gpu,
     assert time.perf_counter() - began_s == pytest.approx(3 * EXCHANGE_S, rel=0.1)
 
 
-# --- sums over all processes -------------------------------------------------------------------------------
+# --- sums over all processes --------------------------------------------------------------------------------
 
 
 def test_the_rate_of_an_exchange_is_that_of_the_bus(gpu, team, monkeypatch):
-    """Of four processes each sends and receives one and a half times what is summed."""
+    """Each of four processes sends and receives one and a half times the summed bytes."""
     monkeypatch.setattr(micro, "ALL_REDUCE_BYTES", SIZES)
     monkeypatch.setattr(micro, "ALL_REDUCE_BLOCK_BYTES", SIZES[0] * REPEATS)
     team.size = PROCESSES
@@ -149,7 +148,7 @@ def test_the_rate_of_an_exchange_is_that_of_the_bus(gpu, team, monkeypatch):
     for found, size in zip((small, large), SIZES, strict=True):
         assert found.value == pytest.approx(1.5 * size / EXCHANGE_S, rel=0.02)
     assert SIZES[1] <= torch.cuda.max_memory_allocated() < 2 * SIZES[1]
-    # Gloo returns when the sum is there, which NCCL does not: that the clock waits is seen by its asking.
+    # Gloo returns when the sum is complete, NCCL does not; the calls show that the clock waits.
     assert waits.total() >= 2 * (small.n + large.n)
 
 

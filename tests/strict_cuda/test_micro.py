@@ -1,4 +1,4 @@
-"""The micro-benchmarks on the strict fake: each figure is the one that the fake device was given."""
+"""The micro-benchmarks on the strict fake: each figure is the fake device's own."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_product_that_the_device_has_no_memory_for_is_measured_at_half_its_siz
 
 
 def test_products_that_the_device_never_has_memory_for_are_named_and_the_rest_is_measured(run):
-    """Of strict fp32 not even the proof that it is strict."""
+    """Without strict fp32, including the proof that it is strict."""
     never = Machine(
         cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[Fault("aten::mm", no_memory, times=10**6)]
     )
@@ -132,13 +132,13 @@ def test_products_that_are_not_ieee_are_doubted(run):
 
 
 def test_the_cache_is_cleared_outside_what_is_timed(run):
-    """Clearing takes 10 ms here, and no figure has it in."""
+    """Clearing takes 10 ms here, and no figure includes it."""
     found, *_ = run(Machine(cost=lambda name: 1e-2 if "zero_" in name else 1e-3))
     assert found["gemm", "bf16"].value == pytest.approx(2 * 256**3 / 1e-3, rel=0.01)
 
 
 def test_no_operand_is_left_in_the_cache_for_the_next_repetition(run):
-    """Between two products something as large as the cache is written."""
+    """Between two products, memory as large as the cache is written."""
     kernels = []
     run(Machine(cost=lambda name: kernels.append(name) or 1e-3))
     told = [name for name in kernels if name in {"aten::mm", "aten::zero_"}]
@@ -173,7 +173,7 @@ def test_a_product_does_all_the_work_that_its_rate_counts(gpu, precision):
 
 
 def test_every_product_is_timed_under_the_switches_of_its_precision(run, monkeypatch):
-    """Neither products in fp32, nor the copies of their proof, ever see TF32 on; all others do."""
+    """Neither products in fp32 nor the copies of their proof ever see TF32 on; all others do."""
     allowed, now = {}, ["fp32"]
     measure = micro.measure_probe
 

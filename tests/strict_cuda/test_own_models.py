@@ -1,4 +1,6 @@
-"""The kinds of models that people bring, on the strict fake: what trains in a plain loop is measured here."""
+"""The kinds of models that users bring, on the strict fake: a model that trains in a plain loop is measured
+here.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def test_each_kind_trains(measured, kind, execution):
     if kind == "lazy" and not hasattr(torch.nn, "Buffer"):
         pytest.skip("the fake cannot read the class that an uninitialized buffer has before torch 2.5")
     done = measured(KINDS[kind], execution=execution)
-    if kind == "not cut" and execution is Execution.GRAPH:  # its loss makes a tensor of a list in each step
+    if kind == "not cut" and execution is Execution.GRAPH:  # its loss makes a tensor from a list in each step
         assert done.status is Status.UNSUPPORTED
         return
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
@@ -68,7 +70,7 @@ def test_each_kind_trains(measured, kind, execution):
     if kind in CHECKED:
         assert launch.reference_error <= Precision.TF32.facts.loss_error
     if execution is Execution.GRAPH:
-        # The fake computes complex products with rounding of its own in each replay.
+        # The fake computes complex products with different rounding in each replay.
         assert launch.graph_error <= (1e-4 if kind == "complex weights" else 0.0)
 
 
@@ -118,7 +120,7 @@ def test_an_optimizer_of_other_parameters_than_it_is_given_is_refused(measured):
 
 
 def test_a_state_that_hardly_tells_in_the_loss_is_known_to_be_carried_on(measured):
-    """Twenty steps of an LSTM all but forget what it began with."""
+    """After twenty steps an LSTM has almost forgotten its initial state."""
     source = KINDS["carried"]
     long = source.replace("torch.randn(n, 5, 8)", "torch.randn(n, 40, 8)")
     assert long != source

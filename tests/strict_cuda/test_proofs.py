@@ -1,6 +1,6 @@
-"""The proofs of ``check --cuda`` on the strict fake: a sound device passes them, a broken harness does not.
+"""The proofs of ``check --cuda`` on the strict fake: a sound device passes, a broken harness does not.
 
-What is read is held to the very rules that judge a card.
+The readings are judged by the same rules as those of a real card.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TICK_S = 0.1
 
 @pytest.fixture
 def proven(make_gpu, monkeypatch):
-    """``proven(what, machine)``: the check of a device with that proof as it was read."""
+    """``proven(what, machine)``: the check of a device with the readings of that proof."""
     monkeypatch.setattr(proofs, "WARM_S", 0.1)
 
     def read(what: str, machine: Machine | None = None, gpu=None, **changes) -> CudaCheck:
@@ -68,12 +68,12 @@ def states(made: CudaCheck, part: str) -> dict[str, str]:
 
 
 def state_of(made: CudaCheck, part: str, words: str) -> str:
-    """The state of the one row of a part whose name has these words."""
+    """The state of the only row of a part with these words in its name."""
     (state,) = (v.state for v in judge(made) if v.part == part and words in v.what)
     return state
 
 
-# --- precision -----------------------------------------------------------------------------------------------
+# --- precision ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", Precision)
@@ -106,7 +106,7 @@ def test_tf32_that_never_takes_effect_is_seen(proven):
     assert states(made, "precision")["tf32 against float64"] == "FAILED"
 
 
-# --- clock ---------------------------------------------------------------------------------------------------
+# --- clock --------------------------------------------------------------------------------------------------
 
 
 def test_the_clock_of_a_sound_device_agrees_with_a_loop_by_hand_and_with_events(proven):
@@ -143,7 +143,7 @@ def test_events_that_run_at_another_speed_are_seen(proven, monkeypatch):
     assert state_of(proven("clock"), "clock", "device events") == "FAILED"
 
 
-# --- graph ---------------------------------------------------------------------------------------------------
+# --- graph --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", [Precision.TF32, Precision.AMP_FP16])
@@ -186,7 +186,7 @@ def test_a_step_that_is_run_eagerly_under_the_name_of_a_graph_is_seen(proven, mo
     assert list(states(made, "graph").values()) == ["FAILED"]
 
 
-# --- load ----------------------------------------------------------------------------------------------------
+# --- load ---------------------------------------------------------------------------------------------------
 
 
 class Ticking:
@@ -218,7 +218,7 @@ class Ticking:
 
 @pytest.fixture
 def loaded(make_gpu, proven, monkeypatch):
-    """``loaded(scale)``: a device whose energy counter runs at so many times its power; ``cost`` of sampling."""
+    """``loaded(scale)``: a device with an energy counter at this multiple of its power; ``cost`` of sampling."""
     monkeypatch.setattr(proofs, "Sampler", Ticking)
 
     def read(scale: float | None = 1.0, cost: float = 0.0, source: str = "nvml") -> CudaCheck:
@@ -262,7 +262,7 @@ def test_a_device_without_telemetry_has_no_cost_of_it(loaded):
     assert state_of(made, "load", "telemetry") == "left out"
 
 
-# --- injected faults -----------------------------------------------------------------------------------------
+# --- injected faults ----------------------------------------------------------------------------------------
 
 
 def waiting(gpu) -> CudaCheck:
@@ -289,7 +289,7 @@ def test_a_model_that_waits_is_refused_with_its_cause(make_gpu, old):
 
 
 def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
-    """The number of the capture is then used in every replay: a wrong answer, and a fast one."""
+    """Every replay then uses the number of the capture: a wrong answer, and a fast one."""
     drain = Machine.drain
 
     def silently(self, stream=None, name="synchronize"):
@@ -319,7 +319,7 @@ def test_a_cap_on_memory_holds_and_is_lack_of_memory(gpu):
     assert seen == {64: Status.OK, 4096: Status.OUT_OF_MEMORY}
 
 
-# --- failures of a proof -------------------------------------------------------------------------------------
+# --- failures of a proof ------------------------------------------------------------------------------------
 
 
 def test_a_proof_that_fails_says_how_and_ends_its_process(gpu, monkeypatch):
@@ -337,7 +337,7 @@ def test_a_proof_that_fails_says_how_and_ends_its_process(gpu, monkeypatch):
 
 
 def test_a_proof_that_finds_no_memory_says_so(gpu):
-    gpu.machine.memory.fraction = 1e-5  # beside the one segment that is cached already
+    gpu.machine.memory.fraction = 1e-5  # next to the one segment that is already cached
     case = gpu.case("vgg16", batch_size=64)
     done = prove(Prove(what="clock", reference="vgg16", case=case), gpu.desk)
     assert done.status is Status.OUT_OF_MEMORY

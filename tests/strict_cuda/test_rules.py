@@ -1,4 +1,4 @@
-"""The strict fake itself: each rule of CUDA that the other tests lean on, broken by hand."""
+"""The strict fake itself: the tests break each CUDA rule that other tests depend on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_tensors_say_where_they_are_and_do_not_mix(device):
 
 
 def test_a_backward_pass_on_the_host_stays_there(device):
-    """The gradient of a clamp makes a tensor of nothing."""
+    """The gradient of a clamp creates a tensor from nothing."""
     here = torch.randn(4, requires_grad=True)
     here.clamp_min(0.5).sum().backward()
     assert not here.grad.is_cuda
@@ -237,7 +237,7 @@ def test_a_capture_on_the_default_stream_or_without_a_warm_up_is_refused(device)
 
 
 def test_a_stream_beside_a_capture_runs_its_kernels_meanwhile(device):
-    """torch's streams are non-blocking: even the legacy default stream may be used beside the capture of one."""
+    """torch's streams are non-blocking: even the legacy default stream may be used during the capture of one."""
     x, y = (torch.zeros(2, device="cuda") for _ in range(2))
     warm()
     graph = torch.cuda.CUDAGraph()
@@ -301,7 +301,7 @@ def test_memory_that_a_stream_beside_a_capture_has_cached_is_there_for_it(device
 
 
 def forked(x, y, *, join: bool) -> None:
-    """x and y are worked on in two streams of one capture."""
+    """x and y are used in two streams of one capture."""
     origin, side = torch.cuda.current_stream(), torch.cuda.Stream()
     x.add_(1)
     side.wait_stream(origin)
@@ -434,7 +434,7 @@ def test_a_replay_draws_the_random_numbers_that_an_eager_step_would(device):
     eager = [nn.functional.dropout(x).tolist() for _ in range(2)]
     torch.manual_seed(3)
     for expected in eager:
-        torch.rand(7)  # the host's numbers are others
+        torch.rand(7)  # the host's numbers differ
         graph.replay()
         assert out.tolist() == expected
 
@@ -498,7 +498,7 @@ def test_a_segment_that_is_in_use_in_part_is_not_handed_back(device):
     del x
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 20 * 2**20
-    x = torch.empty(5 * 2**20, dtype=torch.uint8, device="cuda")  # the piece beside y
+    x = torch.empty(5 * 2**20, dtype=torch.uint8, device="cuda")  # the piece next to y
     assert torch.cuda.memory_reserved() == 20 * 2**20
     del x, y
     torch.cuda.empty_cache()
@@ -606,7 +606,7 @@ def test_dropout_inside_recurrent_layers_has_random_numbers_and_memory_of_its_ow
     torch.manual_seed(0)
     with torch.no_grad():
         assert layer(x)[0].tolist() != replayed
-    with pytest.raises(RaceError, match="freed"):  # the eager step has made the state again
+    with pytest.raises(RaceError, match="freed"):  # the eager step has recreated the state
         graph.replay()
 
 

@@ -1,4 +1,4 @@
-"""Every rule of the strict fake names the place that it is taken from."""
+"""Every rule of the strict fake names its source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 HERE = Path(__file__).parent
 RULES = ("machine", "memory", "graphs", "tensors", "compiler", "profiler", "install")
-"""The modules of the fake that stand for torch and CUDA; the others put them in place, or test them."""
+"""The modules of the fake that replace torch and CUDA; the others install them, or test them."""
 
 OWN = {
     "machine": {
@@ -42,7 +42,7 @@ OWN = {
         "_told.told", "_told.told.of", "_type", "_on_the_device.method", "_without_nccl.init",
     },
 }  # fmt: skip
-"""What is no rule of CUDA: how the fake keeps, names and finds things."""
+"""Names that are not rules of CUDA: how the fake stores, names and finds things."""
 
 FILE = re.compile(r"\b(?:c10|aten|torch|docs)/[\w/.-]+\.(?:cpp|cuh?|h|py|rst|md)\b")
 NVIDIA = re.compile(r"CUDA C\+\+ Programming Guide|CUDA runtime|cuDNN|none that NVIDIA documents")

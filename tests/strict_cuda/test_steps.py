@@ -1,4 +1,4 @@
-"""What a row is made of beside its captures: rounds, memory, the check of a graph: on the strict fake."""
+"""The parts of a row other than its captures: rounds, memory, the check of a graph, on the strict fake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strict_cuda.models import acting, task
 from strict_cuda.tensors import WORKSPACE_BYTES
 
 LAUNCH_BOUND = 2.5e-6
-"""A kernel that runs for half the time that its launch takes."""
+"""A kernel that runs for half of its launch time."""
 
 
 def work_of(gpu, built, **changes):
@@ -38,12 +38,12 @@ def step_s(done) -> float:
     return sum(r.wall_s for r in done.launch.rounds) / sum(r.steps for r in done.launch.rounds)
 
 
-# --- rounds ------------------------------------------------------------------------------------------------
+# --- rounds -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("steps", [1, 6])
 def test_a_round_waits_for_the_device_at_its_edges_alone(gpu, steps):
-    """Once before, once after, and once for the loss: however many steps it has."""
+    """Once before, once after, and once for the loss, whatever the number of steps."""
     work = work_of(gpu, acting(lambda out: None))
     loop = Loop(
         advance=work.step, edge_loss=work.edge_loss, clock=gpu.desk.clock(), batches=len(work.batches)
@@ -56,7 +56,7 @@ def test_a_round_waits_for_the_device_at_its_edges_alone(gpu, steps):
 
 
 def test_a_graph_takes_the_work_off_the_host(make_gpu):
-    """Where kernels are shorter than their launches, a replay takes the time of the kernels."""
+    """If kernels are shorter than their launches, a replay takes the time of the kernels."""
     rows = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
         gpu = make_gpu(Machine(cost=lambda name: LAUNCH_BOUND))
@@ -97,17 +97,17 @@ def test_images_are_channels_last_in_every_step_where_the_case_says_so(gpu):
 
 
 def test_cudnn_tries_its_algorithms_on_each_new_shape(gpu):
-    """As the record says of it; the first step of a shape pays for the trials."""
+    """As its record says; the first step of a shape includes the trials."""
     (ready,) = (message for message in gpu.line.sent if isinstance(message, Ready))
     assert ready.cudnn_benchmark is True
     assert torch.backends.cudnn.benchmark is True
 
 
-# --- memory ------------------------------------------------------------------------------------------------
+# --- memory -------------------------------------------------------------------------------------------------
 
 
 def test_the_peak_holds_what_a_step_frees_before_it_ends(gpu):
-    """Activations of 20 layers, all gone when the step is over."""
+    """Activations of 20 layers, all freed when the step is over."""
     layers, side, batch = 20, 16, 4096
     deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
     done = gpu.measure("own", deep, batch_size=batch)
@@ -123,7 +123,7 @@ def test_an_inference_keeps_nothing_for_a_backward_pass(gpu):
 
 
 def test_the_peak_of_a_graph_is_not_that_of_its_check(gpu):
-    """Weights and gradients; the check keeps a second copy of the weights, and no step does."""
+    """Weights and gradients; the check keeps a second copy of the weights, a step does not."""
     peaks = []
     for execution in (Execution.EAGER, Execution.GRAPH):
         done = gpu.measure("own", wide(), execution=execution)
@@ -138,7 +138,7 @@ def test_the_peak_of_a_graph_is_not_that_of_its_check(gpu):
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
 def test_the_check_of_a_graph_leaves_no_trace(gpu, optimizer):
-    """Weights, running statistics, moments and the gradient scale are what they were."""
+    """Weights, running statistics, moments and the gradient scale are unchanged."""
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
     built = task(model, 8, optimizer=optimizer)
     work = work_of(gpu, built, precision=Precision.AMP_FP16, execution=Execution.GRAPH)
@@ -158,7 +158,7 @@ def test_the_check_of_a_graph_leaves_no_trace(gpu, optimizer):
 
 
 def test_a_step_that_a_graph_freezes_is_found_out(gpu):
-    """Python decides again in each eager step; a replay goes on with what was decided in its capture."""
+    """Python decides again in each eager step; a replay repeats the decision of its capture."""
     own = acting(lambda out: out * (1 if torch.cuda.is_current_stream_capturing() else 2))
     done = gpu.measure("own", own, execution=Execution.GRAPH)
     assert done.launch.graph_error > 10 * Precision.FP32.facts.loss_error

@@ -1,4 +1,4 @@
-"""What the driver counts beside the rounds: on the strict fake, with NVML's answers from a recording."""
+"""The driver's counters next to the rounds, on the strict fake, with NVML's answers from a recording."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from strict_cuda.machine import Machine
 from strict_cuda.models import acting
 
 LONG_KERNEL_S = 0.5
-"""So two steps last the ten seconds from which on energy is told."""
+"""So two steps last ten seconds, from which on energy is reported."""
 
 
 @pytest.fixture
 def make_slow(make_gpu):
-    """Open a device that is slow, and measured for more than a moment."""
+    """Open a device that is slow, with a budget of more than a moment."""
     budget = msgspec.structs.replace(BRIEF, timed_s=60.0)
     return lambda: make_gpu(Machine(cost=lambda name: LONG_KERNEL_S), budget)
 
@@ -38,7 +38,7 @@ def measured(gpu):
 
 
 class Counters(Readings):
-    """Counters that go with the clock of the device: 500 W, and a tenth of the time held down by power."""
+    """Counters that follow the clock of the device: 500 W, and a tenth of the time held down by power."""
 
     source = "nvml"
     fault = None
@@ -68,7 +68,9 @@ def test_energy_and_held_clocks_are_those_of_the_timed_rounds(make_slow):
 
 
 def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monkeypatch):
-    """mJ, mW, MHz and ns by the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the record."""
+    """mJ, mW, MHz and ns from the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the
+    record.
+    """
     monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     calls, faults = load_dump("h200"), []
     for function, answers, arguments in (

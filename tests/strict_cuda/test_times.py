@@ -1,4 +1,6 @@
-"""What the strict fake costs: every case that a run offers, within the processor time that a change may cost."""
+"""The cost of the strict fake: every case that a run offers, within the processor time that a change may
+take.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def used_by_children_s() -> float:
 @pytest.mark.timing
 @pytest.mark.timeout(900)
 def test_the_matrix_of_all_cases_takes_at_most_a_minute_and_a_half_of_processor_time():
-    """Torch's import and the rest of the file are in it, and the cases that the slow tests measure."""
+    """Includes torch's import, the rest of the file, and the cases that the slow tests measure."""
     before_s = used_by_children_s()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", str(MATRIX)],

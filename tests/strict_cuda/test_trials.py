@@ -1,4 +1,4 @@
-"""A few steps of a case as ``check --cuda`` tries it: what it tells, and how many steps it takes."""
+"""A few steps of a case, as ``check --cuda`` tries it: its report, and its number of steps."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_the_reference_loss_is_computed_once_for_all_precisions_and_executions(g
 
 
 PROOFS_S = {"clock": 10.1, "graph": 5.8, "load": 18.2}
-"""Warm-up and blocks of each on an H100, by its confirmed check, at steps of 22.1 ms."""
+"""Warm-up and blocks of each on an H100, from its confirmed check, at steps of 22.1 ms."""
 
 
 def few_kernels() -> Task:
-    """A task whose step is a dozen kernels: a proof of half a minute takes a thousand steps."""
+    """A task with a step of a dozen kernels: a proof of half a minute takes a thousand steps."""
     batches = tuple((torch.randn(4, 8), torch.zeros(4, dtype=torch.long)) for _ in range(4))
     return Task(
         model=torch.nn.Linear(8, 4),

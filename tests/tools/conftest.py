@@ -1,4 +1,4 @@
-"""What several tests of the tools start from, computed once."""
+"""The starting points of several tests of the tools, computed once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FITTED = "2026-11-20"
 
 @pytest.fixture(scope="session")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What is said of a calibration from the published rows, as of ``FITTED``."""
+    """The messages of a calibration from the published rows, as of ``FITTED``."""
     path = tmp_path_factory.mktemp("calibrated") / "c.json"
     document = write_calibration(None, path, date.fromisoformat(FITTED))
     assert document["path"] == str(path)
@@ -26,5 +26,5 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def rebuilt(calibrated: dict[str, Any]) -> Calibration:
-    """What was written."""
+    """The written file."""
     return msgspec.json.decode(Path(calibrated["path"]).read_bytes(), type=Calibration)

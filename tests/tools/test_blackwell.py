@@ -1,4 +1,4 @@
-"""B200 over H100: what is told with both the harness and the card left out, against ten published rows."""
+"""B200 over H100: predictions without the harness and the card, compared with ten published rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tools.published import Table, fitted_on
 PAGE = Path(__file__).parents[2] / "docs" / "prediction-evidence.md"
 B200, H100, H200 = "nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
 FIRST_VALUES = 64 * 112 * 112
-"""Of an image behind ResNet-50's first convolution, and four times 64 x 56 x 56 in its whole first stage."""
+"""Bytes per image after ResNet-50's first convolution, and four times 64 x 56 x 56 in its whole first stage.
+"""
 MOST_IN_32_BITS = 2**31
 
 
 class Case(NamedTuple):
-    """One row of a B200 and the row of an H100 that it is compared with: throughput over throughput."""
+    """One row of a B200 and the row of an H100 to which it is compared: throughput over throughput."""
 
     model: str
     precision: str
@@ -36,7 +37,7 @@ class Case(NamedTuple):
 
 
 def rows() -> tuple[Table, np.ndarray]:
-    """The table of training, and which of its rows are of the harness that has a B200."""
+    """The training table, and its rows of the harness that has a B200."""
     table = fitted_on(TaskKind.TRAIN)
     return table, table.harness == "lambda-pytorch"
 
@@ -46,8 +47,8 @@ def cases(*, newest: bool = False, blackwell: bool = True) -> tuple[Case, ...]:
     """Each row of a B200, by a fit without its harness and card.
 
     Args:
-        newest: Against the H100's newest software instead of the nearest batch of any.
-        blackwell: Whether the fit holds other cards of that architecture.
+        newest: Compare with the H100's newest software instead of the nearest batch of any.
+        blackwell: Whether the fit has other cards of that architecture.
     """
     table, here = rows()
     fit = fit_table(table, np.ones(len(table), dtype=bool))
@@ -88,7 +89,7 @@ def percents(*ratios: float) -> tuple[str, ...]:
 
 
 def test_the_undoubted_rows_are_within_fifteen_percent():
-    """The doubtful three stand beside it; the page has both figures."""
+    """The three doubtful rows are shown separately; the page has both figures."""
     found = cases()
     bert, sound, every = means(found)
     assert sound < 0.15
@@ -135,7 +136,9 @@ def rate_of(gpu_key: str, model: str, precision: str) -> float:
 
 
 def test_why_three_rows_are_in_doubt_is_in_the_rows_themselves():
-    """Not in how far a prediction is off: AMP halves the bytes and doubles the peak, and gains nothing there."""
+    """The cause is not the error of a prediction: AMP halves the bytes and doubles the peak, but gains
+    nothing there.
+    """
     table, here = rows()
     gains = {}
     for key in (B200, H200, H100):

@@ -1,6 +1,6 @@
-"""The published figures of a card that stand beside what is told of it: made again from the published rows.
+"""The published figures of a card that are shown next to a prediction, made again from the published rows.
 
-``PYTHONPATH=tests python tests/tools/test_card_readings.py`` writes the table that ships.
+``PYTHONPATH=tests python tests/tools/test_card_readings.py`` writes the shipped table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_ROWS = 300
 
 
 def made() -> pd.DataFrame:
-    """The largest batch of each card, model and precision, the fastest of those that share it."""
+    """The largest batch of each card, model and precision, and the fastest row at that batch."""
     rows = pd.DataFrame(published_rows("published.csv"))
     rows = rows[
         (rows["mode"] == "train") & rows.model.isin(SAME) & (rows.metric == "throughput") & (rows.doubt == "")

@@ -1,4 +1,4 @@
-"""Bare collectives of seven NVLink systems and one of PCIe: what share of a link's rate an exchange has."""
+"""Bare collectives of seven NVLink systems and one with PCIe: the share of a link's rate in an exchange."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BYTES_EACH = {"half": 2, "int8": 1}  # its sizes count elements
 
 @cache
 def exchanges() -> pd.DataFrame:
-    """Seconds of each exchange, and those that its bytes take at the full rate of the link."""
+    """Seconds of each exchange, and of its bytes at the full rate of the link."""
     table = pd.read_csv(PUBLISHED / "collectives.csv.gz")
     size = table.message_size * table.dtype.map(BYTES_EACH)
     systems = NVLINK | PCIE
@@ -44,7 +44,7 @@ def exchanges() -> pd.DataFrame:
 
 
 def start_and_share(rows: pd.DataFrame) -> tuple[float, float]:
-    """What every exchange takes to start [s], and the share of the rate: least squares of relative errors."""
+    """The latency of every exchange [s], and the share of the rate: least squares of relative errors."""
     sides = np.stack([1 / rows.s, rows.at_rate / rows.s], axis=1)
     start, slower = np.linalg.lstsq(sides, np.ones(len(rows)), rcond=None)[0]
     return start, 1 / slower

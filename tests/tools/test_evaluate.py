@@ -1,4 +1,4 @@
-"""The figures: better than the plain rule, intervals that hold, and the same as last committed."""
+"""The figures: better than the plain rule, with intervals that hold, and equal to the committed ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tools.published import base_model, fitted_on
 DOCS = Path(__file__).parents[2] / "docs"
 FEWEST_VOTES = 4
 """An architecture or harness with fewer targets is too small for a test of its coverage."""
-TOLERANCE = 0.01  # of MAPE, median and coverage: rounding and other libraries, not another method
+TOLERANCE = 0.01  # for MAPE, median, coverage: the effect of rounding and other libraries
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def documents(outcomes):
 
 
 def votes(outcome, kind):
-    """By architecture or harness, the share covered of each target GPU in each harness: one vote each."""
+    """By architecture or harness, the covered share of each target GPU in each harness, one vote each."""
     table, y, weight = outcome.table, outcome.pairs.y, outcome.pairs.weight
     keep = np.isfinite(outcome.half_width) & outcome.bound
     voter = [getattr(table, kind)[y][keep], table.harness[y][keep], table.gpu_key[y][keep]]
@@ -66,7 +66,7 @@ def votes(outcome, kind):
 
 
 def rejected(outcome):
-    """Architectures and harnesses whose coverage is not that of a 90 % interval, at 1 % over all that are tested."""
+    """Architectures and harnesses with a coverage unlike that of a 90 % interval, at 1 % over all tests."""
     found = []
     for tested in (votes(outcome, "architecture"), votes(outcome, "harness")):
         for label, shares in tested.items():
@@ -76,7 +76,7 @@ def rejected(outcome):
 
 
 def differing(now, then):
-    """Figures that are not the committed ones, with both values."""
+    """Figures that differ from the committed ones, with both values."""
     close = {key: {"abs": TOLERANCE} for key in ("mape", "median_ape", "coverage_90")} | {
         "pairs": {"rel": 0.02}
     }
@@ -106,7 +106,7 @@ def test_the_other_hold_outs_give_the_committed_figures(committed, hold_out):
 
 @pytest.mark.slow
 def test_unseen_harness_and_gpu_the_headline(documents):
-    """Refused pairs included, one vote for each harness and GPU."""
+    """Including refused pairs, with one vote for each harness and GPU."""
     whole = documents["harness"]
     assert whole["mape"] < 0.15
     assert whole["median_ape"] < 0.10
@@ -117,7 +117,7 @@ def test_unseen_harness_and_gpu_the_headline(documents):
 
 @pytest.mark.slow
 def test_seconds_of_a_user_without_a_gpu(documents):
-    """Neither harness nor GPU seen, one vote for each of both; the fit has no anchor at all."""
+    """Neither harness nor GPU seen, one vote for each pair of them; the fit has no anchor."""
     level = documents["harness"]["no_gpu_owned"]
     assert level["mape"] < 0.19
     assert level["median_ape"] < 0.13
@@ -127,7 +127,7 @@ def test_seconds_of_a_user_without_a_gpu(documents):
 
 @pytest.mark.slow
 def test_the_pairs_of_the_first_table_alone(outcomes):
-    """Those of the rows that shipped before the cards of today joined them: the committed list has them too."""
+    """Those of the rows that shipped before today's cards were added; the committed list has them too."""
     outcome = outcomes["harness"]
     added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
     sources = outcome.table.source[outcome.pairs.y]
@@ -154,7 +154,7 @@ def test_the_pairs_of_the_first_table_alone(outcomes):
     ],
 )
 def test_models_that_buyers_ask_for_on_hopper_and_blackwell(outcomes, architecture, prefix, least):
-    """VGG16 has no pair there: readings of an H200 and an H100 stand for it (below, and test_estimate)."""
+    """VGG16 has no pair there; readings of an H200 and an H100 replace it (below, and test_estimate)."""
     table, pairs = outcomes["harness"].table, outcomes["harness"].pairs
     exact = prefix.startswith("resnet50")  # on images of ImageNet, and of CIFAR: a class each
     named = np.array(
@@ -172,7 +172,7 @@ def test_what_the_page_says_of_vgg13_and_of_depthwise_networks_is_in_the_committ
     )
 
     def figures_of(harness, model, *gpus):
-        """Pairs; MAPE in time and in throughput, share covered (%); a refused pair has no interval."""
+        """Pairs; MAPE in time and in throughput, covered share (%); a refused pair has no interval."""
         mine = [
             row
             for row in rows
@@ -261,7 +261,7 @@ def test_what_is_held_out_with_a_target_is_its_harness_and_its_gpu():
 
 @pytest.mark.slow
 def test_refitting_without_each_group_gives_the_same_figures(outcomes):
-    """One step out of the whole fit stands for a fit that never saw the group: 12.7 against 13.0 % on average."""
+    """One step away from the whole fit replaces a fit without the group: 12.7 against 13.0 % on average."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     error = np.full(len(pairs.y), np.nan)
@@ -280,7 +280,9 @@ def test_refitting_without_each_group_gives_the_same_figures(outcomes):
 
 @pytest.mark.slow
 def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcomes):
-    """Each harness and architecture out of the fit that sets its width: 91.5 % at x1.31 against 91.1 % at x1.30."""
+    """Each harness and architecture out of the fit that sets its width: 91.5 % at x1.31 against 91.1 % at
+    x1.30.
+    """
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]

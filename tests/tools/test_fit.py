@@ -1,4 +1,4 @@
-"""The fit: strict about what it sees, cheap to ask what it would be without some rows, reproducible."""
+"""The fit: it uses only the chosen rows, is cheap to compute without some rows, and is reproducible."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_no_row_of_a_held_out_gpu_reaches_the_fit(table, without_4090):
 
 
 def test_shuffling_the_specifications_at_least_doubles_the_error(table):
-    """If the score survived it, it would come from somewhere else than the hardware's figures."""
+    """If the score survived this, it would not come from the hardware's figures."""
     pairs = pairs_of(table)
     true = mape(table, pairs, times_of(fit_table(table, everything(table))), everything(pairs.y))
     keys = sorted(set(table.gpu_key))
     shuffled = dict(zip(keys, np.random.default_rng(7).permutation(keys), strict=True))
     specs: list[GpuSpec] = [load_specs()[shuffled[key]] for key in table.gpu_key]
     wrong = replace(table, chips=chips_of(specs))
-    # Deviations would soak up what the figures no longer say: take them out, as for a GPU never seen.
+    # Deviations would absorb what the figures no longer contain: remove them, as for an unseen GPU.
     fit = fit_table(wrong, everything(wrong))
     host = np.exp(fit.z[fit.places[:, 0]])
     blind = predict_rows(wrong, coefficients_of(fit.z), host, np.zeros((len(wrong), 3)))
@@ -110,7 +110,7 @@ def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
 
 @pytest.mark.slow
 def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
-    """The committed file belongs to the tables beside it."""
+    """The committed file matches the tables next to it."""
     committed = load_calibration()
     assert committed.stale == ()
     assert committed.inputs == rebuilt.inputs
@@ -182,7 +182,7 @@ def test_a_conformal_factor_covers_its_share_of_the_votes(votes, unit):
 
 def test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has(table):
     pairs = pairs_of(table)
-    weight = pairs.weight * (1 + (pairs.spread / RATIO.noise) ** 2)  # as where every batch is stated
+    weight = pairs.weight * (1 + (pairs.spread / RATIO.noise) ** 2)  # as if every batch were stated
     voters = [f"{table.harness[y]}|{table.gpu_key[y]}" for y in pairs.y]
     _, voter = np.unique(voters, return_inverse=True)
     assert np.bincount(voter, weight) == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""tools/make.py traces again what is named, and keeps every other profile."""
+"""tools/make.py traces the named workloads again, and keeps every other profile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def test_the_versions_of_torch_that_a_profile_is_of_are_kept() -> None:
 
 
 def test_a_workload_that_is_named_is_traced_again_and_no_other():
-    """Which of two moments of a step that need alike is noted differs by process: memory is compared elsewhere."""
+    """If two moments of a step need the same memory, the recorded one differs by process; memory is compared
+    elsewhere.
+    """
     shipped = load_profiles()
     made = {profile.name: profile for profile in traced_again(["cnn"])}
     assert list(made) == sorted(shipped)

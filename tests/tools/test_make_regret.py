@@ -1,4 +1,6 @@
-"""The page of what choosing by a prediction costs: its figures are made again, and worked out by hand for three GPUs."""
+"""The page on the cost of choosing by a prediction: its figures are made again, and computed by hand for
+three GPUs.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ def one_mode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_regret_is_what_the_named_gpu_costs_above_the_best(three: Settings) -> None:
-    """By the prediction 10, 7.5 and 8: the second, which is the best. The H100 costs 12 for 6, the slow one 10."""
+    """The predictions are 10, 7.5 and 8: the second, which is the best.
+
+    The H100 costs 12 against 6, the slow one 10.
+    """
     found = {name: regrets(three, way).tolist() for name, way in ways_of(three).items()}
     assert found["gpubench"] == [0.0]
     assert found["always the H100"] == [pytest.approx(100.0)]

@@ -1,4 +1,4 @@
-"""What readings say of memory: the fit, its score with each model left out, and the numbers it is held to."""
+"""Memory readings: the fit, its score with each model left out, and the figures that it must reach."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ READINGS = [*TABLE.itertuples(index=False)]
 
 
 def test_the_shipped_fit_is_that_of_the_shipped_readings() -> None:
-    """To the digits of the file; another release of scipy may end a step of the search elsewhere."""
+    """To the digits of the file; another release of scipy may end the search one step elsewhere."""
     shipped = load_allowance()
     again = fit_allowance(TABLE, fitted=shipped.fitted)
     assert again.classes.keys() == shipped.classes.keys()
@@ -82,7 +82,7 @@ def test_it_holds_on_other_vendors_cards_for_models_that_do_not_convolve() -> No
 def test_with_convolutions_other_vendors_cards_differ_within_one_model_by_more_than_a_bound_can_hold() -> (
     None
 ):
-    """The same step at another batch: so no bound of 1.3 in the median holds 95 % of them, whatever is fitted."""
+    """The same step at another batch: no bound of 1.3 in the median holds 95 % of them, whatever is fitted."""
     allowance = load_allowance()
     rows = [
         r
@@ -96,9 +96,10 @@ def test_with_convolutions_other_vendors_cards_differ_within_one_model_by_more_t
 
 
 def test_reserved_memory_of_sharded_weights_agrees() -> None:
-    """Llama 3.1 8B on 8 and 128 cards by FSDP, none of it fitted: what torchtitan's authors print.
+    """Llama 3.1 8B on 8 and 128 cards by FSDP, none of it fitted: the figures printed by torchtitan's
+    authors.
 
-    As traced to 3 %; compiled blocks keep a few tensors less, and so stay within 8 %.
+    The trace agrees to 3 %; compiled blocks keep a few tensors less and stay within 8 %.
     """
     titan = [r for r in READINGS if r.kind == "reserved" and not r.compiles_loss]
     assert len(titan) == 7
@@ -113,7 +114,7 @@ def test_reserved_memory_of_sharded_weights_agrees() -> None:
 
 
 def test_reserved_and_unstated_readings_together_are_within_twelve_per_cent() -> None:
-    """All of known length and recipe: one error each, and their mean."""
+    """All readings of known length and recipe: one error each, and their mean."""
     wanted = {"reserved", "unstated"}
     known = [r for r in READINGS if r.kind in wanted and not r.compiles_loss]
     assert len(known) == 19
@@ -128,7 +129,9 @@ def test_reserved_and_unstated_readings_together_are_within_twelve_per_cent() ->
 
 
 def test_steps_with_a_compiled_loss_are_held_by_the_wider_interval_of_a_compiled_step() -> None:
-    """Llama 3 8B, weights in bfloat16 and FP8: all below the likely figure of the eager step, the bound above."""
+    """Llama 3 8B, weights in bfloat16 and FP8: all below the likely figure of the eager step, the bound
+    above.
+    """
     compiled = [r for r in READINGS if r.compiles_loss]
     assert len(compiled) == 14
     assert {r.precision for r in compiled} == {"amp", "fp8"}
@@ -141,7 +144,7 @@ def test_steps_with_a_compiled_loss_are_held_by_the_wider_interval_of_a_compiled
 
 
 def test_the_interval_of_a_compiled_loss_holds_each_card_left_out() -> None:
-    """Of 14 readings 14; torchtitan's alone are of one card, and so say nothing of how cards differ."""
+    """All 14 readings; torchtitan's alone are from one card, and so give no difference between cards."""
     by_card = score_compiled_loss(TABLE, "gpu_key")
     assert [score.held for score in by_card.values()] == [score.readings for score in by_card.values()]
     assert sum(score.readings for score in by_card.values()) == 14
@@ -153,7 +156,7 @@ def test_the_interval_of_a_compiled_loss_holds_each_card_left_out() -> None:
 
 
 def test_a_compiled_loss_is_told_of_decoders_in_half_precision_alone_and_judges_no_card() -> None:
-    """The transformer's own reading, which was not fitted, lies within; no upper end moves."""
+    """The transformer's own reading, which was not fitted, is inside; no upper end changes."""
 
     def need(name: str, precision: Precision = Precision.AMP_BF16, **fields: object) -> MemoryNeed:
         profile = load_profiles()[name]
@@ -165,7 +168,7 @@ def test_a_compiled_loss_is_told_of_decoders_in_half_precision_alone_and_judges_
     (read,) = (r for r in ALONE if r.compiled_loss)
     assert compiled.compiled_loss.holds(read.reserved_bytes)
     assert compiled.compiled_loss.value == pytest.approx(read.reserved_bytes, rel=0.2)
-    assert compiled.compiled_loss.value / MIB == pytest.approx(6_443, abs=1)  # as docs/memory.md has it
+    assert compiled.compiled_loss.value / MIB == pytest.approx(6_443, abs=1)  # as in docs/memory.md
     assert compiled.device.high == eager.device.high
     assert compiled.compiled_loss.high <= compiled.reserved.high
     for other in ("bert_base", "lstm_large", "stacked_lstm", "vit_b16", "vgg16"):
@@ -176,7 +179,7 @@ def test_a_compiled_loss_is_told_of_decoders_in_half_precision_alone_and_judges_
 
 
 def test_a_compiled_loss_is_told_of_steps_whose_scores_weigh_no_less_than_in_those_read() -> None:
-    """In bfloat16, of 8,192 tokens over a vocabulary of 128,256: the least that any reading is of."""
+    """In bfloat16, for 8,192 tokens over a vocabulary of 128,256: the minimum of all readings."""
     shares = [2 * r.batch_size * r.seq_len * 128_256 / r.traced_bytes for r in READINGS if r.compiles_loss]
     assert 1 + min(shares) == pytest.approx(LEAST_KEPT, abs=0.003)
 
@@ -186,7 +189,7 @@ def _device(reading: Any) -> float:
 
 
 def test_no_upper_reading_is_below_what_the_trace_counts() -> None:
-    """Peaks of whole processes on an H200: trials of cuDNN and what earlier cases left only add to them."""
+    """Peaks of whole processes on an H200: cuDNN's trials and the rest of earlier cases only add to them."""
     ours = [step for step in h200_readings().steps if step.ours]
     assert len(ours) > 30
     for step in ours:
@@ -199,7 +202,10 @@ def test_no_upper_reading_is_below_what_the_trace_counts() -> None:
 
 
 def test_reserved_memory_that_gpubench_read_stays_below_the_upper_end_but_for_one() -> None:
-    """Sound readings. That one is of a process that had measured before: one of its own reads less, below."""
+    """Sound readings.
+
+    That one is from a process that had measured before; one in its own process is lower, below.
+    """
     sound = [each for each in own_readings() if each.is_sound]
     ends = [each.need.reserved.high for each in sound]
     over = [each for each, end in zip(sound, ends, strict=True) if each.reserved > end]
@@ -215,7 +221,9 @@ def test_the_fixed_part_is_that_of_the_sound_readings() -> None:
 
 @pytest.mark.parametrize("card_class", CardClass)
 def test_no_likely_figure_lies_beyond_its_ends(card_class: CardClass) -> None:
-    """Where the fixed part and the factor together come closest to the workspace of the upper end."""
+    """The point at which the fixed part and the factor together are closest to the workspace of the upper
+    end.
+    """
     for profile in load_profiles().values():
         for precision in (Precision.FP32, Precision.AMP_BF16):
             for execution in (Execution.EAGER, Execution.GRAPH):
@@ -238,7 +246,7 @@ def test_a_graph_in_a_process_of_its_own_stays_below_every_upper_end() -> None:
 
 
 def test_what_a_graph_finds_pinned_is_what_a_snapshot_shows_beside_its_pool() -> None:
-    """1,560 MiB idle beside the graph of the transformer, where 1,571 are transients; of others less."""
+    """1,560 MiB idle next to the transformer's graph, with transients of 1,571; other models have less."""
     idle = {r.workload: r for r in ALONE if r.idle_beside_graph_bytes is not None and r.limit_bytes is None}
     read = idle.pop("transformer")
     assert read.idle_beside_graph_bytes == pytest.approx(read.need.parts.transient_bytes, rel=0.01)
@@ -247,7 +255,7 @@ def test_what_a_graph_finds_pinned_is_what_a_snapshot_shows_beside_its_pool() ->
 
 
 def test_an_allocator_held_to_the_upper_end_runs_the_step_and_less_ends_strict_fp32() -> None:
-    """What cuDNN takes for its fastest convolution is a need: it found no engine in 3,930 MiB."""
+    """cuDNN needs the memory of its fastest convolution: it found no engine in 3,930 MiB."""
     held = {r.workload: r for r in ALONE if r.limit_bytes is not None}
     assert held["transformer"].error is None
     told = held["transformer"].need.reserved.high
@@ -259,7 +267,9 @@ def test_an_allocator_held_to_the_upper_end_runs_the_step_and_less_ends_strict_f
 
 
 def test_a_compiled_model_takes_what_an_eager_one_does_unless_its_loss_is_compiled_too() -> None:
-    """VGG16's convolutions, ReLU and pooling become one: 24 % less. With the loss no scores are in float32."""
+    """VGG16's convolutions, ReLU and pooling become one: 24 % less. With the loss there are no float32
+    scores.
+    """
     compiled = [r for r in ALONE if r.execution is Execution.COMPILE]
     assert len(compiled) == 5
     shares = {(r.workload, r.compiled_loss): r.allocated_bytes / r.need.allocated.value for r in compiled}
@@ -271,14 +281,14 @@ def test_a_compiled_model_takes_what_an_eager_one_does_unless_its_loss_is_compil
 
 
 def test_no_need_starts_above_what_a_card_was_read_to_hold() -> None:
-    """Of all of them: cache only adds to a reading."""
+    """For all of them: cache only adds to a reading."""
     readings = own_readings()
     assert len(readings) == 33
     assert all(each.need.device.low <= each.device for each in readings)
 
 
 def test_a_graph_needs_room_for_transients_twice() -> None:
-    """By the same readings: an eager bound would be exceeded by 3 of 13."""
+    """By the same readings: 3 of 13 would exceed an eager bound."""
     graphs = [each for each in own_readings() if each.is_sound and each.case.execution is Execution.GRAPH]
     eager = [
         need_of(
@@ -322,9 +332,11 @@ RADEONS_OF_8_GIB = ("amd-radeon-rx-5700-8gb", "amd-radeon-rx-7700s-8gb")
 @pytest.mark.parametrize("name", ["resnet50", "vgg16"])
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_FP16])
 def test_what_published_rows_ran_on_a_radeon_is_not_refused_there(key, name, precision) -> None:
-    """The class of other vendors is read on cards of 256 GB: alone it lets no step at all onto one of 8."""
+    """The class of other vendors has readings from cards of 256 GB; alone it lets no step fit on a card of 8
+    GB.
+    """
     batches = {r.batch_size for r in READINGS if r.kind == "ran" and r.gpu_key == key}
-    assert batches == {12}  # as all published rows of these cards have it
+    assert batches == {12}  # as in all published rows of these cards
     profile, spec = load_profiles()[name], load_specs()[key]
     case = case_of(profile, TaskKind.TRAIN, precision, 12)
     card = card_of(spec)
@@ -352,7 +364,7 @@ def test_a_step_that_ran_speaks_for_its_line_of_cards_with_no_less_memory_alone(
 
 
 def test_the_fit_finds_what_made_the_readings() -> None:
-    """Known overhead and factor, five models, no noise: found to the rounding of the file."""
+    """Known overhead and factor, five models, no noise: found up to the rounding of the file."""
     traced = np.arange(1, 21) * GIB
     made = TABLE[:20].assign(
         model=[f"model {n % 5}" for n in range(1, 21)],

@@ -1,4 +1,4 @@
-"""The user's own runs join the published rows as further cells, and what is fitted to both is in force."""
+"""The user's own runs join the published rows as further cells, and the fit to both is used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def vgg16():
 
 
 def runs(vgg16, *, factor=1.0):
-    """Two GPUs measured here, at what the roofline says and a factor on the second."""
+    """Two GPUs measured here, at the roofline's speed and a factor on the second."""
     found = []
     for key, share in ((H200, 1.0), (T4, factor)):
         question = Question(profile=vgg16)
@@ -40,7 +40,7 @@ def runs(vgg16, *, factor=1.0):
 
 @pytest.fixture(scope="module")
 def few_rows():
-    """Published rows of one source, which own runs join: with all of them every fit takes ten seconds."""
+    """Published rows of one source, which own runs join; with all sources every fit takes ten seconds."""
 
     def of_one_source(task, vendors):
         table = fitted_on(task, vendors)
@@ -53,7 +53,7 @@ def few_rows():
 
 @pytest.fixture(scope="module")
 def plain(few_rows, vgg16):
-    """A calibration in which both have joined."""
+    """A calibration with both."""
     return room.calibrate(runs(vgg16), fitted="2026-11-20")
 
 

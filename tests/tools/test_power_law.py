@@ -1,7 +1,7 @@
-"""The law of power limits: fitted again on the published readings, and held to cards that it had not seen.
+"""The law of power limits, fitted again to the published readings and judged on cards that it had not seen.
 
 Readings: You and others 2023, Zeus, NSDI (traces of four cards, Apache-2.0). ``python
-tests/tools/test_power_law.py`` writes the fit that ships.
+tests/tools/test_power_law.py`` writes the shipped fit.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ BOARD_W = {
 }
 JOB = ["gpu", "model", "batch_size", "optimizer"]
 MEANT = 0.85
-"""Of the readings of a card left out, that the intervals are to hold."""
+"""Share of the readings of a card left out that the intervals must contain."""
 LAW = {"time": ([1, 1, 4], [0.3, 0.05, 0.5], [3, 20, 50]), "power": ([1, 4], [0.3, 0.5], [3, 50])}
 
 
 @cache
 def readings() -> pd.DataFrame:
-    """Each capped reading over the one of the same job at full board power."""
+    """Each capped reading over the same job's at full board power."""
     table = pd.read_csv(PUBLISHED)
     table["optimizer"] = table.notes.str.extract(r"optimizer (\w+)", expand=False)
     table["board_w"] = table.gpu.map(BOARD_W)
@@ -60,7 +60,7 @@ def _log_power(law, ratio):
 
 
 def fitted(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Both steps, by least squares that a few wild readings do not move."""
+    """Both steps, by least squares that are robust to a few outliers."""
     ratio = rows.power_limit_w / rows.mean_power_w_full
 
     def fit(form, seen, start, low, high):
@@ -78,7 +78,7 @@ def share_of_board(rows: pd.DataFrame) -> list[float]:
 
 
 def left_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """The log errors of each reading by a law that has not seen its card, with its power read or assumed."""
+    """The log errors of each reading by a law without its card, with its power measured or assumed."""
     found = []
     for gpu in rows.gpu.unique():
         others, mine = rows[rows.gpu != gpu], rows[rows.gpu == gpu]
@@ -102,7 +102,7 @@ def left_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ends(errors: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
-    """5 % and 95 % of the errors by kind, each of the card that is worst in it."""
+    """5 % and 95 % of the errors by kind, each for its worst card."""
     by_card = errors.groupby(["kind", "gpu"])[["time", "energy"]]
     low, high = by_card.quantile(0.05).groupby("kind").min(), by_card.quantile(0.95).groupby("kind").max()
     return {
@@ -112,7 +112,7 @@ def ends(errors: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def law_of(rows: pd.DataFrame) -> dict:
-    """What ships."""
+    """The shipped law."""
     time, power = fitted(rows)
 
     def rounded(numbers):

@@ -1,4 +1,4 @@
-"""Figures in the words of docs/prediction-evidence.md and others: each is made again from what ships."""
+"""Figures in the text of docs/prediction-evidence.md and others: each is made again from the shipped data."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 
 def pairs_at(prefix: str, *architectures: str, exact: bool = False) -> dict:
-    """Figures of the pairs of a family of models whose target is of these architectures."""
+    """Figures of the pairs of a model family with a target of these architectures."""
     table, pairs = outcome().table, outcome().pairs
     named = [m == prefix if exact else m.startswith(prefix) for m in table.base_model[pairs.y]]
     return figures(outcome(), np.array(named) & np.isin(table.architecture[pairs.y], architectures))
 
 
-# The tables that the fit is made of
+# the tables of the fit
 
 
 def unused() -> Iterator[str]:
@@ -166,12 +166,12 @@ def other_vendors() -> Iterator[str]:
     yield f"how fast it is: {rdna3[0]} and {rdna3[1]}"
 
 
-# What a user without a GPU is told
+# for a user without a GPU
 
 
 @cache
 def half_widths(name: str, precision: Precision | None) -> float:
-    """At the median GPU of NVIDIA, with nothing measured."""
+    """At the median GPU of NVIDIA, without measurements."""
     cards = [spec for spec in load_specs().values() if spec.vendor == FITTED_VENDOR]
     question = question_of(load_profiles()[name], precision)
     found = estimate(question, cards, own=(), reference=reference_runs()).values()
@@ -200,7 +200,9 @@ def classes_on_new_cards() -> Iterator[str]:
 
 @cache
 def levels_on_an_h200(name: str) -> tuple[tuple[Precision, float, bool], ...]:
-    """Told over read of each shipped reading, by a fit of levels alone, and whether the interval held."""
+    """Predicted over measured for each shipped reading, by a fit of levels alone, and whether the interval
+    held.
+    """
     found = []
     for step in h200_readings().steps:
         if step.workload == name:
@@ -253,7 +255,7 @@ def small_networks() -> Iterator[str]:
     yield f"{all_} % would be covered, {without} % without that harness"
 
 
-# Several GPUs
+# several GPUs
 
 
 def several() -> Iterator[str]:
@@ -308,7 +310,7 @@ def a_job_of_eight() -> Iterator[str]:
     yield f"on 8 H100s at batch {batch} is predicted at {likely} tokens/s per GPU ({low} to {high})"
 
 
-# Errors on the shipped rows
+# errors on the shipped rows
 
 
 def headline() -> Iterator[str]:
@@ -332,7 +334,7 @@ def headline() -> Iterator[str]:
 
 
 def between_harnesses(found: Outcome) -> list[float]:
-    """How far the ratio of two GPUs differs from one harness to another, at equal model and precision.
+    """The difference between harnesses in the ratio of two GPUs, at equal model and precision.
 
     Each harness has the median of its batches; each two harnesses count once.
     """
@@ -347,7 +349,7 @@ def between_harnesses(found: Outcome) -> list[float]:
 
 
 def one_vote_each(table: Table, y: np.ndarray) -> np.ndarray:
-    """Weights of some pairs as if no others were."""
+    """Weights of some pairs as if there were no others."""
     partners = np.bincount(y)[y]
     voters = np.array([f"{table.harness[i]}|{table.gpu_key[i]}" for i in y])
     rows = {voter: len(set(y[voters == voter])) for voter in set(voters)}
@@ -361,7 +363,7 @@ def weak_spots() -> Iterator[str]:
     yield f"Pascal cards: {percent(float(pascal['coverage_90']))} % covered"
 
 
-# A card seen afterwards
+# a card seen afterwards
 
 
 def seen_afterwards() -> Iterator[str]:
@@ -391,7 +393,7 @@ def seen_afterwards() -> Iterator[str]:
     yield f"**{percent(fmean(every), 1)} % on average, {percent(median(every), 1)} % in the median"
 
 
-# Other pages
+# other pages
 
 
 def not_confirmed() -> Iterator[str]:
@@ -405,7 +407,7 @@ def not_confirmed() -> Iterator[str]:
 
 
 def own_runs() -> Iterator[str]:
-    """Rows of the target's own harness are in the fit where its GPU alone is left out."""
+    """Rows of the target's own harness are in the fit if only its GPU is left out."""
     without, with_them = (
         percent(float(committed(name, "all pairs")["mape"]), 1) for name in ("harness", "gpu")
     )
@@ -428,7 +430,8 @@ STATED = {
 
 
 WHOLE_EVALUATION = pytest.mark.slow
-"""Of forward passes, which ``tests/tools/test_evaluate.py`` holds to the committed figures at each run."""
+"""For forward passes, which ``tests/tools/test_evaluate.py`` compares with the committed figures at each run.
+"""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Reading measurements: what is usable is used, everything else is counted and named."""
+"""Reading measurements: usable rows are used, everything else is counted and named."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_shipped_rows_say_where_they_come_from():
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_each_shipped_row_says_how_it_was_measured(name):
-    """Execution, torch, input, optimizer and doubt are columns; what is not stated is empty, never guessed."""
+    """Execution, torch, input, optimizer and doubt are columns; an unstated value is empty, never guessed."""
     with (DATA / name).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     trained = set(model_profiles().loc[TaskKind.TRAIN].index)
@@ -76,7 +76,7 @@ def test_each_shipped_row_says_how_it_was_measured(name):
 
 
 def test_the_columns_of_a_row_say_what_its_step_is_taken_for(tmp_path):
-    """Whatever the source is called: no name stands for a fact that the row states."""
+    """Whatever the source is called: no name replaces a fact that the row states."""
     rows = [
         GOOD | {"execution": execution, "optimizer_in_step": optimizer, "data_input": "loader", "torch": "2.8",
                 "doubt": "two cards", "source": source}
@@ -109,7 +109,7 @@ def test_a_row_without_these_columns_takes_what_its_source_or_its_harness_states
 
 
 def test_a_batch_that_is_not_stated_is_a_range(tmp_path):
-    """The middle stands in, and the row says how far the ends are apart; a silly range is none."""
+    """The middle is used, and the row says how far the ends are apart; an absurd range is ignored."""
     given = [
         ("64", "", ""),
         ("0", "32", "512"),
@@ -332,7 +332,7 @@ EIGHTY = [GOOD | {"value": str(100 + n), "source": f"lab {n}"} for n in range(80
 
 
 def spoilt(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
-    """80 good rows, of which one line of the file is spoilt."""
+    """80 good rows, one line of which is corrupted."""
     lines = write_csv(path, EIGHTY).read_bytes().splitlines(keepends=True)
     lines[number - 1] = spoil(lines[number - 1])
     path.write_bytes(b"".join(lines))

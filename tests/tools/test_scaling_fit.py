@@ -1,4 +1,4 @@
-"""The shares of several GPUs are fitted to published jobs, each harness left out in turn."""
+"""The shares of several GPUs are fitted to published jobs, with each harness left out in turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.evaluate import scaling_figures
 
 
 def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
-    """With each harness left out; a job of which no other harness has similar is the hard case."""
+    """With each harness left out; a job without a similar one in another harness is the hard case."""
     figures = scaling_figures()
     assert figures["jobs"] > 100
     assert figures["mape"] < 0.06

@@ -1,4 +1,4 @@
-"""Scoring a file: nothing is learned from it, order does not matter, bad rows are named."""
+"""Scoring a file: the fit does not use it, order does not matter, bad rows are named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GPUS = {"GTX 1080 Ti", "RTX 2080 Max-Q", "RTX 3090", "RTX A6000", "A100-PCIe-40G
 
 @pytest.fixture(scope="module")
 def rows():
-    """One source of the shipped rows, under another name, as a stranger's file."""
+    """One source of the shipped rows under another name, as a third party's file."""
     with (DATA / "published.csv").open(encoding="utf-8", newline="") as file:
         chosen = [
             row for row in csv.DictReader(file) if row["source"] == "lambda-tensorflow" and row["gpu"] in GPUS
@@ -56,7 +56,7 @@ def test_the_order_of_the_rows_does_not_matter(rows, document, tmp_path):
 
 
 def test_a_constant_factor_on_a_whole_source_does_not_matter(rows, document, tmp_path):
-    """In another clock or unit no level is known: then the figures are those of ratios alone, and near."""
+    """With another clock or unit no level is known; then the figures are those of ratios alone, and close."""
     far, further = (
         score(write_csv(tmp_path / "x.csv", [row | {"value": str(by * float(row["value"]))} for row in rows]))
         for by in (100, 1000)
@@ -75,7 +75,7 @@ def test_strange_rows_are_skipped_counted_and_named(rows, document, tmp_path):
 
 
 def test_another_layout_of_columns_is_read_and_what_was_assumed_is_listed(rows, document, tmp_path):
-    """Other names' case, order and separator, columns of the user, and no batch, mode or metric."""
+    """Column names in another case, order and separator, extra columns, and no batch, mode or metric."""
     kept = ("value", "unit", "precision", "model", "gpu_key", "gpu", "math_mode")
     lines = [";".join([*(name.upper() for name in kept), "my note"])]
     lines += [";".join([*(row[name] for name in kept), "x"]) for row in rows]
@@ -116,7 +116,7 @@ def test_the_command_prints_the_document_or_words(rows, document, tmp_path):
     assert "MAPE" in result.stdout
 
 
-# --- names, and what would mend a row ----------------------------------------------------------------------
+# --- names, and the fix for a row ---------------------------------------------------------------------------
 
 OURS = [
     {"source": "mine", "mode": "train", "gpu": gpu, "model": "transformer", "precision": "amp", "batch_size": "8",

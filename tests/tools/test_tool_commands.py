@@ -1,4 +1,4 @@
-"""The tools as a maintainer types them, and the two verbs that hand their work to them."""
+"""The tools as a maintainer types them, and the two verbs that pass their work to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/workloads.md states each workload as its code builds it."""
+"""docs/workloads.md describes each workload as its code builds it."""
 
 from __future__ import annotations
 

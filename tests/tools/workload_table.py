@@ -1,4 +1,4 @@
-"""Make the table of docs/workloads.md: ``python tests/tools/workload_table.py`` renews it."""
+"""Makes the table of docs/workloads.md: ``python tests/tools/workload_table.py`` renews it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _words_and_classes(workload: Workload) -> tuple[str, str]:
         task = workload.build(1, 0)
         scores = forward(task.model, task.batches[0][0])
     words = max((m.num_embeddings for m in task.model.modules() if isinstance(m, nn.Embedding)), default=None)
-    classes = scores.shape[-1] if scores.ndim else words  # a model that gives its loss scores every word
+    classes = scores.shape[-1] if scores.ndim else words  # a model that returns its loss scores every word
     return "-" if words is None else f"{words:,}", f"{classes:,}"
 
 

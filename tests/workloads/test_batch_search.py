@@ -173,7 +173,7 @@ def test_a_cpu_has_no_largest_batch() -> None:
 
 
 def trial(it_fits: Callable[[Case], bool | None]) -> Callable[[Launcher, PlannedCase], CaseDone]:
-    """A trial that says what is stated; None is a failure of another kind."""
+    """A trial with the given result; None is a failure of another kind."""
 
     def tried(_: Launcher, planned: PlannedCase) -> CaseDone:
         found = it_fits(planned.case)
@@ -185,7 +185,7 @@ def trial(it_fits: Callable[[Case], bool | None]) -> Callable[[Launcher, Planned
 
 
 def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with a GPU the trials are real; here the limit of each precision is stated instead."""
+    """On a machine with a GPU the trials are real; here the limit of each precision is given instead."""
     limits = {Precision.FP32: 100, Precision.TF32: 0, Precision.AMP_BF16: 240}
     monkeypatch.setattr(Launcher, "try_batch", trial(lambda case: case.batch_size <= limits[case.precision]))
     profiles = {"vgg16": load_profiles()["vgg16"]}

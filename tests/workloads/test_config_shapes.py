@@ -1,4 +1,4 @@
-"""A Hugging Face config of a known family is told by its shape as a trace tells it, at once; others are traced."""
+"""A Hugging Face config of a known family is answered from its shape, like its trace; others are traced."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ASKED = ({}, {"checkpointing": "full"}, {"trainable": "lora"}, {"trainable": "ql
 def test_the_shape_tells_what_a_trace_tells(
     kind: str, tied: bool, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Name, version, parameters and recipe alike: what was measured is found by either."""
+    """Name, version, parameters and recipe are equal, so both ways find the same measurements."""
     pytest.importorskip("transformers")
     reference = written(tmp_path, config(kind, tie_word_embeddings=tied))
     way = {asked["trainable"]: True} if "trainable" in asked else asked

@@ -1,4 +1,4 @@
-"""Published decoders by their names: shapes, the closed form of their steps, and what a person is answered."""
+"""Published decoders by their names: shapes, the closed form of their steps, and the answers to users."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ from gpubench.recipes import ADAPTER_BASES
 from gpubench.units import GIB
 
 COUNTED_WITHIN = 5e-4
-"""The table rounds to 0.1 million; of GPT-J, Phi and OLMo 2 its counts leave out the bias of the head, or norms."""
+"""The table rounds to 0.1 million; for GPT-J, Phi and OLMo 2 its counts leave out the bias of the head, or
+norms.
+"""
 BATCHES = (1, 2, 4, 16, 64)
 OF_A_TRACE = {
     "llama_8b_lora": "llama-3-8b",
@@ -55,7 +57,7 @@ def decoder(name: str, **changes: Any) -> Decoder:
     return msgspec.structs.replace(found, **changes)
 
 
-# --- the table -------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------------------
 
 
 def test_the_parameters_of_each_row_follow_from_its_shape() -> None:
@@ -101,7 +103,7 @@ def test_a_folder_of_that_name_is_the_persons_own(tmp_path: Path, monkeypatch: p
     assert find_decoder("qwen2.5-7b") is not None
 
 
-# --- the closed form against traces ------------------------------------------------------------------------
+# --- the closed form compared with traces -------------------------------------------------------------------
 
 
 def _totals(profile: WorkloadProfile) -> dict[OperatorKind, tuple[float, float]]:
@@ -142,7 +144,7 @@ def test_the_closed_form_is_what_a_trace_of_the_model_reads(traced: WorkloadProf
     assert mine.weights_bytes == pytest.approx(theirs.weights_bytes, rel=1e-4)
     for field in ("trained_bytes", "optimizer_bytes"):
         assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=1e-4)
-    # its norms are one kernel each, those of transformers are not and keep more
+    # its norms are one kernel each; transformers' norms are not, and keep more
     for told_bytes, traced_bytes in zip(_peaks(mine), _peaks(theirs), strict=True):
         assert -0.01 <= told_bytes / traced_bytes - 1 <= 0.06
 
@@ -184,7 +186,7 @@ _OF_GPTJ = _OF_GPT2 | {"rotary_dim": 8}
 _OF_OPT = _OF_ALL | {"num_attention_heads": 8, "ffn_dim": 512, "word_embed_proj_dim": 128}
 _OF_MPT = {"d_model": 128, "n_layers": 4, "n_heads": 8, "vocab_size": 2000, "max_seq_len": 256}
 UNCOUNTED = {"gpt_oss": 4 * (8 + 8)}
-"""Parameters that the table leaves out: sinks of attention, and biases of the router."""
+"""Parameters that the table leaves out: attention sinks, and biases of the router."""
 HUB = {
     "llama": ("LlamaForCausalLM", _OF_LLAMA, _small("llama-3.1-8b"), 0.05),
     "qwen2": ("Qwen2ForCausalLM", _OF_LLAMA, _small("qwen2.5-7b"), 0.05),
@@ -229,7 +231,7 @@ def test_a_family_is_counted_as_transformers_builds_it(
     (tmp_path / "config.json").write_text(json.dumps(fields))
     recipe = Recipe(
         weight_type=WeightType.BFLOAT16, trainable=trainable, context_tokens=200, loss_chunks=8
-    )  # in chunks: a loss at once is told as the trainers of transformers hold it
+    )  # in chunks: an unchunked loss is modeled as the trainers of transformers hold it
     traced = trace_workload(load_workload(f"hf:{tmp_path}").at(recipe), 0).profile
     told = profile_at(shape, kind, recipe)
     one_product = kind in {"gpt2", "gpt_neox"}  # for queries, keys and values: fewer adapters
@@ -252,7 +254,7 @@ def test_the_arithmetic_of_experts_is_that_of_those_that_a_token_passes() -> Non
     assert one.parameters > 3 * two.parameters
 
 
-# --- by whose code -----------------------------------------------------------------------------------------
+# --- the software stacks ------------------------------------------------------------------------------------
 
 PEFT_LAYERS = Path(__file__).parents[1] / "data" / "peft_layers.csv"
 """What one block of a Qwen2 with random weights runs that is no product and unpacks nothing, views left out:
@@ -267,7 +269,7 @@ def _peft_layers() -> list[dict[str, Any]]:
 
 
 def _of_one_layer(row: dict[str, Any], stack: Stack = Stack.PLAIN) -> tuple[float, int]:
-    """Elements that a token moves in one layer, and kernels but those that unpack, as told."""
+    """Predicted elements that a token moves in one layer, and kernels other than those that unpack."""
     recipe = Recipe(checkpointing=row["checkpointing"], context_tokens=256, stack=stack)
     sizes = {name: int(row[name]) for name in ("width", "heads", "key_value_heads", "forward_width")}
     found = []
@@ -286,7 +288,9 @@ def _of_one_layer(row: dict[str, Any], stack: Stack = Stack.PLAIN) -> tuple[floa
 
 @pytest.mark.parametrize("row", _peft_layers(), ids=lambda row: "-".join(list(row.values())[:6]))
 def test_a_layer_of_a_plain_stack_runs_what_was_seen_of_peft(row: dict[str, Any]) -> None:
-    """Over 4 bits by the bytes that float32 adds to the same layer over 16: an element here has two."""
+    """Over 4 bits, counted in the bytes that float32 adds to the same layer over 16 bits; an element here has
+    two.
+    """
     moved, kernels = _of_one_layer(row)
     assert kernels == pytest.approx(int(row["kernels"]) + int(row["products"]), rel=0.01)
     if row["trainable"] == "lora":
@@ -305,9 +309,12 @@ READ = (
     ("qwen2.5-3b", 1024, 5.54, 1303),
     ("qwen2.5-7b", 1024, 11.23, 923),
 )
-"""QLoRA at batch 1 with transformers, PEFT, TRL and bitsandbytes on an RTX 4080 under Windows, whose torch has
-no flash attention: tokens, reserved GiB, tokens/s.
-DaoyuanLi2816/can-i-finetune-this, docs/rtx4080_baselines.md, MIT; one reading each."""
+"""QLoRA at batch 1 with transformers, PEFT, TRL and bitsandbytes on an RTX 4080 under Windows without flash
+attention.
+
+The columns are tokens, reserved GiB, tokens/s. Source: DaoyuanLi2816/can-i-finetune-this,
+docs/rtx4080_baselines.md, MIT; one reading each.
+"""
 
 
 def test_a_plain_stack_on_windows_is_as_fast_as_predicted() -> None:
@@ -326,7 +333,7 @@ def test_a_plain_stack_on_windows_is_as_fast_as_predicted() -> None:
 
 @pytest.mark.parametrize(("how", "read"), [("lora", 0.86), ("qlora", 0.71)])
 def test_fused_kernels_gain_over_a_plain_stack_what_they_do(how: str, read: float) -> None:
-    """On an A100 at 4,096 tokens and full checkpointing, as published of an 8B model."""
+    """On an A100 at 4,096 tokens and full checkpointing, as published for an 8B model."""
     rates = []
     for stack in (Stack.PLAIN, Stack.FUSED):
         request = {how: True, "gpu": "A100 SXM 80GB", "batch_size": 1, "context": 4096, "stack": stack}
@@ -380,7 +387,7 @@ def _is_told_in_each_way(row: Decoder) -> None:
         assert told[0].train_flops_per_sample > 0.9 * dense
 
 
-# --- what a person is answered ------------------------------------------------------------------------------
+# --- answers to users ---------------------------------------------------------------------------------------
 
 _ASK = """
 import json, sys, time

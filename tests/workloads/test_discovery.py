@@ -1,4 +1,4 @@
-"""Workloads are found by name without importing them; two of one name are an error."""
+"""Workloads are found by name without importing them; two with one name are an error."""
 
 from __future__ import annotations
 

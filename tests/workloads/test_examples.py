@@ -1,4 +1,4 @@
-"""What we give users to start from works as it stands."""
+"""The files that users start from work as shipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input pipeline: the verdict's arithmetic, and the real thing in small."""
+"""The input pipeline: the arithmetic of the verdict, and the real pipeline at small size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_host_that_prepares_more_than_is_taken_feeds_it() -> None:
 def test_a_slow_host_makes_the_gpu_wait() -> None:
     found = feeding(consumes(3000), prepares(350))
     assert not found.fed
-    assert found.workers_needed == 35  # 87.5 a worker
+    assert found.workers_needed == 35  # 87.5 per worker
     assert "88 % of the time; 35 such workers would keep up" in found.verdict
 
 

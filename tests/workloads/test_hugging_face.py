@@ -1,4 +1,4 @@
-"""A model by its Hugging Face config: traced, measured and refused, without weights and without a network."""
+"""A model from its Hugging Face config: traced, measured and refused, without weights and without a network."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ SIZES = {
 }  # fmt: skip
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES}
 ONE_LAYER = LLAMA | {"num_hidden_layers": 1}
-"""As large as it has to be, where not its size is told but what of it is traced."""
+"""As small as possible, if the test is about what is traced and not about the size."""
 OF_A_LAYER = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32
 PARAMETERS = 2 * OF_A_LAYER + 2 * 64 * 32 + 32
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Any:
-    """Write a config into a folder of its name; give back the reference."""
+    """Write a config into a folder with its name; return the reference."""
 
     def write(fields: Any = LLAMA, name: str = "Small-Llama") -> str:
         path = tmp_path / name / "config.json"
@@ -109,7 +109,9 @@ def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
 
 @pytest.mark.slow
 def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_they_help(config, traced_here):
-    """2,048 scores of 50,000 words, in float32 and more than once, are most of what so small a model holds."""
+    """2,048 scores of 50,000 words, in float32 and more than once, are most of the memory of such a small
+    model.
+    """
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
     (answer,) = memory(config(sizes), gpu="RTX 3060", batch_size=16)
@@ -198,7 +200,7 @@ def test_code_and_types_that_a_config_names_are_not_looked_at(config, tmp_path):
 
 
 def test_no_field_that_transformers_keeps_to_itself_gets_through(config):
-    """Versions before 5.3 load the kernel, and so the code, that such a field of a config names."""
+    """Versions before 5.3 load the kernel, and thus the code, that such a field of a config names."""
     private = {"_attn_implementation_internal": "org/kernel", "_name_or_path": "org/model"}
     hostile = private | {"trust_remote_code": True}
     fields = LLAMA | hostile | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4} | hostile}
@@ -235,7 +237,7 @@ def test_what_describes_no_model_is_one_line(config, fields, message):
 
 
 def test_a_torch_that_transformers_does_not_take_is_one_line(config, monkeypatch):
-    """As torch 2.4, for which transformers has configs and no models."""
+    """As torch 2.4, for which transformers has configs but no models."""
     import_module("gpubench_workloads._hugging_face")._types.cache_clear()
     monkeypatch.setattr(transformers.utils, "is_torch_available", lambda: False)
     with pytest.raises(MisuseError) as caught:
@@ -301,7 +303,7 @@ def test_settings_that_contradict_each_other_are_told_before_a_model_is_built(
 def test_what_is_asked_for_is_traced_though_no_time_is_left_for_other_ways(
     config, monkeypatch, asked, precision
 ):
-    """Else a slow machine would tell of the same question less than a fast one, and each verb its own."""
+    """Otherwise a slow machine would report less about the same question, and each verb something else."""
     monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
     reference, card = config(ONE_LAYER), "A100 SXM4 80GB"
     asked = asked if precision is None else {"precision": precision, **asked}
@@ -345,7 +347,7 @@ def test_a_model_is_built_once_and_announced_once_however_it_is_asked_for(config
 
 
 def test_a_sequence_longer_than_the_context_is_told_without_a_traceback(config):
-    """What is raised on purpose is misuse, wherever in the trace: no message names a log of it."""
+    """A deliberate error is misuse, wherever it is in the trace, so no message names a log."""
     sizes = {name: size for name, size in LLAMA.items() if name != "max_position_embeddings"}
     answer = child._answer(config(sizes), asked=Asked(fields={"context_tokens": 2049}))
     assert re.search(r"2,049 tokens: .* 2,048", answer.error)  # by transformers' default

@@ -1,4 +1,4 @@
-"""Inference: which cases are measured, and the latency of single passes."""
+"""Inference: the measured cases, and the latency of single passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLOPs and bytes against counts made by hand."""
+"""FLOPs and bytes compared with counts made by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench.workload import Task, Workload
 
 
 def profile(model: Any, shape: tuple[int, ...], *, input_gradient: bool = False) -> WorkloadProfile:
-    """Profile a module on a batch of this sample shape, its loss the mean of what it gives."""
+    """Profile a module on a batch of this sample shape, with the mean of its output as the loss."""
 
     def build(batch_size: int, _seed: int) -> Task:
         made = model()

@@ -1,4 +1,4 @@
-"""Peak memory by liveness: against real steps on the CPU, against figures for GPUs, and what must hold anyway."""
+"""Peak memory by liveness, compared with real CPU steps and GPU figures, and its general properties."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ from gpubench.workload import Task, Workload
 CLASSIC = sorted(classic_names())
 TRAINED = [name for name in CLASSIC if not name.startswith("augment")]
 
-# --- against real steps -----------------------------------------------------------------------------------
+# --- real steps ---------------------------------------------------------------------------------------------
 
 SCRATCH = {
     "aten::convolution",
@@ -82,14 +82,17 @@ SCRATCH = {
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
     "aten::add",
 }
-"""CPU kernels that copy operands inside: libraries reorder them, and a sum of two types first casts one whole,
-where a GPU's kernel casts as it reads. The copy is gone when the kernel ends."""
+"""CPU kernels that copy operands inside.
+
+Libraries reorder them, and a sum of two types first casts one of them whole, while a GPU's kernel casts as it
+reads. The copy is freed when the kernel ends.
+"""
 
 
 def real_peak_bytes(task: Task, *, is_amp: bool, accumulate: int = 1, keep_outputs: bool = True) -> int:
-    """Peak of the third step of a loop as anyone writes it, from the memory events of torch's profiler.
+    """Peak of the third step of a plain loop, from the memory events of torch's profiler.
 
-    ``keep_outputs`` is whether it has a name for the outputs of the model in the backward pass.
+    ``keep_outputs`` is whether the loop has a name for the model's outputs during the backward pass.
     """
     model = task.model.train()
     optimizer = task.optimizer([p for p in model.parameters() if p.requires_grad])
@@ -120,7 +123,7 @@ def real_peak_bytes(task: Task, *, is_amp: bool, accumulate: int = 1, keep_outpu
 
 
 def _levels(events: list[Any]) -> Iterator[int]:
-    """Bytes taken after each moment; what happens within a kernel of ``SCRATCH`` counts at its end."""
+    """Allocated bytes after each moment; events within a kernel of ``SCRATCH`` count at its end."""
     spans = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() in SCRATCH]
 
     def moment(at_ns: int) -> int:
@@ -137,7 +140,9 @@ def _levels(events: list[Any]) -> Iterator[int]:
 @pytest.mark.parametrize("is_amp", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> None:
-    """CPU kernels on both sides; fused recurrent layers are written out, oneDNN's keep what nobody can ask."""
+    """CPU kernels on both sides; fused recurrent layers are written out, because the memory of oneDNN's is
+    unknown.
+    """
     workload = load_workload(name)
     assert workload.tiny is not None
     with torch.backends.mkldnn.flags(enabled="lstm" not in name):
@@ -165,14 +170,17 @@ def test_it_agrees_where_the_gradients_of_several_batches_are_summed(name: str, 
     assert real > once
 
 
-# --- against figures for GPUs ------------------------------------------------------------------------------
+# --- figures for GPUs ---------------------------------------------------------------------------------------
 
 
 FOUR_BYTES_A_SCORE = 4 * 1024 * 50_257 / GIB
-"""Of one sequence of the transformer. In float32 the controls hold the outputs through the backward pass, which
-gpubench's loop does not; under autocast they take the logarithms of ``cross_entropy`` in float32, as torch's
-documentation has it and its dispatcher has not: an H100 read what is told here."""
-CONTROLS = [  # GiB, counted once by another program of the same kind, which gave LSTM layers no reserve space
+"""For one sequence of the transformer.
+
+In float32 the controls hold the outputs through the backward pass, which gpubench's loop does not. Under
+autocast they take the logarithms of ``cross_entropy`` in float32, as in torch's documentation but not in its
+dispatcher; an H100 agreed with gpubench.
+"""
+CONTROLS = [  # GiB, counted once by another program of this kind, which gave LSTM layers no reserve space
     ("vgg16", 64, True, 4.40),
     ("resnet50", 128, True, 5.79),
     ("bert_base", 32, True, 5.82),
@@ -188,7 +196,7 @@ CONTROLS = [  # GiB, counted once by another program of the same kind, which gav
 
 @pytest.mark.parametrize(("name", "batch", "is_amp", "gib"), CONTROLS)
 def test_the_shipped_lines_give_the_control_figures(name: str, batch: int, is_amp: bool, gib: float) -> None:
-    """BERT's control counts two bytes where CUDA's dropout keeps a mask of one: 0.24 GiB."""
+    """BERT's control counts two bytes where CUDA's dropout keeps a mask of one byte: 0.24 GiB."""
     precision = Precision.AMP_BF16 if is_amp else Precision.FP32
     peak = (
         planned_peak_bytes(
@@ -216,7 +224,9 @@ def test_a_trace_at_full_size_falls_on_the_lines(name: str, batch: int, is_amp: 
 
 
 def test_a_language_model_needs_its_logits_in_float32() -> None:
-    """By hand 15.5 GB: on top of weights, state and layers, one half and two full matrices of logits."""
+    """By hand 15.5 GB: in addition to weights, state and layers, a matrix of logits in half precision and two
+    in float32.
+    """
     profile = load_profiles()["transformer"]
     peak = planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 16))
     assert peak - WORKSPACE_BYTES == pytest.approx(15.5e9, rel=0.01)
@@ -235,11 +245,11 @@ def test_the_shipped_lines_are_those_of_a_new_trace(name: str) -> None:
         assert (one.task, one.is_amp) == (two.task, two.is_amp)
         for n in (1, 64, 4096):
             peaks = [max(x.fixed_bytes + n * x.bytes_per_sample for x in s.lines) for s in (one, two)]
-            assert peaks[0] == pytest.approx(peaks[1], rel=0.02)  # torch's releases differ a little
+            assert peaks[0] == pytest.approx(peaks[1], rel=0.02)  # torch's releases differ slightly
 
 
 def test_a_recipe_that_is_asked_about_is_traced_though_no_time_is_left() -> None:
-    """An own model has no settings: weights in half precision, and blocks computed again, are variants of it."""
+    """A user's model has no settings: weights in half precision and recomputed blocks are variants of it."""
 
     def build(batch_size: int, _seed: int) -> Task:
         layers = nn.Sequential(*(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(3)))
@@ -257,7 +267,7 @@ def test_a_recipe_that_is_asked_about_is_traced_though_no_time_is_left() -> None
     assert wanted in {step.recipe for step in trace_memory(workload, 0, told=told)}
 
 
-# --- what a GPU keeps ----------------------------------------------------------------------------------------
+# --- tensors that a GPU keeps -------------------------------------------------------------------------------
 
 
 def _peak(model: Callable[[], nn.Module], shape: tuple[int, ...], *, is_amp: bool = True) -> int:
@@ -288,7 +298,9 @@ def test_attention_keeps_no_matrix_of_scores_whoever_calls_it() -> None:
 
 
 def test_cross_entropy_takes_its_logarithms_in_half_precision_under_cudas_autocast() -> None:
-    """By hand, per score: 2 bytes of logarithms, 4 cast for the sum, and 4 of their gradient; 2 of the scores."""
+    """By hand, per score: 2 bytes of logarithms, 4 cast for the sum, and 4 of their gradient; 2 of the
+    scores.
+    """
 
     def build(batch_size: int, _seed: int) -> Task:
         scores, words = torch.randn(batch_size, 4), torch.zeros(batch_size, dtype=torch.int64)
@@ -308,7 +320,7 @@ def test_cross_entropy_takes_its_logarithms_in_half_precision_under_cudas_autoca
 
 @pytest.mark.skipif(torch.__version__ < "2.9", reason="CUDA's kernel of it is newer than this torch")
 def test_rms_norm_keeps_its_input_and_no_normed_values() -> None:
-    """CUDA's kernel, from torch 2.9 on: of ten norms each keeps its input, and one number a row."""
+    """CUDA's kernel, from torch 2.9 on: each of ten norms keeps its input, and one number per row."""
 
     def kept(norms: int) -> float:
         model = nn.Sequential(nn.Linear(64, 64), *(nn.RMSNorm(64) for _ in range(norms)))
@@ -323,7 +335,7 @@ def test_rms_norm_keeps_its_input_and_no_normed_values() -> None:
 
 
 def test_layer_norm_keeps_float32_under_cudas_autocast() -> None:
-    """Ten norms after one linear layer: the input of each is cast, and kept so."""
+    """Ten norms after one linear layer: the input of each is cast and kept."""
     width, rows, norms = 64, 128, 10
     plain = nn.Linear(width, width)
     bare = _peak(lambda: nn.Sequential(plain, nn.Identity()), (rows, width))
@@ -375,7 +387,7 @@ def test_checkpointing_saves_memory() -> None:
 
 
 def test_every_operator_that_cudas_autocast_casts_is_known() -> None:
-    """Torch lists its rules by overload; a new one must be put where it belongs."""
+    """Torch lists its rules by overload; a new one must be added to the right list."""
     listed = torch._C._dispatch_get_registrations_for_dispatch_key
     missing = {n.removeprefix("aten::") for n in set(listed("AutocastCUDA")) - set(listed("AutocastCPU"))}
     widest = "addcdiv addcmul atan2 bilinear cross dot index_put scatter_add tensordot vdot"
@@ -387,7 +399,7 @@ def test_every_operator_that_cudas_autocast_casts_is_known() -> None:
     left = {*widest.split(), *below.split(), *cells.split(), fused}
     left |= {
         name for name in missing if "imname" in name or ".names_" in name
-    }  # tensors with named dimensions, of older torch
+    }  # tensors with named dimensions, in older torch
     assert missing - left <= TO_FLOAT32 | RESULT_IN_FLOAT32 | TO_LOWER
 
 
@@ -405,11 +417,11 @@ def test_torch_is_left_as_it_was() -> None:
         assert nn.functional.layer_norm(torch.ones(2, 4).bfloat16(), (4,)).dtype is torch.bfloat16
 
 
-# --- steps that are no line over the batch ------------------------------------------------------------------
+# --- steps that are not linear in the batch -----------------------------------------------------------------
 
 
 class Pairs(nn.Module):
-    """Each sample meets each other, as in a contrastive loss over the batch."""
+    """Each sample interacts with each other, as in a contrastive loss over the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -420,7 +432,7 @@ class Pairs(nn.Module):
 
 
 class Triplets(nn.Module):
-    """Each sample meets each pair of others."""
+    """Each sample interacts with each pair of others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -432,7 +444,7 @@ class Triplets(nn.Module):
 
 
 class InPieces(nn.Module):
-    """A large batch goes through in pieces of 300."""
+    """A large batch is processed in pieces of 300."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -443,7 +455,7 @@ class InPieces(nn.Module):
 
 
 class UpTo(nn.Module):
-    """Takes no batch above 50."""
+    """It accepts no batch above 50."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -469,7 +481,7 @@ def _own(model: Callable[[], nn.Module]) -> Workload:
 
 
 class LookedAtPairs(Pairs):
-    """The same, with a look at its values that no trace can follow."""
+    """The same with a check of its values that no trace can follow."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert torch.isfinite(x).all()
@@ -477,7 +489,7 @@ class LookedAtPairs(Pairs):
 
 
 class LookedAtLine(nn.Linear):
-    """A line over the batch, with such a look."""
+    """Linear in the batch, with such a check."""
 
     def __init__(self) -> None:
         super().__init__(64, 32)
@@ -488,7 +500,7 @@ class LookedAtLine(nn.Linear):
 
 
 def test_what_cannot_be_traced_and_grows_with_the_square_of_its_batch_is_not_told_by_a_line() -> None:
-    """At 32,768 the scores alone are 4 GiB: by a line over 2 and 4 samples the formula told 1 GiB, "fits"."""
+    """At 32,768 the scores alone are 4 GiB; a line through 2 and 4 samples gave 1 GiB, "fits"."""
     line, told, traced = (profile_workload(_own(model)) for model in (LookedAtLine, LookedAtPairs, Pairs))
     assert line.saved_bytes_per_pair == traced.saved_bytes_per_pair == 0 < told.saved_bytes_per_pair
     needs = [
@@ -551,7 +563,7 @@ def test_batches_that_numpy_makes_are_not_made_large_for_a_trace() -> None:
     assert max(asked) <= 64, "a megabyte each"
 
 
-# --- what must hold ----------------------------------------------------------------------------------------
+# --- general properties -------------------------------------------------------------------------------------
 
 
 @given(
@@ -597,7 +609,7 @@ def test_more_samples_never_need_less(name: str, batch: int, task: TaskKind, pre
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
-    """Per sample it needs less; the copies of the weights it keeps come on top."""
+    """It needs less per sample; the copies of its weights come in addition."""
     slopes = {
         s.is_amp: s.lines[-1].bytes_per_sample
         for s in load_profiles()[name].memory
@@ -607,7 +619,9 @@ def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
 
 
 def test_recomputed_blocks_save_memory_where_a_model_has_blocks() -> None:
-    """A transformer's layers and a ResNet's bottlenecks are such; VGG16 is one sequence of single layers."""
+    """A transformer's layers and a ResNet's bottlenecks are repeated blocks; VGG16 is one sequence of single
+    layers.
+    """
     slopes = {
         (name, s.recipe.checkpointing): s.lines[-1].bytes_per_sample
         for name in ("bert_base", "resnet50", "vgg16")
@@ -689,7 +703,7 @@ def test_weights_in_half_precision_halve_everything_that_follows_from_them() -> 
     assert need_of(bert, case, CardClass.HBM).basis is MemoryBasis.TRACED
 
 
-# --- several GPUs --------------------------------------------------------------------------------------------
+# --- several GPUs -------------------------------------------------------------------------------------------
 
 
 def _on(
@@ -757,7 +771,7 @@ def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
 
 
 def test_adapters_put_beside_a_model_need_what_a_model_built_with_adapters_needs() -> None:
-    """Llama 3 8B at 8,192 tokens is as much as four samples of 2,048; theirs are on attention alone.
+    """Llama 3 8B at 8,192 tokens equals four samples of 2,048; our workload has adapters only on attention.
 
     On every linear layer adapters of rank 16 are 42 million parameters, with gradients and states 0.3 GiB.
     """
@@ -792,7 +806,7 @@ def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
 @pytest.mark.parametrize("card_class", CardClass)
 @pytest.mark.parametrize("name", CLASSIC)
 def test_a_device_holds_what_its_tensors_take_and_a_context(name: str, card_class: CardClass) -> None:
-    """At both ends: also where the interval of the device is wide, and where the step is small."""
+    """At both ends: also if the interval of the device is wide, and if the step is small."""
     profile = load_profiles()[name]
     context = load_allowance().classes[card_class].overhead_bytes
     for task, precision, batch in product(profile.tasks, (Precision.FP32, Precision.AMP_FP16), (1, 64, 4096)):
@@ -924,7 +938,9 @@ def test_measured_figures_replace_the_model_each_its_own() -> None:
 
 
 def test_cache_that_was_read_beside_a_peak_is_no_need() -> None:
-    """An H100 read 7.8 GiB of tensors, 13.6 reserved and 14.5 in use: cuDNN's trials had taken what was free."""
+    """An H100 measured 7.8 GiB of tensors, 13.6 reserved and 14.5 in use: cuDNN's trials had taken free
+    memory.
+    """
     profile = load_profiles()["vgg16"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
     read = MeasuredMemory(
@@ -939,9 +955,10 @@ def test_cache_that_was_read_beside_a_peak_is_no_need() -> None:
 
 
 def test_what_cudnn_takes_for_a_convolution_in_strict_float32_is_a_need() -> None:
-    """An H100 read 7,989 MiB of tensors where 6,160 are traced, and one held to less ended with an error.
+    """An H100 measured 7,989 MiB of tensors with 6,160 in the trace, and a run limited to less ended with an
+    error.
 
-    TF32 and layers without convolutions take none.
+    TF32 and layers without convolutions need none of it.
     """
     profile = load_profiles()["vgg16"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
@@ -968,7 +985,9 @@ def test_what_cudnn_takes_for_a_convolution_in_strict_float32_is_a_need() -> Non
 
 @pytest.mark.parametrize(("card_class", "mib"), [(CardClass.HBM, 32), (CardClass.GDDR, 8.125)])
 def test_cublas_keeps_a_workspace_for_each_thread_that_multiplies(card_class: CardClass, mib: float) -> None:
-    """Autograd's own thread is the second; it grows with nothing, and a likely figure holds it as torch counts."""
+    """Autograd's own thread has the second workspace; its size is constant, and a likely figure includes it
+    as torch counts.
+    """
     profile = load_profiles()["vgg16"]
     for task, threads in ((TaskKind.TRAIN, 2), (TaskKind.INFER, 1)):
         for batch in (8, 64):
@@ -1002,7 +1021,7 @@ def test_a_measured_peak_replaces_the_model() -> None:
 
 
 def test_the_largest_batch_holds_what_was_measured_of_this_one() -> None:
-    """A batch that was read to fit is no larger than the largest, and one that was not is."""
+    """A batch measured to fit is no larger than the largest, and one measured not to fit is."""
     profile = load_profiles()["resnet50"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
     need = need_of(profile, case, CardClass.GDDR).device
@@ -1023,7 +1042,7 @@ def test_the_largest_batch_holds_what_was_measured_of_this_one() -> None:
 
 
 def test_what_fits_in_eager_steps_alone_says_so() -> None:
-    """Between the upper end of an eager step and that of one in a CUDA graph; beyond both it does not fit."""
+    """Between the upper end of an eager step and that of a CUDA graph; beyond both it does not fit."""
     profile = load_profiles()["transformer"]
     eager = case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 8)
     graph = msgspec.structs.replace(eager, execution=Execution.GRAPH)
@@ -1086,7 +1105,7 @@ def test_a_compiled_step_may_need_less_than_the_eager_one_that_was_traced() -> N
 
 
 def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
-    """VGG16's 553 MB of weights: as many of gradients, and of momentum; frozen layers have neither."""
+    """VGG16's 553 MB of weights: the same of gradients, and of momentum; frozen layers have neither."""
     parts = {
         name: need_of(
             load_profiles()[name],
@@ -1148,7 +1167,7 @@ def test_a_batch_in_micro_batches_is_told_as_a_trace_that_keeps_gradients(
 
 
 def test_summed_gradients_are_held_by_each_of_several_gpus_too() -> None:
-    """Two GPUs, each with half of them shared out, or all of them and their buckets."""
+    """Two GPUs, each with half of them sharded, or all of them and their buckets."""
     profile = load_profiles()["bert_base"]
     whole = 4 * profile.trainable_parameters
     for mode, held in ((ParallelMode.FSDP, 0.5 * whole), (ParallelMode.DDP, 2 * whole)):
@@ -1164,7 +1183,7 @@ def test_summed_gradients_are_held_by_each_of_several_gpus_too() -> None:
     assert not judge_fit(profile, msgspec.structs.replace(plain, batch_size=four + 1), on, accumulate=4).fits
 
 
-# --- what cannot be traced --------------------------------------------------------------------------------
+# --- steps that cannot be traced ----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("traced_here")
@@ -1189,7 +1208,7 @@ def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
 def test_a_model_by_value_that_is_slow_on_the_cpu_is_told_by_the_formula_too(
     tmp_path: Path, on_cpu_s: float
 ) -> None:
-    """A GPT with one condition: out of time before its first step, and amid it."""
+    """A GPT with one condition: out of time before its first step, and in the middle of it."""
     text = GPT.replace("128_000, 2048, 768, 12, 12", "100, 16, 32, 2, 2")
     slow = text.replace(
         "        for layer in",
@@ -1218,7 +1237,7 @@ def test_a_model_by_value_that_is_slow_on_the_cpu_is_told_by_the_formula_too(
 
 
 class _Routed(nn.Module):
-    """Each expert computes the samples that were sent to it: how many, the values say."""
+    """Each expert computes the samples sent to it; their number depends on values."""
 
     def __init__(self, wait: Callable[[int], None]) -> None:
         super().__init__()
@@ -1314,7 +1333,9 @@ MOMENTS = st.lists(
 @given(MOMENTS)
 @example([[Moment(100, 0)] * 2, [Moment(136, 40)] * 2, [Moment(220, 200)] * 2])
 def test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment(moments: Any) -> None:
-    """Of lines only those are kept that are ever the highest: no share of the gradients may miss one."""
+    """Only lines that are the highest somewhere are kept, and none may be missing for any share of the
+    gradients.
+    """
     traces = [StepTrace(each, 0, 0, 0, 0) for each in zip(*moments, strict=True)]
     step = on_lines(*traces, TaskKind.TRAIN, is_amp=False, recipe=Recipe())
     for at, batch in enumerate(BATCHES):
@@ -1332,15 +1353,15 @@ def test_a_profile_of_before_is_read_and_falls_back_to_the_formula() -> None:
     assert planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)) > WORKSPACE_BYTES
 
 
-# --- recipes ---------------------------------------------------------------------------------------------
+# --- recipes ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("batch", "gib"), [(1, 16.0), (2, 17.0), (4, 18.9)])
 def test_adapters_of_eight_billion_parameters_need_the_control_figures(batch: int, gib: float) -> None:
-    """Frozen in bfloat16, every layer computed again, 2,048 tokens, the loss in eight chunks.
+    """Frozen in bfloat16, every layer recomputed, 2,048 tokens, the loss in eight chunks.
 
-    The controls keep the normed values of the layer at work too, which RMSNorm as one kernel does not: 49 MiB a
-    sequence.
+    The controls also keep the normalized values of the current layer, which RMSNorm as one kernel does not:
+    49 MiB per sequence.
     """
     profile = load_profiles()["llama_8b_lora"]
     case = case_of(profile, TaskKind.TRAIN, Precision.BF16, batch, **profile.recipe.fields)
@@ -1350,7 +1371,7 @@ def test_adapters_of_eight_billion_parameters_need_the_control_figures(batch: in
 
 
 def test_the_step_of_another_recipe_is_that_of_its_own_trace() -> None:
-    """Llama 3.2 1B: bfloat16 weights and states take 6 bytes a parameter, float32 ones 12."""
+    """Llama 3.2 1B: bfloat16 weights and states take 6 bytes per parameter, float32 ones 12."""
     profile = load_profiles()["llama_1b"]
     parts = {}
     for recipe in (profile.recipe, *(variant.recipe for variant in profile.variants)):

@@ -1,4 +1,4 @@
-"""Kinds of model that users bring: each is traced, and its work is what a count by hand gives."""
+"""Kinds of models that users bring: each is traced, and its work matches a count by hand."""
 
 from __future__ import annotations
 
@@ -103,14 +103,18 @@ def bags(n: int) -> Made:
 
 LSTM_FLOPS = 2 * 5 * (32 * 8 + 32 * 8)
 ZOO: dict[str, tuple[Callable[[int], Made], float, float]] = {
-    # forward FLOPs, and how many times as many a training step has
+    # forward FLOPs, and the factor of a training step
     "encoder": (encoder, 2 * (10 * 65_536 + 25_600) + 6_400, 3_859_200 / 1_368_320),
     "multihead": (multihead, 10 * 2 * 4 * 64 * 64 + 25_600, 814_080 / 353_280),
-    "packed": (packed, LSTM_FLOPS, 2.4),  # not fused by the tracer, the same work
+    "packed": (
+        packed,
+        LSTM_FLOPS,
+        2.4,
+    ),  # not fused by the tracer; the same work except the input gradient and that of the first state
     "time first": (time_first, LSTM_FLOPS, 2.4),  # all but the input gradient and that of the first state
     "conv1d": (conv1d, 2 * 18 * 8 * 12, 2),
     "conv3d": (conv3d, 2 * 6**3 * 8 * 27, 2),
-    "checkpointed": (checkpointed, 256, 3),  # no input gradient, but the first layer is computed again
+    "checkpointed": (checkpointed, 256, 3),  # no input gradient, but the first layer is recomputed
     "dict targets": (dict_targets, 128, 2),
     "ctc": (ctc, 20 * 2 * 80, 2),
     "bags": (bags, 32, 3),

@@ -1,4 +1,4 @@
-"""The kinds of models that people bring: loaded, traced and stepped on the CPU, and ranked."""
+"""The kinds of models that users bring: loaded, traced and stepped on the CPU, and ranked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CASE = Case(
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
-    """``load(source)``: the workload of a file of this source."""
+    """``load(source)``: the workload of a file with this source."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def load_it(source: str) -> Workload:
@@ -65,7 +65,7 @@ def test_each_kind_is_checked_and_steps(load, kind):
     assert expected.is_whole is (kind in {"not cut", "edges", "nodes", "moves its tensors"})
     error = guards.reference_errors(work, task, expected).loss
     assert error is None if kind in RANDOM else error <= Precision.AMP_BF16.facts.loss_error
-    work = made()  # as the check may leave its traces in the model
+    work = made()  # because the check may leave its traces in the model
     before = guards.fingerprint(work.model)
     assert [work.edge_loss(work.step(index), index) for index in range(2)] > [0, 0]
     assert guards.has_moved(work.model, before)
@@ -166,7 +166,7 @@ def test_sparse_gradients_without_an_optimizer_of_their_own_say_which_takes_them
         profile_workload(load(source))
 
 
-# --- a loss with tensors ----------------------------------------------------------------------------------
+# --- a loss with tensors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", LOOSE)
@@ -209,7 +209,7 @@ def test_a_copy_of_a_task_has_the_loss_that_goes_with_its_model(load):
         assert set(two.buffers()) <= set(other.model.buffers())
 
 
-# --- the layout of images, and the whole command ----------------------------------------------------------
+# --- the layout of images, and the whole command ------------------------------------------------------------
 
 
 def test_a_view_that_takes_contiguous_images_alone_is_seen_in_the_trace(load):
@@ -236,7 +236,7 @@ def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path, monk
         assert "its images are kept contiguous" in done.stderr
 
 
-# --- tensors in whatever holds them -----------------------------------------------------------------------
+# --- tensors in any container -------------------------------------------------------------------------------
 
 
 def test_every_tensor_is_found_and_the_rest_passes_through(load):
@@ -254,7 +254,7 @@ def test_inputs_and_steps_of_any_form_are_traced(load, kind):
 
 
 def test_the_one_model_of_a_file_keeps_its_values_through_a_trace(load):
-    """Its inputs lie in the file too, so that the memory of a step cannot be traced as it is built."""
+    """Its inputs are in the file too, so the memory of a step cannot be traced as it is built."""
     source = KINDS["one model"].replace("torch.randn(n, 8),", "DATA[:n],")
     workload = load("DATA = torch.randn(512, 8)\n" + source)
     profile_workload(workload)

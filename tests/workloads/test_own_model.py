@@ -1,4 +1,4 @@
-"""The user's own model: what is taken, and one clear line for each way it can be wrong."""
+"""The user's own model: what is accepted, and one clear line for each error."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: 
     write(tmp_path, "SIZE = 10\n", "neighbor_of_a_module.py")
     write(tmp_path, "from neighbor_of_a_module import SIZE\n" + GOOD, "module_of_mine.py")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])  # "" is the current folder too
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])  # "" also means the current folder
     assert load_workload("module_of_mine:build").name == "module_of_mine:build"
 
 
@@ -226,7 +226,7 @@ def test_a_version_does_not_depend_on_where_the_file_lies(tmp_path: Path) -> Non
 
 
 def test_what_the_trace_finds_is_part_of_the_version(tmp_path: Path) -> None:
-    """A file of settings, or a library, may build another network from the same sources."""
+    """A settings file, or a library, may build another network from the same sources."""
     source = GOOD.replace("nn.Linear(10, 5)", "nn.Linear(10, int(SIZE.read_text()))")
     path = write(
         tmp_path, f"from pathlib import Path\nSIZE = Path({str(tmp_path / 'size.txt')!r})\n" + source
@@ -599,7 +599,9 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_profile_of_another_model_that_a_model_sends_as_its_own_is_refused(tmp_path: Path) -> None:
-    """Written into the pipe of its process: under the name of a standard workload it would pass for it."""
+    """Written into the pipe of its process; with the name of a standard workload it would pass for that
+    workload.
+    """
     line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
     forged = f"import os, sys\nos.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\nos._exit(0)\n"
     with pytest.raises(MisuseError, match=r"^my_model\.py: .*'lstm'$"):
@@ -639,7 +641,7 @@ def test_a_flood_after_the_answer_is_refused_too(tmp_path: Path) -> None:
 
 
 def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> None:
-    """In its own process: that a warning reaches stderr as it is depends on nobody having set up logging."""
+    """In its own process: a warning reaches stderr unchanged only if nobody has configured logging."""
     write(tmp_path, "while True: pass\n", "mine.py")
     program = (
         "from gpubench.profile import cache\ncache.NOTICE_AFTER_S, cache.TRACE_LIMIT_S = 0.1, 1.0\n"

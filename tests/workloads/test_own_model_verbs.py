@@ -24,7 +24,7 @@ LINEAR = f"{HEAD}def build(n):\n{MODEL}"
 
 
 class Bad(NamedTuple):
-    """A file that cannot be measured, what is said of it, and whether there is more to read in a log."""
+    """A file that cannot be measured, its message, and whether a log has more."""
 
     source: str
     message: str
@@ -48,7 +48,7 @@ VERBS = {
     "rank": ("rank", "./mine.py"),
 }
 NEED_TORCH = ("wrong shapes", "loss NaN", "takes no gradient")
-"""A child would import torch for these alone, which takes seconds: they are traced in this process."""
+"""A child would import torch just for these, which takes seconds, so they are traced in this process."""
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -56,9 +56,9 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command line in this process, in a folder that holds ``mine.py`` of this source.
+    """Run the command line in this process, in a folder with this ``mine.py``.
 
-    The model itself is in a child process anyway, unless a test says otherwise.
+    The model itself runs in a child process, unless a test says otherwise.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 600.0)
@@ -117,7 +117,7 @@ def build(n):
 
 @pytest.mark.usefixtures("traced_here", "forked_children")
 def test_an_error_while_measuring_names_its_line_and_its_log(gpubench: Run) -> None:
-    """The trace, at a batch of 2 and 4, has not met it."""
+    """The trace at batches of 2 and 4 has not reached it."""
     done = gpubench(LATE, *RUN, "./mine.py")
     assert done.returncode == 4, done.stderr
     (line,) = (each for each in done.stderr.splitlines() if "late boom" in each)

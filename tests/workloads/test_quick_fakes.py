@@ -1,4 +1,4 @@
-"""What is remembered of fake tensors, against torch's own mode, which works everything out each time."""
+"""Cached fake tensors, compared with torch's own mode, which computes everything each time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_step_is_the_same_to_the_byte_at_every_operator(name: str) -> None:
         with cuda_rules(), mode:
             task = tiny(4, 0)
             optimizer = with_state(task, {"foreach": True})
-            step_trace(task, optimizer, is_amp=True)  # so that the second is from memory
+            step_trace(task, optimizer, is_amp=True)  # so that the second comes from the cache
             return step_trace(task, optimizer, is_amp=True)
 
     slow, quick = (trace(mode(allow_non_fake_inputs=True)) for mode in (FakeTensorMode, QuickFakeMode))
@@ -59,7 +59,7 @@ def _seen(value: Any, of: FakeTensor) -> Any:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_remembered_is_what_torch_works_out(name: str) -> None:
-    """Thrice each, so that two are from memory, and at two places in the storage."""
+    """Three times each, so that two come from the cache, and at two places in the storage."""
     seen = []
     for mode in (FakeTensorMode(), QuickFakeMode()):
         with mode:
