@@ -751,7 +751,7 @@ class TestUnetDdpm(StatedContract):
     is_traced = False  # convolutions as in resnet50, attention as in vit_b16
     shape = (3, 64, 64)
     batches = (16, 32, 64)
-    classes = 64  # the width of the predicted noise, as Ho and others count their CIFAR-10 network: 35.7 M
+    classes = 64  # the width of the predicted noise
     parameters = 35_746_307  # as Ho and others count their network of CIFAR-10: 35.7 M
     forward_flops = 46_740_799_488
 

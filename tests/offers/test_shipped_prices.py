@@ -122,10 +122,8 @@ def test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike():
     assert outdated(Offers.of([old, spot, historic]), TODAY) == {}
     newer = dated("2026-11-01", 9.0, provider="d")
     assert list(outdated(Offers.of([old, spot, historic, newer]), TODAY)) == [offer_key(old)]
-    assert (
-        outdated(Offers.of([old, newer], [BY_USER, ""]), TODAY) == {}
-    )  # own prices never compete with shipped ones
-    assert outdated(Offers.of([old, newer], ["", BY_USER]), TODAY) == {}  # and rivals nothing that is shipped
+    assert outdated(Offers.of([old, newer], [BY_USER, ""]), TODAY) == {}  # a user's price counts as given
+    assert outdated(Offers.of([old, newer], ["", BY_USER]), TODAY) == {}  # and competes with no shipped one
 
 
 @pytest.mark.parametrize(

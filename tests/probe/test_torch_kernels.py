@@ -15,11 +15,7 @@ CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 @pytest.mark.parametrize(
     ("capability", "architectures", "way"),
     [
-        (
-            (8, 6),
-            ["sm_80"],
-            "code",
-        ),  # same major number, higher minor number
+        ((8, 6), ["sm_80"], "code"),  # same major number, higher minor
         ((8, 0), ["sm_86"], None),  # not the other way round
         ((9, 0), ["sm_80", "sm_86"], None),  # machine code stays within its major number
         ((6, 1), CU126, "code"),

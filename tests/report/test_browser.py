@@ -315,7 +315,7 @@ def test_a_print_is_five_pages_of_what_a_reader_of_paper_needs(visit, name):
     page = visit(name).page
     for paper in (
         ("A4", "Letter") if name == "ten" else ("Letter",)
-    ):  # the shorter one, and the longer page on both; it sends the events of a print
+    ):  # the shorter one, and the longer page on both
         pdf = page.pdf(format=paper)  # sends the events of a print
         assert len(re.findall(rb"/Type */Page\b", pdf)) <= 5
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")

@@ -1,8 +1,7 @@
-"""torch.compile as far as control flow goes: when it compiles again, what it counts, whose random numbers it
-draws.
+"""The control flow of torch.compile: when it compiles again, what it counts, which random numbers it draws.
 
-torch's real compiler is tested on the CPU elsewhere; under the modes that watch the fake device it would
-stand aside."""
+Other tests run torch's real compiler on the CPU; under the modes that watch the fake device it would be
+disabled."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from strict_cuda.machine import Machine
 
 
 def compiler(machine: Machine) -> Callable[..., Any]:
-    """Make the function that stands for torch.compile."""
+    """Make the replacement for torch.compile."""
 
     class OptimizedModule(nn.Module):
-        """A module that is compiled when it is first called in a new way. Source: torch/_dynamo/eval_frame.py."""
+        """A module that is compiled at its first call of each kind. Source: torch/_dynamo/eval_frame.py."""
 
         def __init__(self, original: nn.Module) -> None:
             super().__init__()
@@ -27,12 +26,12 @@ def compiler(machine: Machine) -> Callable[..., Any]:
             self._known: set[Any] = set()
 
         def forward(self, *args: Any) -> Any:
-            """Compile if need be, and call the module.
+            """Compile if necessary, and call the module.
 
-            Source: torch/_dynamo/guards.py: a graph holds for shapes, types, gradients and the modes of its modules.
-            torch/_dynamo/variables/builder.py: recurrent layers are not traced, a break for each.
-            torch/_dynamo/output_graph.py counts the graphs. torch/_inductor/config.py, fallback_random: compiled code
-            draws its own random numbers.
+            Source: torch/_dynamo/guards.py: a graph is valid for shapes, types, gradients and the modes of
+            its modules. torch/_dynamo/variables/builder.py: recurrent layers are not traced, and each is
+            a graph break. torch/_dynamo/output_graph.py counts the graphs. torch/_inductor/config.py,
+            fallback_random: compiled code draws its own random numbers.
             """
             from torch._dynamo.utils import counters
 

@@ -161,11 +161,11 @@ def gpu(make_gpu) -> Gpu:
 
 @pytest.fixture
 def gpu_environment(fake_nvml) -> Callable[..., dict[str, str]]:
-    """``gpu_environment(devices="h200", faults=(), **scene)``: environment in which a child finds the fake GPU.
+    """``gpu_environment(devices="h200", faults=(), **scene)``: environment with the fake GPU for a child.
 
     The driver answers from a recording, torch.cuda is the strict fake, the standard workloads are their tiny
-    presets; ``scene`` are fields of ``in_a_child.Scene``. It holds for the children of that child too, so
-    ``python -m gpubench run`` measures.
+    presets; ``scene`` has fields of ``in_a_child.Scene``. Descendants inherit it, so ``python -m gpubench
+    run`` measures.
     """
 
     def make(devices: Any = "h200", faults: Any = (), **scene: Any) -> dict[str, str]:
@@ -176,9 +176,10 @@ def gpu_environment(fake_nvml) -> Callable[..., dict[str, str]]:
 
 @pytest.fixture
 def inside_gpu(inside_nvml, fake_nvml, monkeypatch) -> Callable[..., DeviceProfile]:
-    """``inside_gpu(devices="h200", faults=(), **scene)``: this process is the parent of children with the fake GPU.
+    """``inside_gpu(devices="h200", faults=(), **scene)``: makes this process the parent of children with the
+    fake GPU.
 
-    Its driver answers from the recording, and its torch is said to be built for CUDA; returns the first GPU.
+    Its driver answers from the recording, and its torch claims to be built for CUDA; returns the first GPU.
     """
 
     def put(devices: Any = "h200", faults: Any = (), **scene: Any) -> DeviceProfile:

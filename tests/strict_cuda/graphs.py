@@ -1,4 +1,4 @@
-"""CUDA graphs: a capture runs nothing that lasts, a replay computes the same again into the same memory.
+"""CUDA graphs: a capture has no lasting effect, a replay repeats the computation in the same memory.
 
 Source: aten/src/ATen/cuda/CUDAGraph.cpp and aten/src/ATen/cuda/CUDAGeneratorImpl.cpp.
 """
@@ -24,11 +24,11 @@ _handles = itertools.count(1)
 
 
 class Place(NamedTuple):
-    """A tensor as a kernel sees it: some memory, and how it is read.
+    """A tensor as a kernel sees it: memory and its layout.
 
-    Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses that its kernels were given.
+    Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses of its kernels' arguments.
 
-    ``inner`` numbers memory that the capture made; ``outer`` is memory that was there before.
+    ``inner`` numbers memory that the capture allocated; ``outer`` is earlier memory.
     """
 
     inner: int | None
@@ -40,12 +40,13 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One kernel of a capture; whether gradients were on decides what some operators keep for backward.
+    """One kernel of a capture, and whether gradients were on, because that decides what operators save.
 
-    The kernel is chosen at the capture: ``rounded`` says that it is one of tensor cores, whatever the switches
-    say at a replay.
+    The kernel is chosen at the capture: ``rounded`` means a tensor-core kernel, whatever the switches are at
+    a replay.
 
-    Source: CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture": a node holds a kernel and its arguments.
+    Source: CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture": a node consists of a kernel
+    and its arguments.
     """
 
     func: Any
@@ -58,14 +59,14 @@ class Step(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What a stream had before it was captured, to go on from afterwards."""
+    """The state of a stream before its capture, to be restored afterwards."""
 
     issued: int
     seen: Seen
 
 
 class Recorder:
-    """One capture: the kernels that are issued meanwhile, and what they must not have changed by its end.
+    """One capture: the kernels issued during it, and the memory that must be unchanged at its end.
 
     Source: CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture".
     """
@@ -99,10 +100,10 @@ class Recorder:
             self._streams[stream] = Before(stream.issued, dict(stream.seen))
 
     def unjoined(self) -> bool:
-        """Whether a captured kernel lies behind nothing that the stream of the beginning waits for.
+        """Whether a captured kernel is not an ancestor of anything that the origin stream waits for.
 
         Source: cudaErrorStreamCaptureUnjoined (CUDA runtime, driver_types.h) and cudaStreamGetCaptureInfo (CUDA
-        runtime API): it is nodes that the origin cannot reach which are refused.
+        runtime API): nodes that the origin cannot reach are refused.
         """
         return any(
             stream.issued > max(before.issued, self.origin.seen.get(stream.number, 0))
@@ -111,16 +112,16 @@ class Recorder:
         )
 
     def created(self, key: int, storage: Any) -> None:
-        """Memory that the capture makes."""
+        """Register memory that the capture allocates."""
         number = self.inner[key] = next(self._numbers)
         self.made[number] = weakref.ref(storage)
 
     def forget(self, key: int) -> None:
-        """Memory that is freed: its address may come again and mean something else."""
+        """Forget freed memory: its address may be used again for something else."""
         self.inner.pop(key, None)
 
     def before(self, written: list[Tensor]) -> None:
-        """Keep what memory from outside holds before the capture's own bookkeeping writes to it."""
+        """Save the content of outer memory before the capture's own bookkeeping writes to it."""
         for tensor in written:
             key = tensor.untyped_storage()._cdata
             if key not in self.inner and key not in self._kept:
@@ -129,20 +130,20 @@ class Recorder:
                 self._marks[key] = self.device.blocks[key].written
 
     def record(self, func: Any, args: Any, kwargs: Any, out: Any, *, random: bool, rounded: bool) -> None:
-        """Note one kernel."""
+        """Record one kernel."""
         places = (self._places(args), self._places(kwargs), self._places(out))
         self.steps.append(Step(func, *places, random, rounded, torch.is_grad_enabled()))
 
     def finish(self) -> None:
-        """A capture executes nothing: what it wrote outside is undone, what it made holds no values.
+        """End the capture without effect: writes to outer memory are undone, new memory has no values.
 
-        Source: cudaStreamBeginCapture and cudaStreamEndCapture (CUDA runtime API): what is pushed into a capturing
-        stream is not executed, and all streams of the capture leave it at its end. Random numbers:
-        aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, Note [CUDA Graph-safe RNG states].
+        Source: cudaStreamBeginCapture and cudaStreamEndCapture (CUDA runtime API): work pushed into a
+        capturing stream is not executed, and all streams of the capture leave it at its end. Random
+        numbers: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, Note [CUDA Graph-safe RNG states].
         """
         blocks = self.device.blocks
         for key, (live, kept) in self._kept.items():
-            with torch.inference_mode():  # the tensor was made within it where the capture was
+            with torch.inference_mode():  # the tensor was created within the capture
                 live.copy_(kept)
             if key in blocks:
                 blocks[key].written = self._marks[key]
@@ -172,7 +173,7 @@ class Recorder:
 
 
 def graph_class(device: Device) -> type:
-    """Make the class that stands for torch.cuda.CUDAGraph on a device."""
+    """Make the replacement for torch.cuda.CUDAGraph on a device."""
     machine = device.machine
 
     class CUDAGraph:
@@ -190,8 +191,8 @@ def graph_class(device: Device) -> type:
         def capture_begin(self, pool: object = None, **_: Any) -> None:
             """Source: aten/src/ATen/cuda/CUDAGraph.cpp, CUDAGraph::capture_begin.
 
-            That something must have run on a side stream first is said in docs/source/notes/cuda.rst, "Whole-network
-            capture"; torch does not look.
+            docs/source/notes/cuda.rst, "Whole-network capture", requires earlier work on a side stream; torch
+            does not check.
             """
             if machine.stream is machine.default:
                 raise RuntimeError(
@@ -219,8 +220,8 @@ def graph_class(device: Device) -> type:
         def capture_end(self) -> None:
             """Source: aten/src/ATen/cuda/CUDAGraph.cpp, CUDAGraph::capture_end and CUDAGraph::reset.
 
-            Up to torch 2.11 the error of the driver is raised before the allocator is told of the end (pull request
-            180395). A capture that failed never gives its pool back: reset asks whether it ended well.
+            Up to torch 2.11 the driver's error is raised before the allocator learns of the end (pull request
+            180395). A failed capture never releases its pool, because reset checks whether it ended well.
             """
             if machine.stream is not self._stream:
                 raise RuntimeError("Capture must end on the same stream it began on.")
@@ -269,10 +270,10 @@ def graph_class(device: Device) -> type:
 
 
 def _replay(recorder: Recorder, device: Device) -> None:
-    """Run the kernels of a graph in the current stream, on the memory that they were captured with.
+    """Run the kernels of a graph in the current stream, on the memory of their capture.
 
-    Source: cudaGraphLaunch (CUDA runtime API, "Graph Management"), which orders a launch behind earlier work of its
-    stream; docs/source/notes/cuda.rst, "CUDA Graphs", for the memory that must live on.
+    Source: cudaGraphLaunch (CUDA runtime API, "Graph Management"), which orders a launch after earlier work
+    of its stream; docs/source/notes/cuda.rst, "CUDA Graphs", for the memory that must stay alive.
     """
     from strict_cuda.tensors import computed, kind_of
 

@@ -1,6 +1,6 @@
-"""The fake device in a child process: what ``site/sitecustomize.py`` changes of a module once it is imported.
+"""The fake device in a child process: the changes of ``site/sitecustomize.py`` to a module after its import.
 
-Light on purpose: torch is imported by whoever needs it, never by this.
+It is light on purpose and never imports torch itself.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 VARIABLE = "GPUBENCH_STRICT_CUDA"
 
 _machines: list[Any] = []
-"""The machine of this process, once torch is imported; the fake stays to the end of the process."""
+"""The machine of this process, once torch is imported; the fake stays until the process ends."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What a child process is to find, as plain values, because it travels in a variable.
+    """The environment of a child process, as plain values, because it is passed in a variable.
 
     Attributes:
         kernel_s: Run time of every kernel [s].
-        memory_bytes: Of the device; None as the fake has it.
-        old_allocator: Whether torch's allocator is that of torch up to 2.11.
-        compiles_recurrent: Whether torch.compile compiles what stands beside a recurrent layer.
+        memory_bytes: Memory of the device; None for the fake's default.
+        old_allocator: Whether the allocator behaves as in torch up to 2.11.
+        compiles_recurrent: Whether torch.compile compiles the other layers next to a recurrent one.
         tf32: As in ``machine.Machine``.
         cuda_faults: Fields of ``machine.Fault``; ``words`` instead of ``error``.
         tiny: Whether the standard workloads are built from their tiny presets.
-        energy_scale: The driver's energy counter runs at this many times the power that it shows, on the clock of
-            the device; None leaves the recorded counter as it is, which stands still.
-        cuda: The CUDA release of the torch build, as its files tell it; None for a CPU build.
-        properties: What torch says of the device, where that is not the H200 of the fake.
+        energy_scale: Ratio of the energy counter's rate to the reported power, on the device's clock; None
+            keeps the recorded counter, which does not move.
+        cuda: The CUDA release of the torch build, as stated in its files; None for a CPU build.
+        properties: Torch's properties of the device that differ from the fake's H200.
     """
 
     kernel_s: float = 1e-3
@@ -54,12 +54,12 @@ class Scene:
 
 
 def scene() -> Scene:
-    """Return what the variable of this process asks for."""
+    """Return the scene in this process's variable."""
     return Scene(**json.loads(os.environ[VARIABLE]))
 
 
 def change(module: ModuleType) -> None:
-    """Change a module that has just been executed."""
+    """Change a module right after its execution."""
     {
         "torch": _torch,
         "pynvml": _nvml,
@@ -70,7 +70,7 @@ def change(module: ModuleType) -> None:
 
 
 def _torch(torch: ModuleType) -> None:
-    """Put the fake instead of torch.cuda until this process ends."""
+    """Replace torch.cuda with the fake until this process ends."""
     from strict_cuda.install import H200, installed
     from strict_cuda.machine import Fault, Machine
 
@@ -82,7 +82,7 @@ def _torch(torch: ModuleType) -> None:
         compiles_recurrent=asked.compiles_recurrent,
         tf32=asked.tf32,
         faults=faults,
-        now_ns=time.perf_counter_ns(),  # times that were taken before torch was imported stay comparable
+        now_ns=time.perf_counter_ns(),  # times from before the import of torch stay comparable
     )
     if asked.memory_bytes is not None:
         machine.memory.total = asked.memory_bytes
@@ -96,7 +96,7 @@ def _error(words: str) -> Any:
 
 
 def _nvml(pynvml: ModuleType) -> None:
-    """Let the energy counter run with the clock of the device: a recorded one stands still."""
+    """Let the energy counter follow the clock of the device, since a recorded one does not move."""
     scale = scene().energy_scale
     recorded = pynvml.nvmlDeviceGetTotalEnergyConsumption
 
@@ -110,7 +110,7 @@ def _nvml(pynvml: ModuleType) -> None:
 
 
 def _build(torch_build: ModuleType) -> None:
-    """Say of the installed torch that it is built for CUDA."""
+    """Make the installed torch claim to be built for CUDA."""
     installed = torch_build.torch_build
     cuda = scene().cuda
 
@@ -122,7 +122,7 @@ def _build(torch_build: ModuleType) -> None:
 
 
 def _checks(checks: ModuleType) -> None:
-    """Compare no round with the parent's clock: that of the fake device goes at its own pace."""
+    """Compare no round with the parent's clock, because the fake device's clock has its own pace."""
     checks.LEAST_OF_ARRIVALS = 0.0
     checks.CHILD_CLOCK_SLACK_S = float("inf")
 

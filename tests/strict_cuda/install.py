@@ -1,7 +1,7 @@
-"""Put the fake instead of torch.cuda, in this process, and take it away again.
+"""Replaces torch.cuda with the fake in this process, and restores it.
 
-Only what talks to the driver is replaced. torch.cuda.graph, GradScaler, the optimizers, autograd and
-autocast's own class are torch's. Works on a CPU build of torch and on a CUDA build without a driver."""
+Only code that talks to the driver is replaced. torch.cuda.graph, GradScaler, the optimizers, autograd and
+autocast's own class stay torch's. Works on a CPU build of torch and on a CUDA build without a driver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ H200 = SimpleNamespace(
     pci_domain_id=0,
     pci_device_id=6,
 )
-"""What torch says of the card whose recorded NVML answers the tests use.
+"""Torch's properties of the card with the recorded NVML answers.
 
 Source: torch/cuda/__init__.py, get_device_properties; the values are those of the recording.
 """
@@ -41,7 +41,7 @@ Source: torch/cuda/__init__.py, get_device_properties; the values are those of t
 
 @contextmanager
 def installed(machine: Machine | None = None, properties: SimpleNamespace = H200) -> Iterator[Device]:
-    """Let torch.cuda be a fake device until the end of the block; give the device."""
+    """Make torch.cuda a fake device until the end of the block; yield the device."""
     machine = machine or Machine()
     device = Device(machine)
     with ExitStack() as stack:
@@ -53,7 +53,7 @@ def installed(machine: Machine | None = None, properties: SimpleNamespace = H200
 
 
 def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any, str, Any]]:
-    """List what is put where."""
+    """List the replacements with their places."""
     machine = device.machine
     facts = SimpleNamespace(**vars(properties), total_memory=machine.memory.total)
     parallel = torch.nn.parallel.DistributedDataParallel
@@ -87,9 +87,9 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
             torch.backends.cudnn,
             "is_acceptable",
             lambda tensor: False,
-        ),  # the weights of an LSTM stay where they are
+        ),  # the weights of an LSTM are not moved
         (torch.version, "cuda", "13.0"),
-        # Each seed is kept for a device that is never opened, with the stack that it came from.
+        # Otherwise torch keeps each seed, with its stack, for a device that is never opened.
         *((other, "manual_seed_all", lambda seed: None) for other in (torch.xpu, torch.mtia)),
         *((accelerator, name, value) for name, value in _accelerator(machine).items() if accelerator),
         (torch, "autocast", _autocast(torch.autocast)),
@@ -147,12 +147,12 @@ def _work(machine: Machine) -> dict[str, Any]:
 
 
 def _type(new: Callable[..., Any]) -> type:
-    """A class that makes something else: libraries name streams in their annotations."""
+    """A class that makes another object, because libraries name streams in their annotations."""
     return type("Made", (), {"__new__": new})
 
 
 def _accelerator(machine: Machine) -> dict[str, Any]:
-    """The device under the name that all kinds share, as the optimizers of newer torch ask for it.
+    """The device under the name common to all accelerators, which newer optimizers use.
 
     Source: torch/accelerator/__init__.py; torch/optim/optimizer.py, _accelerator_graph_capture_health_check.
     """
@@ -184,7 +184,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
         memory.fraction = fraction
 
     def fraction(device: Any = None) -> float:
-        """Source: torch/cuda/memory.py, get_per_process_memory_fraction: all of it where nothing was set."""
+        """Source: torch/cuda/memory.py, get_per_process_memory_fraction: all of it if nothing was set."""
         return 1.0 if memory.fraction is None else memory.fraction
 
     return {
@@ -202,7 +202,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
 
 
 def _autocast(real: type) -> type:
-    """Autocast of the device is that of the CPU, which the tensors are; its rules for each operator differ.
+    """Autocast of the device uses that of the CPU, where the tensors are; its operator rules differ.
 
     Source: torch/amp/autocast_mode.py.
     """
@@ -235,8 +235,8 @@ def _grouped(real: Callable[..., Any], device: Device) -> Callable[..., Any]:
 
 
 def _told(checks: dict[str, Callable[[Any], Any]], device: Device) -> dict[str, Callable[[Any], Any]]:
-    """Name the device in what is kept of a tensor that is computed again: inside a backward pass of Python's own
-    the mode that names it is asleep.
+    """Name the device in the metadata of a recomputed tensor: inside a Python backward pass the mode that
+    names it is inactive.
 
     Source: torch/utils/checkpoint.py, _default_meta_extractor.
     """
@@ -252,7 +252,7 @@ def _told(checks: dict[str, Callable[[Any], Any]], device: Device) -> dict[str, 
 
 
 def _on_the_device(real: Callable[..., Any], device: Device) -> Callable[..., Any]:
-    """Let the buckets that DistributedDataParallel makes in C++ lie where its parameters do.
+    """Put the buckets that DistributedDataParallel creates in C++ on the device of its parameters.
 
     Source: torch/csrc/distributed/c10d/reducer.cpp, initialize_buckets, called at the start and when buckets are
     rebuilt before a forward pass.
@@ -267,10 +267,10 @@ def _on_the_device(real: Callable[..., Any], device: Device) -> Callable[..., An
 
 
 def _without_nccl(real: Callable[..., None], device: Device) -> Callable[..., None]:
-    """Let gloo carry what NCCL would: the tensors lie on the CPU. One device in two processes is refused.
+    """Use gloo in place of NCCL, because the tensors are on the CPU. One device in two processes is refused.
 
     Source: torch/distributed/distributed_c10d.py, init_process_group; NCCL, src/init.cc, "Duplicate GPU detected",
-    where NCCL says so at the first exchange.
+    where NCCL reports it at the first exchange.
     """
 
     @functools.wraps(real)

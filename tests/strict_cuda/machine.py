@@ -13,8 +13,8 @@ from strict_cuda.memory import Memory
 LAUNCH_QUEUE = 1024
 """Kernels that may wait in a queue before the host waits for the oldest.
 
-Source: none that NVIDIA documents; about a thousand is what users observe. A rule that only this fake has: its
-tests need a queue that fills up, not one of this very length.
+Source: none that NVIDIA documents; users observe about a thousand. This rule is the fake's own: its tests need a
+queue that fills up, not one of exactly this length.
 """
 STREAMS_PER_POOL = 32
 """Source: c10/cuda/CUDAStream.cpp, kStreamsPerPool; the streams of a pool are given out in turn."""
@@ -35,11 +35,11 @@ NOT_READY = "CUDA error: device not ready"
 Cost = Callable[[str], float]
 """Run time of a kernel on the device, by the name of its operator [s]."""
 Seen = dict[int, int]
-"""For each stream, by its number, the latest of its kernels that something waits for, or holds."""
+"""For each stream, by its number, the latest of its kernels that something waits for or contains."""
 
 
 class RaceError(AssertionError):
-    """A kernel read what a kernel of another stream wrote, with no wait in between: wrong on a real GPU.
+    """A kernel read the result of a kernel in another stream without a wait, which is wrong on a real GPU.
 
     Source: CUDA C++ Programming Guide, section "Streams": work of different streams may run in any order.
     """
@@ -47,18 +47,18 @@ class RaceError(AssertionError):
 
 @dataclass
 class Fault:
-    """An error that the device gives when an operator is reached.
+    """An error that the device raises when an operator is reached.
 
     Source: driver_types.h of the CUDA runtime, where cudaErrorIllegalAddress, cudaErrorLaunchFailure and
     cudaErrorAssert leave the process in a state in which "any further CUDA work will return the same error".
 
     Attributes:
         operator: Part of the operator's name; "synchronize" and "empty_cache" are operators here too.
-        error: Made again each time.
-        after: Calls of that operator that go well first.
-        times: How often the error is given.
-        sticky: Whether every later call fails alike.
-        capturing: Given only inside a capture.
+        error: Created again each time.
+        after: Number of successful calls of that operator before it.
+        times: Number of times that the error is raised.
+        sticky: Whether every later call fails with it too.
+        capturing: Whether it is raised only inside a capture.
     """
 
     operator: str
@@ -70,7 +70,7 @@ class Fault:
 
 
 class Capture(Protocol):
-    """What the device must know of a capture that is underway."""
+    """What the device must know about an active capture."""
 
     invalid: bool
 
@@ -92,7 +92,7 @@ class Stream:
     seen: Seen = field(default_factory=dict)
 
     def holds(self) -> Seen:
-        """Return what is done once the work that this stream has now is done."""
+        """Return the kernels that are done when the current work of this stream is done."""
         return self.seen | {self.number: self.issued}
 
     def see(self, kernels: Seen) -> None:
@@ -118,12 +118,12 @@ class Stream:
         self.wait_event(other.record_event())
 
     def wait_event(self, event: Event) -> None:
-        """Let later work of this stream wait for what lay before an event when it was recorded.
+        """Let later work of this stream wait for the work before an event when it was recorded.
 
-        Source: c10/cuda/CUDAEvent.h, CUDAEvent::block, does nothing for an event that was never recorded. CUDA C++
-        Programming Guide, "Cross-stream Dependencies and Events" and "Prohibited and Unhandled Operations": an event
-        of a capture takes the waiting stream into it, which the legacy default stream cannot be; a captured stream
-        may not wait for an event of work that is not captured.
+        Source: c10/cuda/CUDAEvent.h, CUDAEvent::block, does nothing for an unrecorded event. CUDA C++
+        Programming Guide, "Cross-stream Dependencies and Events" and "Prohibited and Unhandled Operations":
+        an event of a capture pulls the waiting stream into it, which is impossible for the legacy default
+        stream; a captured stream may not wait for an event of uncaptured work.
         """
         machine = self.machine
         machine.call("wait_event", stream=self)
@@ -152,13 +152,13 @@ class Stream:
 
 @dataclass(eq=False)
 class Event:
-    """A mark in a stream's work. Times may be read once both marks have passed, as CUDA has it.
+    """A mark in a stream's work. As in CUDA, times can be read once both marks have passed.
 
     Source: c10/cuda/CUDAEvent.h (up to torch 2.10 or so aten/src/ATen/cuda/CUDAEvent.h), class CUDAEvent.
 
     Attributes:
-        holds: What the stream had, and had waited for, at the mark.
-        capture: The capture that the mark lies in; such a mark never passes.
+        holds: The work of the stream at the mark, and the work for which it had waited.
+        capture: The capture that contains the mark, which then never passes.
     """
 
     machine: Machine
@@ -171,8 +171,8 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Mark the end of the work that the stream has now.
 
-        Source: cudaEventRecord (CUDA runtime API, "Event Management"): the mark passes when what was issued before
-        it is done; in a capturing stream it stands for nodes of the graph.
+        Source: cudaEventRecord (CUDA runtime API, "Event Management"): the mark passes when earlier work is
+        done; in a capturing stream it represents nodes of the graph.
         """
         machine = self.machine
         self.stream = stream or machine.stream
@@ -185,8 +185,9 @@ class Event:
     def query(self) -> bool:
         """Whether the mark has passed; True for an event that was never recorded.
 
-        Source: c10/cuda/CUDAEvent.h, CUDAEvent::query. That no event may be asked during a capture in global mode
-        is said in c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator::malloc.
+        Source: c10/cuda/CUDAEvent.h, CUDAEvent::query. c10/cuda/CUDACachingAllocator.cpp,
+        DeviceCachingAllocator::malloc, states that no event may be queried during a capture in global
+        mode.
         """
         if self.stream is None:
             return True
@@ -208,7 +209,7 @@ class Event:
         """Return the time between two marks [ms].
 
         Source: c10/cuda/CUDAEvent.h, CUDAEvent::elapsed_time; cudaEventElapsedTime gives cudaErrorNotReady before
-        either mark has passed (newer torch asks first, and says so in words of its own).
+        either mark has passed (newer torch checks first, with its own message).
         """
         if not (self.enable_timing and other.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -221,7 +222,9 @@ class Event:
         return (other.at_ns - self.at_ns) * 1e-6
 
     def _asked(self, name: str) -> None:
-        """Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations": no captured event is asked."""
+        """Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations": a captured event cannot
+        be queried.
+        """
         self.machine.call(name, synchronizes=True)
         if self.capture is not None:
             raise RuntimeError(CAPTURED_EVENT)
@@ -236,14 +239,15 @@ class Machine:
 
     Attributes:
         issue_s: Host time of one launch [s].
-        profiled_issue_s: What the profiler adds to it [s]: each launch is recorded on the host (CUPTI's callbacks).
+        profiled_issue_s: The profiler's addition to it [s]: each launch is recorded on the host (CUPTI's
+            callbacks).
         cost: Device time of one kernel.
-        compiles_recurrent: Whether torch.compile compiles what stands beside a recurrent layer.
-        tf32: Whether products of float32 are rounded as tensor cores do: never, as the switches of torch say
-            ("as switched"), or "always", as a variable of the driver's libraries can have it; "in recurrent
-            layers" alone, whatever their switch says.
-        old_allocator: Whether an invalidated capture stays underway for the allocator, as in torch up to 2.11.
-        capture: The one capture that is underway; torch would take several at a time.
+        compiles_recurrent: Whether torch.compile compiles the other layers next to a recurrent one.
+        tf32: Whether float32 products are rounded as in tensor cores: never, by torch's switches ("as
+            switched"), "always", as a variable of the driver's libraries can force it, or only "in recurrent
+            layers", whatever their switch is.
+        old_allocator: Whether an invalidated capture stays active for the allocator, as in torch up to 2.11.
+        capture: The one active capture; torch would allow several.
     """
 
     issue_s: float = 5e-6
@@ -275,7 +279,8 @@ class Machine:
         self.memory.malloc = self.malloc
 
     def new_stream(self) -> Stream:
-        """Give a stream that waits for nothing, not even for the default stream: a new one, up to the 33rd asking.
+        """Return a stream that waits for nothing, not even for the default stream: a new one, up to the 33rd
+        request.
 
         Source: c10/cuda/CUDAStream.cpp, getStreamFromPool and kDefaultFlags = cudaStreamNonBlocking.
         """
@@ -287,10 +292,9 @@ class Machine:
     # --- captures -----------------------------------------------------------------------------------------
 
     def capture_of(self, stream: Stream) -> Capture | None:
-        """Return the capture that takes a stream's work; None if it runs.
+        """Return the capture that records a stream's work; None if the work runs.
 
-        Source: c10/cuda/CUDAGraphsC10Utils.h, captureIdMayInitCtx: whether it captures is asked of each
-            stream."""
+        Source: c10/cuda/CUDAGraphsC10Utils.h, captureIdMayInitCtx: each stream is checked for a capture."""
         return self.capture if self.capture is not None and self.capture.holds(stream) else None
 
     def refused(self, words: str) -> RuntimeError:
@@ -303,26 +307,28 @@ class Machine:
         return RuntimeError(words)
 
     def malloc(self) -> None:
-        """Take memory from the driver: not permitted beside a capture, but to a capturing stream itself.
+        """Take memory from the driver, which during a capture is permitted only to a capturing stream.
 
-        Source: c10/cuda/CUDACachingAllocator.cpp, cudaMallocMaybeCapturing, relaxes the mode where the current
-        stream captures; cudaThreadExchangeStreamCaptureMode (CUDA runtime API) names cudaMalloc as unsafe.
+        Source: c10/cuda/CUDACachingAllocator.cpp, cudaMallocMaybeCapturing, relaxes the mode if the current
+        stream captures; cudaThreadExchangeStreamCaptureMode (CUDA runtime API) names cudaMalloc as
+        unsafe.
         """
         if self.capture is not None and not self.capture.holds(self.stream):
             raise self.refused(NOT_PERMITTED)
 
-    # --- what happens at every call ---------------------------------------------------------------------
+    # --- every call ---------------------------------------------------------------------
 
     def call(self, name: str, *, synchronizes: bool = False, stream: Stream | None = None) -> None:
-        """One call of the CUDA runtime: errors that stick, errors that a test asked for, rules of a capture.
+        """One call of the CUDA runtime: sticky errors, errors that a test requested, rules of a capture.
 
-        ``stream`` is the one that is called for, by default the current one.
+        ``stream`` is the stream of the call, by default the current one.
 
-        Source: cudaStreamCaptureModeGlobal, torch's default (torch/cuda/graphs.py, class graph): a call that waits
-        is not permitted to this thread while any stream captures, whatever stream it waits for, and makes the
-        capture invalid (CUDA runtime API, cudaThreadExchangeStreamCaptureMode). Work may be issued to another
-        stream meanwhile, and runs: torch's streams are non-blocking, and only the capture of a blocking one makes
-        the legacy default stream unusable (CUDA C++ Programming Guide, "Prohibited and Unhandled Operations").
+        Source: cudaStreamCaptureModeGlobal, torch's default (torch/cuda/graphs.py, class graph): this thread
+        may not make a call that waits while any stream captures, whatever stream it waits for; the call
+        invalidates the capture (CUDA runtime API, cudaThreadExchangeStreamCaptureMode). Work issued to
+        another stream during that time runs: torch's streams are non-blocking, and only the capture of a
+        blocking one makes the legacy default stream unusable (CUDA C++ Programming Guide, "Prohibited and
+        Unhandled Operations").
         """
         if self.lost is not None:
             raise self.lost()
@@ -346,7 +352,7 @@ class Machine:
             raise self.refused(NOT_PERMITTED)
 
     def launch(self, name: str) -> None:
-        """Issue one kernel to the current stream; a full queue lets the host wait.
+        """Issue one kernel to the current stream; with a full queue the host waits.
 
         Source: CUDA C++ Programming Guide, "Asynchronous Concurrent Execution": a launch returns before the kernel
         has run; in a capturing stream it becomes a node of the graph and does not run (cudaStreamBeginCapture).
@@ -362,9 +368,9 @@ class Machine:
             self.run(name)
 
     def run(self, name: str) -> None:
-        """Put a kernel that was issued into the current stream's queue.
+        """Put an issued kernel into the current stream's queue.
 
-        Source: CUDA C++ Programming Guide, "Streams": what one stream holds runs in the order of its issue.
+        Source: CUDA C++ Programming Guide, "Streams": the work of one stream runs in the order of its issue.
         """
         stream = self.stream
         run_ns = round(self.cost(name) * 1e9)
@@ -377,7 +383,7 @@ class Machine:
             self.profile.append((name, run_ns))
 
     def drain(self, stream: Stream | None = None, name: str = "synchronize") -> None:
-        """Let the host wait for one stream, or for all of them: what is issued later runs after that.
+        """Let the host wait for one stream, or for all; work issued later runs after that.
 
         Source: cudaDeviceSynchronize and cudaStreamSynchronize (CUDA runtime API), which torch/cuda/__init__.py,
         synchronize, and c10/cuda/CUDAStream.h, CUDAStream::synchronize, call.
@@ -389,7 +395,7 @@ class Machine:
         self._queue = deque(end for end in self._queue if end > self.now_ns)
 
     def finished(self, kernels: Seen) -> None:
-        """Note what the host has seen the end of: whatever is issued from now on lies behind it.
+        """Record the work that the host has seen finish; work issued from now on comes after it.
 
         Source: CUDA C++ Programming Guide, "Concurrent Execution between Host and Device".
         """
@@ -397,14 +403,14 @@ class Machine:
             self.done[number] = max(self.done.get(number, 0), kernel)
 
     def spend(self, seconds: float) -> None:
-        """Let the host be busy with something else."""
+        """Keep the host busy with something else."""
         self.now_ns += round(seconds * 1e9)
 
     def sees(self, written: tuple[int, int]) -> bool:
         """Whether the current stream waits for a kernel, by stream and place.
 
-        Source: CUDA C++ Programming Guide, "Streams": only an event, a wait of the host or the stream's own order
-        puts one kernel behind another.
+        Source: CUDA C++ Programming Guide, "Streams": only an event, a wait of the host or the stream's own
+        order puts one kernel after another.
         """
         number, kernel = written
         seen = max(self.stream.seen.get(number, 0), self.done.get(number, 0))

@@ -1,7 +1,7 @@
 """The caching allocator of the fake device: blocks in segments, bytes counted, and refusals at the limit.
 
-Source: c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator, with its settings as they are by default (no
-expandable segments, no largest size to split, no garbage collection).
+Source: c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator, with its default settings (no expandable
+segments, no largest size to split, no garbage collection).
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ import torch
 
 MIB = 1024**2
 MIN_BLOCK = 512
-"""Every size is a multiple of it [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize and round_size."""
+"""Every size is a multiple of this [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize and
+round_size.
+"""
 SMALL = MIB
 """The largest request that the small pool serves [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kSmallSize."""
 SMALL_SEGMENT = 2 * MIB
 """Source: c10/cuda/CUDACachingAllocator.cpp, kSmallBuffer."""
 LARGE = 10 * MIB
-"""Below it large requests share segments [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kMinLargeAlloc."""
+"""Large requests below this size share segments [B]. Source: c10/cuda/CUDACachingAllocator.cpp,
+kMinLargeAlloc.
+"""
 LARGE_SEGMENT = 20 * MIB
 """Source: c10/cuda/CUDACachingAllocator.cpp, kLargeBuffer."""
 ROUND_LARGE = 2 * MIB
@@ -31,11 +35,13 @@ UNDERWAY = (
     'captures_underway.empty() INTERNAL ASSERT FAILED at "c10/cuda/CUDACachingAllocator.cpp":3941, '
     "please report a bug to PyTorch."
 )
-"""Source: c10/cuda/CUDACachingAllocator.cpp, synchronize_and_free_events; the words are those of pull request 180395."""
+"""Source: c10/cuda/CUDACachingAllocator.cpp, synchronize_and_free_events; the message is from pull request
+180395.
+"""
 
 
 def segment_size(rounded: int) -> int:
-    """Return the size of the segment that is taken from the driver for a request [B].
+    """Return the size of the segment taken from the driver for a request [B].
 
     Source: c10/cuda/CUDACachingAllocator.cpp, get_allocation_size.
     """
@@ -48,7 +54,7 @@ def segment_size(rounded: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A piece of a segment, in use or cached; its neighbors are the pieces beside it in the segment.
+    """A piece of a segment, in use or cached; its neighbors are the adjacent pieces of the segment.
 
     Source: c10/cuda/CUDACachingAllocator.cpp, struct Block.
     """
@@ -63,10 +69,10 @@ class Block:
 
 @dataclass(eq=False)
 class Pool:
-    """What is cached for one purpose, the smallest block first.
+    """The cached blocks for one purpose, smallest first.
 
-    Source: c10/cuda/CUDACachingAllocator.cpp, struct BlockPool and get_pool: small and large requests lie apart,
-    captures have pools of their own, and a block serves the stream that it was first taken for.
+    Source: c10/cuda/CUDACachingAllocator.cpp, struct BlockPool and get_pool: small and large requests are
+    separate, captures have their own pools, and a block serves the stream for which it was first taken.
     """
 
     small: bool
@@ -85,7 +91,7 @@ class Pool:
 
 @dataclass
 class Memory:
-    """What the allocator of the device counts [B]."""
+    """The counts of the device's allocator [B]."""
 
     total: int = 80 * 1024**3
     fraction: float | None = None
@@ -98,23 +104,23 @@ class Memory:
     refused: int = 0
     pools: dict[object, Pool] = field(default_factory=dict)
     underway: set[object] = field(default_factory=set)
-    """Pools for whose sake captures are underway, as the allocator believes."""
+    """Pools with active captures, as far as the allocator knows."""
     users: Counter[object] = field(default_factory=Counter)
-    """Graphs, and captures, that hold each pool."""
+    """The graphs and captures that hold each pool."""
     malloc: Callable[[], None] = lambda: None
-    """Called before memory is taken from the driver; raises where a capture forbids that."""
+    """Called before memory is taken from the driver; raises if a capture forbids that."""
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count()
 
     def take(self, size: int, stream: int = 0, capture: object = None) -> Block:
-        """Allocate for a stream; ``capture`` is the pool of the capture that it is in.
+        """Allocate for a stream; ``capture`` is the pool of its capture.
 
-        Source: c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator::malloc: the cache, then a new segment,
-        then a new segment after the cache was handed back, which needs that no capture is underway.
+        Source: c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator::malloc: the cache, then a new
+        segment, then a new segment after releasing the cache, which requires that no capture is active.
 
         Raises:
-            OutOfMemoryError: In the allocator's words.
+            OutOfMemoryError: With the allocator's message.
         """
         rounded = max(1, -(-size // MIN_BLOCK)) * MIN_BLOCK
         small = rounded <= SMALL
@@ -138,7 +144,7 @@ class Memory:
         return block
 
     def give(self, block: Block) -> None:
-        """Free a block: it is joined with its free neighbors and cached for its stream, not handed back.
+        """Free a block: it is merged with its free neighbors and cached for its stream, not released.
 
         Source: c10/cuda/CUDACachingAllocator.cpp, free_block and try_merge_blocks.
         """
@@ -151,10 +157,10 @@ class Memory:
         pool.insert(block)
 
     def empty_cache(self) -> None:
-        """Hand what is cached back to the driver.
+        """Release the cache to the driver.
 
-        Source: c10/cuda/CUDACachingAllocator.cpp, emptyCache and synchronize_and_free_events, which asserts that
-        no capture is underway; up to torch 2.11 an invalidated capture stays so (pull request 180395).
+        Source: c10/cuda/CUDACachingAllocator.cpp, emptyCache and synchronize_and_free_events, which asserts
+        that no capture is active; up to torch 2.11 an invalidated capture stays so (pull request 180395).
         """
         if self.underway:
             raise RuntimeError(UNDERWAY)
@@ -162,7 +168,7 @@ class Memory:
 
     @property
     def unreserved(self) -> int:
-        """What cudaMemGetInfo gives as free, whatever this process may take of it [B].
+        """The free memory from cudaMemGetInfo, whatever share of it this process may take [B].
 
         Source: torch/cuda/memory.py, mem_get_info.
         """
@@ -183,14 +189,14 @@ class Memory:
         self.underway.discard(capture)
 
     def release_pool(self, capture: object) -> None:
-        """Let what a graph held be handed back with the cache, once no other graph holds it.
+        """Let the memory of a graph be released with the cache, once no other graph holds it.
 
         Source: c10/cuda/CUDACachingAllocator.cpp, releasePool.
         """
         self.users[capture] -= 1
 
     def _cached(self, pool: Pool, rounded: int) -> Block | None:
-        """Source: c10/cuda/CUDACachingAllocator.cpp, get_free_block: the smallest cached block that is enough."""
+        """Source: c10/cuda/CUDACachingAllocator.cpp, get_free_block: the smallest sufficient cached block."""
         place = bisect_left(pool.cached, (rounded,))
         if place == len(pool.cached):
             return None
@@ -201,8 +207,8 @@ class Memory:
     def _segment(self, pool: Pool, rounded: int) -> Block | None:
         """Take a segment from the driver; None if there is no room for it.
 
-        Source: c10/cuda/CUDACachingAllocator.cpp, alloc_block: the share that this process may take is looked
-            at first, then cudaMalloc is called."""
+        Source: c10/cuda/CUDACachingAllocator.cpp, alloc_block: the share of this process is checked first,
+        then cudaMalloc is called."""
         size = segment_size(rounded)
         if self.fraction is not None and self.reserved + size > int(self.total * self.fraction):
             return None
@@ -216,9 +222,10 @@ class Memory:
         return Block(pool, size, next(self._numbers))
 
     def _split(self, block: Block, rounded: int) -> None:
-        """Cache what is left of a block that is larger than was asked for.
+        """Cache the rest of a block that is larger than requested.
 
-        Source: c10/cuda/CUDACachingAllocator.cpp, should_split: of a large block only more than 1 MiB is split off.
+        Source: c10/cuda/CUDACachingAllocator.cpp, should_split: from a large block only more than 1 MiB is
+        split off.
         """
         left = block.size - rounded
         if left < MIN_BLOCK or (not block.pool.small and left <= SMALL):
@@ -241,7 +248,7 @@ class Memory:
         return first
 
     def _release(self) -> None:
-        """Hand back whole segments alone, and none of a pool that a graph holds.
+        """Release only whole segments, and none from a pool that a graph holds.
 
         Source: c10/cuda/CUDACachingAllocator.cpp, release_cached_blocks and release_blocks.
         """
@@ -257,7 +264,7 @@ class Memory:
                 del self.pools[key]
 
     def stats(self) -> dict[str, int]:
-        """Return the figures under the names that torch.cuda.memory_stats has.
+        """Return the figures under the names of torch.cuda.memory_stats.
 
         Source: torch/cuda/memory.py, memory_stats.
         """

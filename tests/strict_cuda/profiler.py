@@ -1,4 +1,4 @@
-"""torch.profiler as far as it is read: the run time of each kernel, and annotations that span them."""
+"""The used part of torch.profiler: the run time of each kernel, and annotations that span them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from strict_cuda.machine import Machine
 
 
 def profiler(machine: Machine) -> type:
-    """Make the class that stands for torch.profiler.profile."""
+    """Make the replacement for torch.profiler.profile."""
 
     class profile:  # noqa: N801 - as torch names it
-        """Collects what runs on the device while it is open. Source: torch/profiler/profiler.py, class profile."""
+        """Collects the kernels that run on the device while it is open. Source: torch/profiler/profiler.py,
+        class profile.
+        """
 
         def __init__(self, activities: Any = None) -> None:
             self._rows: list[Any] = []
@@ -43,5 +45,7 @@ def profiler(machine: Machine) -> type:
 
 
 def _row(name: str, microseconds: float, *, annotation: bool = False) -> Any:
-    """Source: torch/autograd/profiler_util.py, FunctionEventAvg.self_device_time_total [µs], named so from 2.4 on."""
+    """Source: torch/autograd/profiler_util.py, FunctionEventAvg.self_device_time_total [µs], the name since
+    2.4.
+    """
     return SimpleNamespace(key=name, self_device_time_total=microseconds, is_user_annotation=annotation)

@@ -1,8 +1,8 @@
-"""What lies on the device, and what torch does to it: every aten call on it is one kernel.
+"""The tensors on the device and torch's operations on them: every aten call on one is one kernel.
 
-The tensors are CPU tensors; those "on the device" are known by their storage, and say so when asked for their
-device. So torch's own autograd, optimizers and gradient scaler run for real. Two modes watch: one sees the
-functions that Python calls (where devices are named), one the aten operators below autograd.
+The tensors are CPU tensors; those "on the device" are identified by their storage and report that device. So
+torch's own autograd, optimizers and gradient scaler run for real. Two modes watch: one sees the functions
+that Python calls (where devices are named), one the aten operators below autograd.
 """
 
 from __future__ import annotations
@@ -25,60 +25,66 @@ from strict_cuda.machine import Machine, RaceError
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 TRIAL_BYTES = 64 * 1024**2
-"""Workspace that cuDNN takes when it tries its algorithms on a shape it has not seen.
+"""Workspace that cuDNN takes when it tries its algorithms on a new shape.
 
 Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark mode; the size is this fake's own.
 """
 
 WORKSPACE_BYTES = 64 * 1024**2
-"""What cuBLAS and cuBLASLt are given on each stream that a product is issued to, and keep until it is taken back.
+"""Workspaces of cuBLAS and cuBLASLt on each stream with a product, kept until they are released.
 
 Source: aten/src/ATen/cuda/CublasHandlePool.cpp, getChosenWorkspaceSize (32 MiB at compute capability 9.0) and
-getCurrentCUDABlasHandle; read on an H200 at torch 2.11 as 66 MiB more allocated for each further stream.
+getCurrentCUDABlasHandle; measured on an H200 at torch 2.11 as 66 MiB more allocated for each further stream.
 """
 
 _FREE = frozenset(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::detach"}
 )
-"""Operators that launch nothing: they take memory or make another view of it.
+"""Operators that launch nothing: they allocate memory or create another view of it.
 
 Source: aten/src/ATen/native/cuda/TensorFactories.cu, empty_cuda and empty_strided_cuda.
 """
 _WAITING = frozenset(
     {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::masked_select", "aten::_unique2"}
 )
-"""Operators that copy a result to the host, and so wait for it.
+"""Operators that copy a result to the host and therefore wait for it.
 
 Source: aten/src/ATen/native/cuda/CUDAScalar.cu (_local_scalar_dense), aten/src/ATen/native/cuda/Nonzero.cu,
 aten/src/ATen/native/cuda/Unique.cu; aten/src/ATen/native/cuda/Equal.cpp asks for an item, and masked_select
 (aten/src/ATen/native/cuda/IndexKernel.cpp) indexes by its mask.
 """
 _BY_INDEX = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
-"""Operators that take their indices from the host too. Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp,
+"""Operators that also accept indices from the host. Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp,
 make_info."""
 _LENGTHS_ON_HOST = frozenset({"aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward"})
 """Operators that read lengths on the host. Source: aten/src/ATen/native/PackedSequence.cpp, checkLongTensor."""
 _PACK = "aten::_pack_padded_sequence"
-"""Its second result, the sizes of the batches, lies on the host. Source: aten/src/ATen/native/PackedSequence.cpp."""
+"""Its second result, the sizes of the batches, is on the host. Source:
+aten/src/ATen/native/PackedSequence.cpp.
+"""
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
-"""Products whose float32 operands TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
+"""Products with float32 operands that TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
 _REDUCED = (torch.float16, torch.bfloat16)
 _CONVOLUTION, _RECURRENT_LAYER = "aten::convolution", "aten::mkldnn_rnn_layer"
-"""What of cuDNN it rounds, each by its own switch. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN(op)."""
+"""The cuDNN operators that it rounds, each with its own switch. Source: aten/src/ATen/Context.cpp,
+allowTF32CuDNN(op).
+"""
 _TF32_BITS_LOST = 13
-"""Of the 23 bits of a float32 mantissa. Source: CUDA C++ Programming Guide, "Alternate Floating Point"."""
+"""Bits that it keeps of the 23 bits of a float32 mantissa. Source: CUDA C++ Programming Guide, "Alternate
+Floating Point".
+"""
 _HIDDEN_WRITES = {"aten::native_batch_norm": (3, 4)}
-"""Arguments that are written without the schema's saying so: the running statistics in training.
+"""Arguments that are written although the schema does not say so: the running statistics in training.
 
 Source: aten/src/ATen/native/cuda/Normalization.cu, batch_norm_cuda.
 """
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""Functions that run on cuDNN on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp."""
+"""Functions that use cuDNN on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp."""
 _OF_PACKED = frozenset({"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"})
 """Operators that take the sizes of packed batches from the host. Source: aten/src/ATen/native/RNN.cpp, ONE_HIDDEN_RNN."""
 _LAYERS_ARGUMENT, _DROPOUT_ARGUMENT, _TRAIN_ARGUMENT = 4, 5, 6
-"""Places in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...); of a packed sequence the sizes
-of its batches stand after it.
+"""Places in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...); for a packed sequence the
+sizes of its batches follow the input.
 
 Source: torch/nn/modules/rnn.py, LSTM.forward.
 """
@@ -88,8 +94,9 @@ _UNSAFE_TO_AUTOCAST = (
     "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
     "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
 )
-"""What CUDA's autocast says to the one operator that it bans. Source: aten/src/ATen/autocast_mode.cpp,
-binary_cross_entropy_banned, registered for AutocastCUDA and the other accelerators; that of the CPU casts to float32.
+"""The message of CUDA's autocast for the one operator that it bans. Source: aten/src/ATen/autocast_mode.cpp,
+binary_cross_entropy_banned, registered for AutocastCUDA and the other accelerators; the CPU's autocast casts
+to float32.
 """
 _NOT_IN_TRAINING = "cudnn RNN backward can only be called in training mode"
 """Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input."""
@@ -97,7 +104,7 @@ _NOT_IN_TRAINING = "cudnn RNN backward can only be called in training mode"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is to be known of an aten operator: looked up at each call, and there are a million of them."""
+    """The facts about an aten operator, which are looked up at each of a million calls."""
 
     name: str
     view: bool
@@ -117,7 +124,7 @@ _kinds: dict[int, Kind] = {}
 
 
 def kind_of(func: Any) -> Kind:
-    """Look an operator up; torch keeps every one of them, so that its identity names it."""
+    """Look up an operator; torch keeps each operator alive, so its identity is a key."""
     known = _kinds.get(id(func))
     return known if known is not None else _learn(func)
 
@@ -163,7 +170,7 @@ class RecurrentDropout:
 
 
 class Device:
-    """The storages on the device, and how they come and go."""
+    """The storages on the device, with their allocation and release."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -171,7 +178,7 @@ class Device:
         self.blocks: dict[int, Block] = {}
         self.pinned: dict[int, weakref.ref[Any]] = {}
         self.inside = 0
-        """How deep in a function that was given, or asked for, something on the device."""
+        """Depth of nested functions with a device tensor as argument or result."""
         self.moving = False
         self.on_host = False
         self.random_state = torch.Generator().manual_seed(0).get_state()
@@ -180,7 +187,7 @@ class Device:
         self._tried: set[tuple[Any, ...]] = set()
 
     def choose(self, index: int) -> None:
-        """Be the device of this place: a process has one device, and each has its own fake.
+        """Be the device with this index: a process has one device, and each has its own fake.
 
         Source: torch/cuda/__init__.py, set_device.
         """
@@ -188,17 +195,19 @@ class Device:
         self.name = torch.device("cuda", index)
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies on the device."""
+        """Whether a tensor is on the device."""
         return self.holds_any([tensor])
 
     def holds_any(self, tensors: list[Tensor]) -> bool:
-        """Whether one of these tensors does; no other fake of this process is asked about that in turn."""
+        """Whether one of these tensors is on the device; other fakes of this process are not asked in
+        turn.
+        """
         blocks = self.blocks
         with torch._C.DisableTorchFunction():
             return any(_storage(tensor)._cdata in blocks for tensor in tensors)
 
     def adopt(self, storage: Any, recorder: Recorder | None) -> None:
-        """Let a new storage lie on the device: its bytes are taken from the allocator, for the current stream.
+        """Put a new storage on the device: its bytes come from the allocator, for the current stream.
 
         Source: aten/src/ATen/cuda/EmptyTensor.cpp, empty_cuda, and c10/cuda/CUDACachingAllocator.cpp,
         DeviceCachingAllocator::malloc.
@@ -220,7 +229,7 @@ class Device:
 
     @property
     def recorder(self) -> Recorder | None:
-        """The capture that takes what is issued now."""
+        """The capture that records the current work."""
         if self.machine.capture is None:
             return None
         found = self.machine.capture_of(self.machine.stream)
@@ -231,7 +240,7 @@ class Device:
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator, on the host or as a kernel in the device's current stream.
 
-        Source: c10/cuda/CUDAStream.h, getCurrentCUDAStream. That an operator is one kernel is the fake's own.
+        Source: c10/cuda/CUDAStream.h, getCurrentCUDAStream. One kernel per operator is the fake's own rule.
         """
         tensors = _operands(args, kwargs)
         blocks = self.blocks
@@ -244,7 +253,7 @@ class Device:
         if kind.view:
             out = computed(func, args, kwargs)
             if all(self.holds(t) for t in _made(out)):
-                return out  # other operators of that schema, such as aten::to, may make a copy
+                return out  # other operators with that schema, such as aten::to, may make a copy
         if len(there) < len(tensors):
             self._same_place(kind, tensors)
         self._no_race(there)
@@ -268,11 +277,11 @@ class Device:
         return out
 
     def _note(self, name: str, out: Any, written: Sequence[Tensor], recorder: Recorder | None) -> None:
-        """Let what an operator made lie on the device, and mark what it wrote."""
+        """Put the results of an operator on the device, and mark what it wrote."""
         blocks = self.blocks
         for made in _made(out)[: 1 if name == _PACK else None]:
             storage = _storage(made)
-            if storage._cdata not in blocks:  # else it was written, or handed back as it was (aten::type_as)
+            if storage._cdata not in blocks:  # else it was written, or returned unchanged (aten::type_as)
                 self.adopt(storage, recorder)
         if written:
             mark = self._mark()
@@ -291,7 +300,7 @@ class Device:
             return computed(func, args, kwargs, rounded=rounded)
 
     def rounds(self, kind: Kind) -> bool:
-        """Whether tensor cores take the operands of an operator that takes TF32 as such.
+        """Whether tensor cores round the operands of an operator that supports TF32.
 
         Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS and allowTF32CuDNN.
         """
@@ -310,9 +319,9 @@ class Device:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draw random numbers from the device's generator inside, and leave the host's as it was.
+        """Draw random numbers from the device's generator inside the block, and leave the host's unchanged.
 
-        Source: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, getDefaultCUDAGenerator: each device has one of its own.
+        Source: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, getDefaultCUDAGenerator: each device has its own.
         """
         host = torch.get_rng_state()
         torch.set_rng_state(self.random_state)
@@ -325,7 +334,7 @@ class Device:
     def _same_place(self, kind: Kind, tensors: list[Tensor]) -> None:
         """Source: aten/src/ATen/core/op_registration/adaption.cpp, common_device_check_failure.
 
-        A host scalar without dimensions may take part: aten/src/ATen/TensorIterator.cpp, compute_types.
+        A host scalar without dimensions is allowed: aten/src/ATen/TensorIterator.cpp, compute_types.
         """
         if self.moving or kind.indexes or kind.name in _LENGTHS_ON_HOST:
             return
@@ -337,7 +346,9 @@ class Device:
             )
 
     def _no_race(self, there: list[Block]) -> None:
-        """Source: CUDA C++ Programming Guide, "Streams": they run beside each other unless one is told to wait."""
+        """Source: CUDA C++ Programming Guide, "Streams": they run concurrently unless one waits for
+        another.
+        """
         machine = self.machine
         number = machine.stream.number
         for block in there:
@@ -346,10 +357,10 @@ class Device:
                 raise RaceError(f"written by stream {written[0]}, used by stream {number}")
 
     def _try_algorithms(self, tensors: list[Tensor]) -> None:
-        """Take cuDNN's workspace for a shape not seen before, and give it back: it raises the peak.
+        """Take cuDNN's workspace for a new shape and release it, which raises the peak.
 
-        Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark mode; an algorithm for which there is no
-        memory is passed over.
+        Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark mode; an algorithm without enough memory is
+        skipped.
         """
         seen = tuple((tuple(t.shape), t.dtype) for t in tensors)
         if not torch.backends.cudnn.benchmark or seen in self._tried:
@@ -363,7 +374,7 @@ class Device:
         heap.give(block)
 
     def _give_workspace(self) -> None:
-        """Give cuBLAS its workspace on a stream that it has none on; inside a capture from the capture's pool.
+        """Give cuBLAS a workspace on a stream without one; inside a capture it comes from the capture's pool.
 
         Source: aten/src/ATen/cuda/CublasHandlePool.cpp, cublas_handle_stream_to_workspace.
         """
@@ -375,9 +386,10 @@ class Device:
             self.recorder.workspaces[number] = self._workspaces[number]
 
     def has_workspaces(self, those: dict[int, memory.Block]) -> bool:
-        """Whether the workspaces that kernels were captured with are still those of their streams.
+        """Whether the workspaces in a capture still belong to their streams.
 
-        Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses that its kernels were given.
+        Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses of its kernels'
+        arguments.
         """
         return those.items() <= self._workspaces.items()
 
@@ -394,7 +406,7 @@ class Device:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """Let what is made inside lie on the device."""
+        """Put everything created inside the block on the device."""
         self.inside += 1
         try:
             yield
@@ -402,7 +414,7 @@ class Device:
             self.inside -= 1
 
     def upload(self, source: Tensor, *, non_blocking: bool, **changes: Any) -> Tensor:
-        """Copy a host tensor to the device; only from page-locked memory does the host not wait.
+        """Copy a host tensor to the device; the host waits except for page-locked memory.
 
         Source: aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda.
         """
@@ -414,7 +426,7 @@ class Device:
             self.moving = False
 
     def download(self, source: Tensor, *, non_blocking: bool = False, **changes: Any) -> Tensor:
-        """Copy a device tensor to the host; the host waits for it unless told not to.
+        """Copy a device tensor to the host; the host waits for it unless the copy is non-blocking.
 
         Source: aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda.
         """
@@ -465,8 +477,8 @@ class Device:
     def seed(self, seed: int) -> None:
         """Seed the device's generator, as torch.manual_seed does (torch/random.py).
 
-        Source: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_current_seed: recurrent layers then need a new state,
-        and it is refused inside a capture.
+        Source: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_current_seed: recurrent layers then need a new
+        state, which is refused inside a capture.
         """
         if self.recorder is not None:
             raise RuntimeError("Cannot call CUDAGeneratorImpl::set_current_seed during CUDA graph capture.")
@@ -476,12 +488,11 @@ class Device:
 
     @contextmanager
     def drawing_recurrently(self) -> Iterator[None]:
-        """Draw from the random numbers that cuDNN keeps for dropout inside recurrent layers, in memory of its
-        own.
+        """Draw from the random numbers that cuDNN keeps in its own memory for dropout inside recurrent
+        layers.
 
-        Source: aten/src/ATen/native/cudnn/RNN.cpp, DropoutState: one for the device, made at its first use
-            and again after each seed; a graph goes on using the memory of the state that it was captured
-            with."""
+        Source: aten/src/ATen/native/cudnn/RNN.cpp, DropoutState: one for the device, created at its first use
+        and again after each seed; a graph continues to use the memory of its capture's state."""
         if self.dropout is None or self.dropout.stale:
             self.dropout = None
             with self.here():
@@ -497,9 +508,10 @@ class Device:
 
 
 def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any:
-    """Compute on the CPU; what it lacks in half precision, or does slowly, is computed in single and rounded.
+    """Compute on the CPU; half-precision operators that are missing or slow there are computed in float32 and
+    rounded.
 
-    With ``rounded`` the operands are taken as tensor cores take float32.
+    With ``rounded`` the operands are rounded as tensor cores round float32.
     """
     if rounded:
         args = _mapped(args, _rounded)
@@ -508,7 +520,7 @@ def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             if _reduced_format((args, kwargs)) is None or "same scalar type" in str(error):
-                raise  # a GPU lacks no kernel, and refuses what does not go together
+                raise  # a GPU has every kernel, and refuses operands that do not match
     reduced = _reduced_format((args, kwargs))
     out = func(*_mapped(args, _single), **_mapped(kwargs, _single))
     return _mapped(out, lambda t: t.to(reduced) if t.dtype is torch.float32 else t)
@@ -523,7 +535,8 @@ class Kernels(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Leave out the wrapper that keeps the compiler away: it takes a tenth of all time, and no compiler is here.
+        """Skip the wrapper that disables the compiler: it takes a tenth of all time, and there is no compiler
+        here.
 
         Source: torch/utils/_python_dispatch.py, TorchDispatchMode.__init_subclass__.
         """
@@ -531,7 +544,7 @@ class Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented  # a tensor made of others: what it does to those is what is seen
+            return NotImplemented  # a tensor made of others: the operations on those are seen
         device = self.device
         with torch._C.DisableTorchFunction():
             if not kwargs:
@@ -539,12 +552,14 @@ class Kernels(TorchDispatchMode):
             asked = kwargs.get("device")
             if asked is None or asked.type != "cuda":
                 return device.run(func, args, kwargs)
-            with device.here():  # from a hook of autograd: the other mode is asleep there
+            with device.here():  # from a hook of autograd, where the other mode is inactive
                 return device.run(func, args, kwargs | {"device": CPU})
 
 
 class Functions(TorchFunctionMode):
-    """Sees every function of torch that Python calls: here devices are named, and host and device part."""
+    """Sees every function of torch that Python calls, where devices are named and host and device are
+    separated.
+    """
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -585,7 +600,7 @@ class Functions(TorchFunctionMode):
             with device.here():
                 return func(*args, **(kwargs | {"device": CPU}))
         if asked is None and device.holds_any(_operands(args, kwargs)):
-            device.inside += 1  # as ``here`` does: this is the path of almost every call
+            device.inside += 1  # same as ``here``, because almost every call passes this path
             try:
                 return func(*args, **kwargs)
             finally:
@@ -604,7 +619,9 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Source: aten/src/ATen/native/TensorConversions.cpp, to_impl: nothing is copied where nothing changes."""
+        """Source: aten/src/ATen/native/TensorConversions.cpp, to_impl: nothing is copied if nothing
+        changes.
+        """
         tensor, *rest = args
         if rest and isinstance(rest[0], Tensor):
             place = self.device.name if self.device.holds(rest[0]) else CPU
@@ -629,7 +646,7 @@ class Functions(TorchFunctionMode):
         return self.device.copy(target, source, non_blocking=asked)
 
     def _deep_copy(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Source: torch/_tensor.py, Tensor.__deepcopy__: beside the tensor it takes what was copied before it."""
+        """Source: torch/_tensor.py, Tensor.__deepcopy__: besides the tensor it takes the earlier copies."""
         with self.device.here() if self.device.holds(args[0]) else nullcontext():
             return func(*args, **kwargs)
 
@@ -648,7 +665,9 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _from_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Source: torch/csrc/utils/tensor_new.cpp, internal_new_from_data: it is made on the host and copied."""
+        """Source: torch/csrc/utils/tensor_new.cpp, internal_new_from_data: it is created on the host and
+        copied.
+        """
         asked = kwargs.get("device")
         if asked is None or torch.device(asked).type != "cuda" or self.device.holds_any(_operands(args, {})):
             return self._plain(func, args, kwargs)
@@ -664,7 +683,9 @@ class Functions(TorchFunctionMode):
             return func(*args, **kwargs)
 
     def _backward(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Source: torch/csrc/autograd/engine.cpp, Engine::execute: what it makes lies where its root does."""
+        """Source: torch/csrc/autograd/engine.cpp, Engine::execute: its results are on the device of its
+        root.
+        """
         before, self.device.on_host = self.device.on_host, not self.device.holds_any(_operands(args, {}))
         try:
             return self._plain(func, args, kwargs)
@@ -672,7 +693,9 @@ class Functions(TorchFunctionMode):
             self.device.on_host = before
 
     def _connectionist(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Lengths may lie on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss: it moves them itself."""
+        """Lengths may be on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss: it moves them
+        itself.
+        """
         if self.device.holds(args[0]):
             lengths = (
                 n if self.device.holds(n) else self.device.upload(n, non_blocking=False) for n in args[2:4]
@@ -681,7 +704,7 @@ class Functions(TorchFunctionMode):
         return self._plain(func, args, kwargs)
 
     def _recurrent(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A recurrent layer: cuDNN keeps what its backward needs in training mode alone.
+        """A recurrent layer: cuDNN keeps what its backward pass needs only in training mode.
 
         Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input checks fn_train; dropout is between
         layers, in training.
@@ -702,14 +725,15 @@ class Functions(TorchFunctionMode):
 
 
 def _storage(tensor: Tensor) -> Any:
-    """Where a tensor lies; a sparse one where its values do, and one that torch.func wraps where the inner one
-    does."""
+    """The device of a tensor: for a sparse one that of its values, for one wrapped by torch.func that of the
+    inner one.
+    """
     while type(tensor) is Tensor and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     values = tensor if tensor.layout is torch.strided else tensor._values
     return (
         values() if callable(values) else values
-    ).untyped_storage()  # of a jagged one they are an attribute
+    ).untyped_storage()  # in a jagged one they are an attribute
 
 
 def _not_in_training(grad: Tensor) -> Tensor:
@@ -718,10 +742,11 @@ def _not_in_training(grad: Tensor) -> Tensor:
 
 
 def _by_mask(args: tuple[Any, ...]) -> bool:
-    """Whether an index waits: one by a mask looks for its true places first.
+    """Whether an index waits: an index by a mask first finds its true places.
 
-    Source: aten/src/ATen/native/IndexingUtils.h, expandTensors. The fake is the stricter where one number is put at a
-    mask, which torch fills (aten/src/ATen/native/TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill).
+    Source: aten/src/ATen/native/IndexingUtils.h, expandTensors. The fake is stricter for assigning one number
+    at a mask, which torch fills (aten/src/ATen/native/TensorAdvancedIndexingUtils.h,
+    canDispatchToMaskedFill).
     """
     return any(i is not None and i.dtype in {torch.bool, torch.uint8} for i in args[1])
 
@@ -756,7 +781,7 @@ def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
 _PLAIN = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
 )
-"""Types of almost all arguments that are no tensors and hold none."""
+"""Types of almost all arguments that are not tensors and contain none."""
 
 
 def _gather(parts: Iterable[Any], found: list[Tensor]) -> None:
@@ -790,7 +815,7 @@ def _reduced_format(value: Any) -> torch.dtype | None:
 
 
 def _rounded(tensor: Tensor) -> Tensor:
-    """Drop the bits of a float32 mantissa that TF32 does not have (10 stay), rounding to the nearest."""
+    """Round a float32 mantissa to the 10 bits that TF32 has."""
     if tensor.dtype is not torch.float32:
         return tensor
     with torch._C.DisableTorchFunction(), _unwatched(), torch.no_grad():
@@ -804,7 +829,9 @@ def _single(tensor: Tensor) -> Tensor:
 
 
 def _in_backward() -> bool:
-    """Whether the autograd engine is running: what it makes of nothing belongs to the gradients."""
+    """Whether the autograd engine is running: tensors that it creates from nothing belong to the
+    gradients.
+    """
     return torch._C._current_autograd_node() is not None
 
 

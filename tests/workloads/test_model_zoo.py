@@ -106,12 +106,8 @@ ZOO: dict[str, tuple[Callable[[int], Made], float, float]] = {
     # forward FLOPs, and the factor of a training step
     "encoder": (encoder, 2 * (10 * 65_536 + 25_600) + 6_400, 3_859_200 / 1_368_320),
     "multihead": (multihead, 10 * 2 * 4 * 64 * 64 + 25_600, 814_080 / 353_280),
-    "packed": (
-        packed,
-        LSTM_FLOPS,
-        2.4,
-    ),  # not fused by the tracer; the same work except the input gradient and that of the first state
-    "time first": (time_first, LSTM_FLOPS, 2.4),  # all but the input gradient and that of the first state
+    "packed": (packed, LSTM_FLOPS, 2.4),  # not fused by the tracer, the same work
+    "time first": (time_first, LSTM_FLOPS, 2.4),  # without the input gradient and that of the first state
     "conv1d": (conv1d, 2 * 18 * 8 * 12, 2),
     "conv3d": (conv3d, 2 * 6**3 * 8 * 27, 2),
     "checkpointed": (checkpointed, 256, 3),  # no input gradient, but the first layer is recomputed

@@ -1,8 +1,9 @@
-"""Python imports this at its start where the folder is on PYTHONPATH: child processes get the fake device too.
+"""Python imports this file at its start if the folder is on PYTHONPATH, so child processes get the fake
+device.
 
 Nothing happens unless the variable GPUBENCH_STRICT_CUDA holds a JSON object (``strict_cuda.in_a_child.Scene``).
-Then each module named below is changed as soon as somebody has imported it, and not before: a process that does
-not import torch stays as light as it is.
+Then each module named below is changed right after it is imported, so a process that does not import torch
+stays light.
 """
 
 from __future__ import annotations
