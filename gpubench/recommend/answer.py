@@ -30,19 +30,21 @@ from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import known_profile, load_profiles
 from gpubench.recipes import Stack
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.chances import IN_DETAIL, costs_over
-from gpubench.recommend.choice import best_to_rent, named_gpus
-from gpubench.recommend.economics import HOST_HOURS_BETWEEN, SECONDS_PER_HOUR, train_hours
+from gpubench.recommend.economics import (
+    HOST_HOURS_BETWEEN,
+    SECONDS_PER_HOUR,
+    ask_words,
+    token_costs,
+    train_hours,
+)
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, meant_by, why_not_ranked
-from gpubench.recommend.objective import ALIKE, is_a_guess
+from gpubench.recommend.objective import ALIKE, IN_DETAIL, costs_over, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
-from gpubench.recommend.prices import ask_words
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import rows_of
+from gpubench.recommend.rows import best_to_rent, named_gpus, rows_of
 from gpubench.recommend.speeds import batches_of
-from gpubench.recommend.tokens import token_costs
 from gpubench.sentences import Told, tell
 from gpubench.specs import load_specs
 from gpubench.torch_builds import newest_release, other_build_for
@@ -117,7 +119,7 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
         yield tell("host_risk", hours=hours, share=share)
 
 
-# --- the answers -----------------------------------------------------------------------------------------
+# --- the answers ----------------------------------------------------------------------------------------
 
 
 def duration(hours: float | None) -> str:
@@ -263,7 +265,7 @@ def _between_named(found: Eligible) -> Iterator[Told]:
         yield tell("against", gpu=gpu, other=rival, ratio=ratio.by(format_number, " times"))
 
 
-# --- what to know before paying ----------------------------------------------------------------------------
+# --- what to know before paying -------------------------------------------------------------------------
 
 
 def answered(ranking: Ranking) -> list[Choice]:
@@ -435,7 +437,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("smaller_batch", batches=of_gpus, most=f"{most[0]:,}")
 
 
-# --- owning and buying -------------------------------------------------------------------------------------
+# --- owning and buying ----------------------------------------------------------------------------------
 
 
 def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
@@ -513,7 +515,7 @@ def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
         yield told._replace(kind="asked") if each.condition is PriceCondition.QUOTED else told
 
 
-# --- notes on the figures ----------------------------------------------------------------------------------
+# --- notes on the figures -------------------------------------------------------------------------------
 
 
 def _on_the_first(choice: Choice) -> Iterator[Told]:

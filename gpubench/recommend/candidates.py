@@ -20,11 +20,9 @@ from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.recommend import economics
-from gpubench.recommend.economics import SECONDS_PER_HOUR
-from gpubench.recommend.prices import Market, Prices, prices_of
+from gpubench.recommend.economics import SECONDS_PER_HOUR, Market, Prices, prices_of
 from gpubench.recommend.request import IMAGENET_IMAGES, RankRequest
-from gpubench.recommend.scaling import Scaling
-from gpubench.recommend.speeds import Speeds
+from gpubench.recommend.speeds import Scaling, Speeds
 from gpubench.specs import load_specs
 from gpubench.spread import ELSEWHERE
 from gpubench.stats import Z90

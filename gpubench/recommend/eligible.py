@@ -27,9 +27,9 @@ from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
 from gpubench.predict.question import never_predicted
-from gpubench.recommend import objective, prices
+from gpubench.recommend import objective
 from gpubench.recommend.candidates import Candidates, Work, candidates_of, share_of, work_of
-from gpubench.recommend.chances import Chances, chances_of
+from gpubench.recommend.economics import Market
 from gpubench.recommend.evidence import Evidence, Refuser
 from gpubench.recommend.filters import (
     NO_FIGURE,
@@ -43,10 +43,10 @@ from gpubench.recommend.filters import (
     payment_filters,
     within_the_sum,
 )
+from gpubench.recommend.objective import Chances, chances_of
 from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import Scaling, scaling_of
-from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
+from gpubench.recommend.speeds import Drawer, Scaling, Speeds, combine, gpus_needed, scaling_of
 from gpubench.specs import load_specs
 from gpubench.units import count as number_of
 from gpubench.units import format_number, format_usd, listing, plain, plural
@@ -80,7 +80,7 @@ class FilterResult:
     accepted: Offers
     doubts: Mapping[OfferKey, str]
     asked: AskedPrices
-    market: prices.Market
+    market: Market
     owned: Mapping[Offer, Ownership]
     machines: Mapping[Offer, Ownership]
 
@@ -120,7 +120,7 @@ def sift(
     told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
     market_of = every.where(told & ~every.is_owned)  # regardless of other filters
     asks = asks_of(leave_out_doubted(request, asked, market_of).kept)
-    market = prices.Market(today, asks, drift, shares)
+    market = Market(today, asks, drift, shares)
     filters = list(filters_of(request, every, market, machines))
     possible, excluded = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
@@ -405,7 +405,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
         )
 
 
-# --- deadlines and budgets --------------------------------------------------------------------------------
+# --- deadlines and budgets ------------------------------------------------------------------------------
 
 
 def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:

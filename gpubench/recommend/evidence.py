@@ -33,11 +33,13 @@ from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.profile import profile_of, profiles_of
 from gpubench.recommend.candidates import UsualJob, usual_job
-from gpubench.recommend.hosts import NOTHING_ASKED, HostNeed
-from gpubench.recommend.hosts import need_of as host_need_of
+from gpubench.recommend.economics import generation_times
+from gpubench.recommend.factors import NOTHING_ASKED, HostNeed
+from gpubench.recommend.factors import need_of as host_need_of
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import (
+from gpubench.recommend.speeds import (
     INDEPENDENT,
+    Answers,
     Efficiency,
     OneOf,
     Scaler,
@@ -47,8 +49,6 @@ from gpubench.recommend.scaling import (
     measured_efficiency,
     sharing_of,
 )
-from gpubench.recommend.speeds import Answers
-from gpubench.recommend.tokens import generation_times
 from gpubench.specs import load_specs
 from gpubench.spread import ANOTHER_CARD
 from gpubench.units import count, format_duration

@@ -29,10 +29,9 @@ from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.options import unknown_name
 from gpubench.providers import find_provider
 from gpubench.recommend.candidates import QUOTED
-from gpubench.recommend.factors import Reason, cooling_of, factor_filters
-from gpubench.recommend.hosts import GATES, Gate, HostNeed, lacks
+from gpubench.recommend.economics import Market, prices_of
+from gpubench.recommend.factors import GATES, Gate, HostNeed, Reason, cooling_of, factor_filters, lacks
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
-from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
 from gpubench.specs import known_keys, load_specs, unknown_gpu
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
@@ -350,7 +349,7 @@ def within_the_sum(
     return offers.where(is_kept), excluded
 
 
-# --- the gates -------------------------------------------------------------------------------------------
+# --- the gates ------------------------------------------------------------------------------------------
 
 
 def filters_of(

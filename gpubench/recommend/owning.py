@@ -111,7 +111,7 @@ class Ownership:
     assumed: tuple[str, ...] = ()
 
 
-# --- the cost of a useful hour ---------------------------------------------------------------------------
+# --- the cost of a useful hour --------------------------------------------------------------------------
 
 
 def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
@@ -162,7 +162,7 @@ def offer_of(owned: Ownership) -> Offer:
     )
 
 
-# --- hardware to compare ---------------------------------------------------------------------------------
+# --- hardware to compare --------------------------------------------------------------------------------
 
 
 def ownerships(
@@ -334,7 +334,7 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
     return list(map(used, machines))
 
 
-# --- buy or rent -----------------------------------------------------------------------------------------
+# --- buy or rent ----------------------------------------------------------------------------------------
 
 
 def break_even(
@@ -452,7 +452,7 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
     return Range(min(low, likely), likely, max(high, likely))
 
 
-# --- texts -----------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------------
 
 
 def pays(each: BuyOrRent) -> bool:

@@ -233,7 +233,7 @@ def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
     return float(billed) * usd_per_hour * (1 + request.tax)
 
 
-# --- which machine ----------------------------------------------------------------------------------------
+# --- which machine --------------------------------------------------------------------------------------
 
 
 @cache
@@ -342,7 +342,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     return {tool: task for tool, task in made.items() if why_not(row, tool) is None}
 
 
-# --- what it does -----------------------------------------------------------------------------------------
+# --- what it does ---------------------------------------------------------------------------------------
 
 _BIN = "~/gpubench-venv/bin"
 _VENV = (
@@ -443,7 +443,7 @@ def mode_of(row: Row, request: RankRequest) -> ParallelMode:
     return ranked(alike).rows[0].parallel_mode
 
 
-# --- what travels -----------------------------------------------------------------------------------------
+# --- what travels ---------------------------------------------------------------------------------------
 
 
 def package_to_install() -> tuple[str, dict[str, bytes]]:

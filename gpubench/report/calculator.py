@@ -30,15 +30,13 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend import candidates
 from gpubench.recommend.answer import BASES, TITLES
-from gpubench.recommend.contradictions import check
-from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR
+from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR, ask_words, prices_of
 from gpubench.recommend.eligible import CandidateFinder, FilterResult, runnable_of, sift, unit_of
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.lines import HOURS, OR, precisions_of, seller
 from gpubench.recommend.objective import ALIKE
 from gpubench.recommend.owning import Ownership, offer_of, ownerships
-from gpubench.recommend.prices import ask_words, prices_of
-from gpubench.recommend.rank import runs_of
+from gpubench.recommend.rank import check, runs_of
 from gpubench.recommend.request import RankRequest
 from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs

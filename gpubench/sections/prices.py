@@ -12,8 +12,8 @@ from gpubench.interval import stacked
 from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpu_name, gpus_of
 from gpubench.models import BuyOrRent, PriceCondition, Pricing, Row
 from gpubench.offers.dates import STALE_AFTER_DAYS, freshness, show_price_date
-from gpubench.recommend.choice import best_of_each_gpu
 from gpubench.recommend.owning import assumed_of, must_work, payback
+from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.units import UNKNOWN, count, format_number, format_price, format_usd, listing, plain
 

@@ -35,10 +35,10 @@ from gpubench.models import (
 )
 from gpubench.models.memory import fits_text
 from gpubench.providers import price_page
-from gpubench.recommend.choice import best_to_rent_and_to_own
+from gpubench.recommend.economics import generation_times, token_costs
 from gpubench.recommend.factors import factors_of
+from gpubench.recommend.rows import best_to_rent_and_to_own
 from gpubench.recommend.speeds import batches_of, gpus_needed
-from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.sections.answer import elsewhere_words, in_full
 from gpubench.sections.data import ReportData
 from gpubench.sections.words import (

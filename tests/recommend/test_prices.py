@@ -17,8 +17,8 @@ from gpubench.offers.dates import SETS_ITS_PRICES, has_day, price_day
 from gpubench.offers.refresh import refresh
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.offers.sources import Quote
+from gpubench.recommend.economics import Market, drawn_prices, prices_of
 from gpubench.recommend.owning import card_share, offer_of
-from gpubench.recommend.prices import Market, drawn_prices, prices_of
 from gpubench.recommend.request import Range
 from gpubench.sections.answer import screen
 from gpubench.torch_builds import read_on

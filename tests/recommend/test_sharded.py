@@ -15,8 +15,8 @@ from gpubench.predict.request import PredictRequest
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profile_of
 from gpubench.recommend import trial
-from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import MOST_SHARING, Runs, gather
+from gpubench.recommend.rank import check
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.answer import fits_words
 from gpubench.sections.data import ReportData
