@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an old ask is expected to rise to the price of a whole machine per GPU",
-        file="gpubench/offers/dates.py",
+        file="gpubench/offers/table.py",
         old="logs.append(math.log(float(middle_usd) / offer.gpu_count))",
         new="logs.append(math.log(float(middle_usd)))",
         killer="offers/test_moves.py::test_the_number_and_median_that_a_source_gives_count",

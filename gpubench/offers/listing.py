@@ -12,11 +12,10 @@ import msgspec
 
 from gpubench.models import Offer
 from gpubench.names import nearest
-from gpubench.offers.columns import Offers
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days, freshness, has_day
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
-from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
+from gpubench.offers.table import NOT_RANKED, OfferKey, Offers, offer_key
 from gpubench.options import unknown_name
 from gpubench.providers import find_provider
 from gpubench.specs import load_specs, matching_keys

@@ -23,8 +23,17 @@ from numpy.typing import NDArray
 from gpubench.arrays import Flags
 from gpubench.labels import full_name, pricing_words
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import BY_USER, UNTOLD, Offers, kinds_of
-from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.offers.table import (
+    BY_USER,
+    NOT_RANKED,
+    UNTOLD,
+    OfferKey,
+    Offers,
+    OfferTable,
+    SetAside,
+    kinds_of,
+    offer_key,
+)
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
 

@@ -17,10 +17,10 @@ from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
 from gpubench.folders import data_table, require_folder, results_root
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import BY_USER
 from gpubench.offers.dates import price_day
 from gpubench.offers.quotes import check, check_stamp
 from gpubench.offers.table import (
+    BY_USER,
     Coverage,
     OfferKey,
     OfferTable,

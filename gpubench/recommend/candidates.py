@@ -18,7 +18,7 @@ from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
-from gpubench.offers.columns import Offers, kinds_of
+from gpubench.offers.table import Offers, kinds_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR, Market, Prices, prices_of
 from gpubench.recommend.request import IMAGENET_IMAGES, RankRequest

@@ -19,17 +19,16 @@ from gpubench.draws import normals
 from gpubench.interval import Interval
 from gpubench.labels import HOSTS_ASK
 from gpubench.models import Asks, Estimate, Offer, Pricing, Row
-from gpubench.offers.columns import Column, Offers, kinds_of
-from gpubench.offers.dates import (
+from gpubench.offers.dates import DAYS_PER_YEAR, HOURS_PER_YEAR, USUAL_DRIFT, age_days
+from gpubench.offers.table import (
     ASKS_HALF_LIFE_DAYS,
-    DAYS_PER_YEAR,
-    HOURS_PER_YEAR,
     LEAST_ASK_SPREAD,
     SETS_ITS_PRICES,
     SPOT_SPREAD,
-    USUAL_DRIFT,
     AskKey,
-    age_days,
+    Column,
+    Offers,
+    kinds_of,
     spread_of,
 )
 from gpubench.profile import known_profile

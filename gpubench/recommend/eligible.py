@@ -19,10 +19,9 @@ from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of
 from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer, Pricing
-from gpubench.offers.columns import Offers, kinds_of
-from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, asks_of, dated
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, dated
 from gpubench.offers.outliers import AskedPrices
-from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
+from gpubench.offers.table import NOT_RANKED, OfferKey, Offers, asks_of, kinds_of, offer_key
 from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw

@@ -20,12 +20,11 @@ from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing
 from gpubench.names import counted, nearest, normalize
-from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
 from gpubench.offers.listing import is_in, known_providers, known_regions, outdated
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
-from gpubench.offers.table import NOT_RANKED, offer_key
+from gpubench.offers.table import NOT_RANKED, Offers, kinds_of, offer_key
 from gpubench.options import unknown_name
 from gpubench.providers import find_provider
 from gpubench.recommend.candidates import QUOTED

@@ -19,9 +19,9 @@ from gpubench.arrays import Floats
 from gpubench.errors import MisuseError
 from gpubench.labels import card_condition, gpu_name, gpus_of, offer_name
 from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, Pricing, Row
-from gpubench.offers.columns import kinds_of
 from gpubench.offers.dates import HOURS_PER_YEAR
 from gpubench.offers.hardware import PLANNING_VALUE, CardPrice, Host, card_prices, hosts, parse_owned
+from gpubench.offers.table import kinds_of
 from gpubench.recommend.candidates import QUOTED, Candidates
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of

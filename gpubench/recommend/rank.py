@@ -33,10 +33,9 @@ from gpubench.models import (
     SentenceKind,
     TaskKind,
 )
-from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
 from gpubench.offers.hardware import hosts
-from gpubench.offers.table import OfferTable
+from gpubench.offers.table import Offers, OfferTable
 from gpubench.options import takes_options_of, typed
 from gpubench.predict.question import task_of
 from gpubench.profile import known_profile, traced_once

@@ -20,9 +20,9 @@ from gpubench.errors import MisuseError
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
-from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
 from gpubench.offers.listing import is_in
+from gpubench.offers.table import Offers
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
 from gpubench.precisions import AMP
 from gpubench.predict.answers import log_deviation, most_of, start_of

@@ -39,8 +39,7 @@ from gpubench.models.run import TimeToQuality
 from gpubench.profile import load_profiles
 from gpubench.record.sharing import readings_by
 from gpubench.sections.compared import devices, processor
-from gpubench.sections.data import ReportData
-from gpubench.sections.section import unexplained
+from gpubench.sections.data import ReportData, unexplained
 from gpubench.sections.words import (
     FINDINGS,
     explained,

@@ -14,12 +14,19 @@ import pytest
 
 from gpubench.folders import data_rows, data_table
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import BY_USER, Offers
-from gpubench.offers.dates import ASK_TO_LIST, MARKET_ASKS, USUAL_ASK_SPREAD, asks_of
 from gpubench.offers.listing import outdated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import embedded_offers, load_offers
-from gpubench.offers.table import NOT_RANKED, offer_key
+from gpubench.offers.table import (
+    ASK_TO_LIST,
+    BY_USER,
+    MARKET_ASKS,
+    NOT_RANKED,
+    USUAL_ASK_SPREAD,
+    Offers,
+    asks_of,
+    offer_key,
+)
 from gpubench.recommend.filters import leave_out_doubted
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest

@@ -18,7 +18,7 @@ from gpubench.recommend.lines import headline
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import RankRequest
-from gpubench.sections.value import rank_words
+from gpubench.sections.answer import rank_words
 
 from .builders import (
     A100,

@@ -14,7 +14,7 @@ from gpubench.models import Execution, Precision, Status
 from gpubench.recommend.lines import basis_text
 from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.sections import compared, device, measured
-from gpubench.sections.section import HEADINGS, Section, own_sections
+from gpubench.sections.data import HEADINGS, Section, own_sections
 
 from . import samples
 from .contract import SectionContract, texts
