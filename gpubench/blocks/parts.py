@@ -269,8 +269,8 @@ def environment() -> Environment:
 
 # --- Markdown -------------------------------------------------------------------------------------------
 
+# Everything that Markdown may read as structure inside a line.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~])")
-"""Everything that Markdown may read as structure inside a line."""
 
 
 MOST_OF_A_LONG_TABLE = 20

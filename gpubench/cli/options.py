@@ -32,8 +32,8 @@ from gpubench.units import listing, plain
 RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
 """Settings files in order of precedence, each with the path of its table."""
+# Marks where a list of choices may wrap, and stands for a hyphen during layout.
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
-"""Marks where a list of choices may wrap, and stands for a hyphen during layout."""
 
 
 class Command(click.Command):

@@ -172,20 +172,21 @@ _WORDS = {
 _WORLD_OF = {word: world for world, words in _WORDS.items() for word in words.split()}
 _EUROPEAN = frozenset({"eu", "europe", "not eu"})
 _NAMES = {"eu": {"eu"}, "europe": {"eu", "europe"}, "us": {"us"}, "usa": {"us"}, "asia": {"asia"}}
+# London and Zurich at Google and Amazon, which name them like regions in the European Union.
 _NOT_OF_THE_EU = re.compile(r"(europe-west[26]|eu-west-2|eu-central-2)(?!\d).*")
-"""London and Zurich at Google and Amazon, which name them like regions in the European Union."""
 _GOOGLE_IN_EUROPE = re.compile(r"europe-[a-z]+\d.*")
+# Australia and New Zealand, which Amazon and Oracle list under Asia Pacific.
 _OCEANIA = re.compile(r"ap-southeast-[246]|ap-(sydney|melbourne)-\d")
-"""Australia and New Zealand, which Amazon and Oracle list under Asia Pacific."""
 
+# Azure's one-word regions: northeurope is Ireland, westeurope the Netherlands.
 _AZURE = re.compile(
     r"(?:north|south|east|west|central)+(europe|asia|us)"
     r"|(uk|france|germany|sweden|norway|switzerland|poland|italy|spain|austria|belgium|denmark)"
     r"(?:north|south|east|west|central)+"
 )
-"""Azure's one-word regions: northeurope is Ireland, westeurope the Netherlands."""
 
 
+# Countries by name and code, with the cities and regions by which clouds name their sites there.
 _COUNTRIES = {
     "austria at": "vienna austriaeast",
     "australia au": "sydney melbourne ap-southeast-2 ap-southeast-4 australia-southeast1 australiaeast",
@@ -212,7 +213,6 @@ _COUNTRIES = {
     "taiwan tw": "asia-east1",
     "uk gb": "london eu-west-2 europe-west2 uksouth ukwest",
 }
-"""Countries by name and code, with the cities and regions by which clouds name their sites there."""
 
 
 @cache

@@ -45,11 +45,11 @@ is under 0.3 of the median of the others of its kind, and it is confirmed."""
 LOOSENING = 2.0
 """Factor by which the limit widens for each respect (kind of seller, pricing) in which the others differ."""
 
-WITNESS_RATIO = 2.0
-"""A second provider with a price within this ratio confirms a price."""
+# A second provider with a price within this ratio confirms a price.
+_WITNESS_RATIO = 2.0
 
-FEWEST_ASKS = 3
-"""Minimum hosts of one source for comparing the cheapest with their median."""
+# Minimum hosts of one source for comparing the cheapest with their median.
+_FEWEST_ASKS = 3
 
 ADMITTED_BY = "the setting accept-outliers"
 
@@ -203,7 +203,7 @@ class AskedPrices:
         if not is_taken and (standard is None or self._is_alone(offer.gpu_key, hand)):
             return "the only ask" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
-        if standard is None or usd * WITNESS_RATIO >= standard.usd or self._witnesses(offer, hand, usd):
+        if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._witnesses(offer, hand, usd):
             return None
         return _times(offer, standard)
 
@@ -242,7 +242,7 @@ class AskedPrices:
             fewer = self._least(gpu_key, pricing, hand).items()
             lows += [n * usd / gpu_count for n, usd in fewer if 2 * n <= gpu_count]
             if (cheapest := self._cheapest_by_bandwidth(gpu_key, hand)) is not None:
-                lows.append(cheapest.usd / WITNESS_RATIO)
+                lows.append(cheapest.usd / _WITNESS_RATIO)
         return max(lows) * (1 + _ROUNDING), high * (1 - _ROUNDING)
 
     # --- the reference for a price-----------------------------------------------------------------------
@@ -257,7 +257,7 @@ class AskedPrices:
             hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
         elif offer.kind == "marketplace":
             hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))
-        if hosts is not None and hosts.providers >= FEWEST_ASKS and usd * MAX_RATIO < hosts.usd:
+        if hosts is not None and hosts.providers >= _FEWEST_ASKS and usd * MAX_RATIO < hosts.usd:
             return hosts
         standard = self._standard_of(gpu_key, offer.pricing, offer.kind, hand)
         if standard is not None and self._is_far(offer, hand, standard):
@@ -268,7 +268,7 @@ class AskedPrices:
         if fewer is not None and not self._witnesses(offer, hand, usd, of_its_kind=True):
             return fewer
         cheapest = self._cheapest_by_bandwidth(gpu_key, hand)
-        return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.usd else None
+        return cheapest if cheapest is not None and usd * _WITNESS_RATIO < cheapest.usd else None
 
     def _cheapest_by_bandwidth(self, gpu_key: str, hand: _Hand) -> Standard | None:
         """Return the price of a GPU without other sellers at the cheapest price per bandwidth, if known."""
@@ -347,7 +347,7 @@ class AskedPrices:
         """
         asks = self._asks(*_means(offer.gpu_key, or_open=True))
         paid = [self._pricings[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
-        near = (asks.usd >= usd / WITNESS_RATIO) & (asks.usd <= usd * WITNESS_RATIO)
+        near = (asks.usd >= usd / _WITNESS_RATIO) & (asks.usd <= usd * _WITNESS_RATIO)
         near &= ((asks.pricing == paid[0]) | (asks.pricing == paid[1])) & self._of_another(asks, hand)
         if of_its_kind:
             near &= asks.is_host == (offer.kind == "marketplace")
@@ -384,7 +384,7 @@ def _of_others(voices: list[float], loosened: int) -> Standard:
     n, how = len(voices), _LOOSENED[loosened]
     who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the one other provider asks"
     short = "what 1 other asks" if n == 1 else f"what {n} others ask"
-    unless = f", and no second provider is within {WITNESS_RATIO:g}x of it"
+    unless = f", and no second provider is within {_WITNESS_RATIO:g}x of it"
     return Standard(median(voices), f"{who}{how}", short, unless, loosened, n)
 
 

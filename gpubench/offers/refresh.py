@@ -58,8 +58,8 @@ from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now
 from gpubench.units import count, listing, plain, utc_stamp
 
-SOURCE_LIMIT_S = 600.0
-"""Time limit for all requests of one source; the longest, Azure and Vast, take about 40 s."""
+# Time limit for all requests of one source; the longest, Azure and Vast, take about 40 s.
+_SOURCE_LIMIT_S = 600.0
 
 LEAST_SHARE = 0.5
 """An answer with fewer than this share of the previously known offers is considered truncated."""
@@ -141,7 +141,7 @@ def refresh(
     set_aside: list[SetAside] = []
     for source in sources:
         last = known.newest.sources.get(source.name)
-        limited = _until(transport, clock() + SOURCE_LIMIT_S, clock)
+        limited = _until(transport, clock() + _SOURCE_LIMIT_S, clock)
         try:
             answer = _ask(source, limited, retrieved_at, known.offers)
         except SourceError as error:
@@ -184,7 +184,7 @@ def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) 
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         if clock() > deadline_s:
-            raise SourceError(f"took over {SOURCE_LIMIT_S:.0f} s for all its answers: stopped")
+            raise SourceError(f"took over {_SOURCE_LIMIT_S:.0f} s for all its answers: stopped")
         return transport(url, params=params, body=body, headers=headers)
 
     return limited

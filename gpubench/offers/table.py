@@ -294,8 +294,8 @@ class SetAside(NamedTuple):
     reason: str
 
 
+# Maximum GPUs and vendors in one coverage; the table has about 200.
 _FEW = msgspec.Meta(max_length=1_000)
-"""Maximum GPUs and vendors in one coverage; the table has about 200."""
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -432,8 +432,8 @@ USUAL_ASK_SPREAD = 0.33
 LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
 """Standard deviation of the logarithm of the price paid for a fresh ask, assumed: the host may be gone, or
 not good enough, and then the next one counts."""
-USUAL_ASKS = 3
-"""The number of asks that weighs as much as the usual spread."""
+# The number of asks that weighs as much as the usual spread.
+_USUAL_ASKS = 3
 ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
 """The ask of a kind of host over the median list price of clouds for the same GPU: median of the 23
 GPUs with two asks or more since 2026-07 in the shipped tables; for vetted hosts from RunPod's two prices."""
@@ -495,8 +495,8 @@ def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
         if middle_usd is not None and (offer.ask_count or 0) >= 2 and middle_usd != offer.price_usd_per_hour:
             logs.append(math.log(float(middle_usd) / offer.gpu_count))
     mean = fmean(logs)
-    variance = sum((each - mean) ** 2 for each in logs) + USUAL_ASKS * USUAL_ASK_SPREAD**2
-    spread = math.sqrt(variance / (len(logs) - 1 + USUAL_ASKS))
+    variance = sum((each - mean) ** 2 for each in logs) + _USUAL_ASKS * USUAL_ASK_SPREAD**2
+    spread = math.sqrt(variance / (len(logs) - 1 + _USUAL_ASKS))
     middle, ask_count = median(logs), sum(offer.ask_count or 1 for offer in offers)
     own_weight = 1.0
     if list_usd is not None:

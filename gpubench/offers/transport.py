@@ -30,12 +30,12 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
 PIECE_BYTES = 64 * 1024
+# Accepted encodings: one layer expands 64 KB to at most 64 MB, two nested layers to far more.
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
-"""Accepted encodings: one layer expands 64 KB to at most 64 MB, two nested layers to far more."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
+# Status, the requested pause [s], and the body of a success.
 _Answer = tuple[int, float | None, bytes]
-"""Status, the requested pause [s], and the body of a success."""
 
 
 class HttpTransport:

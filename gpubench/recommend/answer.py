@@ -60,14 +60,14 @@ from gpubench.units import (
     plain,
 )
 
-NO_GPU_HOURS = 1.0
-"""If the CPU finishes a job within this time, no GPU is needed, unless a deadline says otherwise."""
+# If the CPU finishes a job within this time, no GPU is needed, unless a deadline says otherwise.
+_NO_GPU_HOURS = 1.0
 
 TITLES = {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"}
 """The names of the answers in a table."""
 
-OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"}
-"""The names of the answers in a sentence."""
+# The names of the answers in a sentence.
+_OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"}
 
 BASES = {
     "measured": "measured here",
@@ -77,8 +77,8 @@ BASES = {
 }
 """The bases of a throughput."""
 
-MOST_MACHINES = 2
-"""Maximum number of machines to buy that a sentence compares with renting; the table has all of them."""
+# Maximum number of machines to buy that a sentence compares with renting; the table has all of them.
+_MOST_MACHINES = 2
 
 
 def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
@@ -134,7 +134,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
     row = speeds.keys.index(CPU_KEY)
     likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
-    enough = hours <= (request.deadline_hours or NO_GPU_HOURS)
+    enough = hours <= (request.deadline_hours or _NO_GPU_HOURS)
     yield tell("cpu_enough" if enough else "cpu_takes", hours=duration(hours))
 
 
@@ -169,7 +169,7 @@ def _chances(ranking: Ranking) -> Iterator[Told]:
         )
         (*_, chance), (*_, other_chance) = answer.toss_up
         sentence = "toss_up" if chance >= other_chance else "toss_up_against"
-        said = tell(sentence, objective=OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
+        said = tell(sentence, objective=_OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
         if said not in told:
             told.add(said)
             yield said
@@ -377,7 +377,7 @@ def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     """Yield how far the figures answer the question."""
     request, pool, filtered = found.request, found.pool, found.filtered
     mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
-    for offer in mine[:MOST_MACHINES]:
+    for offer in mine[:_MOST_MACHINES]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
     theirs = [each for each in found.excluded if each.among.by_user[each.at]]
     if request.offers is not None and theirs and not pool.offers.by_user.any():
@@ -504,7 +504,7 @@ def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
     by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
-    for each in by_the_hour[:MOST_MACHINES]:
+    for each in by_the_hour[:_MOST_MACHINES]:
         told = tell(
             names[each.verdict],
             machine=f"{gpus_of(each)} for {format_price(each.purchase_usd)}",

@@ -30,11 +30,11 @@ from gpubench.units import plural
 
 QUOTED = "own"
 """The source of prices that the buyer paid or was quoted; other sources are those of dated card prices."""
-IMAGENET_EPOCHS = 90
-"""Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
+# Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
+_IMAGENET_EPOCHS = 90
 FINE_TUNING_TOKENS = 10_000_000
-REFERENCE_HOURS = 24.0
-"""Hours of the reference GPU, for a workload without a well-known job."""
+# Hours of the reference GPU, for a workload without a well-known job.
+_REFERENCE_HOURS = 24.0
 IMAGES_PER_VCPU_S = 150.0
 """Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
 decoding not counted. That verb measures your own host."""
@@ -76,7 +76,7 @@ def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
     if task is not TaskKind.TRAIN:
         return None
     if profile.name == "resnet50":
-        return UsualJob(f"{IMAGENET_EPOCHS} epochs of ImageNet", float(IMAGENET_EPOCHS * IMAGENET_IMAGES))
+        return UsualJob(f"{_IMAGENET_EPOCHS} epochs of ImageNet", float(_IMAGENET_EPOCHS * IMAGENET_IMAGES))
     if profile.tokens_per_sample and not profile.is_classic:
         return UsualJob("10 million tokens", FINE_TUNING_TOKENS / profile.tokens_per_sample)
     return None
@@ -106,13 +106,13 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
     row = speeds.row_of_one(request.reference_gpu)
     if row is None:
         return None
-    seconds = REFERENCE_HOURS * SECONDS_PER_HOUR
+    seconds = _REFERENCE_HOURS * SECONDS_PER_HOUR
     samples = seconds * float(speeds.samples_per_s[row])
-    words = f"{REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}"
+    words = f"{_REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}"
     job = _job(request, words, samples, unit)
     return Work(
         job=msgspec.structs.replace(
-            job, reference_gpu_key=request.reference_gpu, reference_hours=REFERENCE_HOURS
+            job, reference_gpu_key=request.reference_gpu, reference_hours=_REFERENCE_HOURS
         ),
         samples=samples,
         drawn=seconds * speeds.draws[row],
@@ -412,8 +412,8 @@ def farthest_startup(request: RankRequest) -> float:
     return math.pow(request.startup_factor, 1 / _DRAWN_SHARE)
 
 
+# Share of the drawn startups within the factor.
 _DRAWN_SHARE = 0.9
-"""Share of the drawn startups within the factor."""
 
 
 def feed_errors(seed: int, draws: int) -> Floats:

@@ -41,8 +41,8 @@ SECOND_IN_HOURS = 1 / 3600
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
 MINUTES_PER_HOUR = 60.0
 
+# Tolerance in hours: 2.0000000001 hours are billed as 2.
 _ROUNDING = 1e-9
-"""Tolerance in hours: 2.0000000001 hours are billed as 2."""
 
 
 def samples_per_usd(samples_per_s: Figure, usd_per_hour: Figure) -> Figure:
@@ -71,8 +71,8 @@ def delivered_share(lost_share: Figure) -> Figure:
 
 USUAL_HOURS_BETWEEN = 24.0
 """Time between interruptions of a spot machine, assumed: no source states a rate for today's GPUs [h]."""
-CHECKPOINT_HOURS, RESTART_HOURS = 1 / 60, 5 / 60
-"""Time to write a checkpoint, and to resume at the same step on another machine, assumed."""
+# Time to write a checkpoint, and to resume at the same step on another machine, assumed.
+_CHECKPOINT_HOURS, _RESTART_HOURS = 1 / 60, 5 / 60
 
 
 HOST_HOURS_BETWEEN = 168.0
@@ -85,16 +85,16 @@ def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
     With one interruption in 24 h and a minute to write: sqrt(2 / 60 x 24) = 0.894 h, 54 minutes.
     Source: Young 1974, doi 10.1145/361147.361115; Daly 2006, doi 10.1016/j.future.2004.11.016.
     """
-    return math.sqrt(2 * CHECKPOINT_HOURS / interruptions_per_hour)
+    return math.sqrt(2 * _CHECKPOINT_HOURS / interruptions_per_hour)
 
 
-def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = RESTART_HOURS) -> float:
+def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = _RESTART_HOURS) -> float:
     """Return the share of work that interruptions cost: writing, repeating and waiting.
 
     1/60 / 0.894 for writing, and (0.894 / 2 + 5/60) / 24 for repeating and waiting: 0.0186 + 0.0221 = 0.0407.
     """
     interval = checkpoint_interval_hours(interruptions_per_hour)
-    return CHECKPOINT_HOURS / interval + interruptions_per_hour * (interval / 2 + restart_hours)
+    return _CHECKPOINT_HOURS / interval + interruptions_per_hour * (interval / 2 + restart_hours)
 
 
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:

@@ -24,8 +24,8 @@ from gpubench.units import GIB, format_bytes, format_number
 Reason = Callable[[Offer, GpuSpec | None], str | None]
 _GIGA = 1e9
 
-FAST_FP64 = 0.25
-"""Minimum FP64 share of the FP32 rate for fast FP64: data-center parts have 1/2, GeForce 1/64."""
+# Minimum FP64 share of the FP32 rate for fast FP64: data-center parts have 1/2, GeForce 1/64.
+_FAST_FP64 = 0.25
 
 LINES = {
     "geforce": ("GeForce", "TITAN"),
@@ -150,7 +150,7 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
                lambda name: name.casefold().startswith(memory), "its memory type is not known",
                lambda name: f"memory {name}"),
         _Limit("the setting ecc", request.ecc, ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
-        _Limit("the setting fp64", request.fp64, fp64_share, lambda share: share >= FAST_FP64,
+        _Limit("the setting fp64", request.fp64, fp64_share, lambda share: share >= _FAST_FP64,
                _NO_FP64, lambda _: _NO_FP64),
         _Limit("the setting nvlink", request.nvlink, attrgetter("is_linked"), bool,
                _NO_LINK, lambda _: _NO_LINK),
@@ -213,14 +213,14 @@ RAM_OVER_WEIGHTS = 1.2
 GPU."""
 RAM_BYTES_PER_GPU = 4 * GIB
 """Of one process with its CUDA context and its loaders, assumed."""
-DISK_OVER_WEIGHTS = 2
-"""The file of weights, and one that is saved."""
-SYSTEM_DISK_BYTES = 20 * GIB
-"""Of the system, torch and its libraries, assumed."""
-SIXTEEN_BITS_FROM = 1e9
-"""From this many parameters on, language models are published in bfloat16 or float16."""
-PHOTOGRAPH_FILE_BYTES = 110_000
-"""Mean file size of ILSVRC 2012: 138 GB of 1,281,167 training images."""
+# The file of weights, and one that is saved.
+_DISK_OVER_WEIGHTS = 2
+# Of the system, torch and its libraries, assumed.
+_SYSTEM_DISK_BYTES = 20 * GIB
+# From this many parameters on, language models are published in bfloat16 or float16.
+_SIXTEEN_BITS_FROM = 1e9
+# Mean file size of ILSVRC 2012: 138 GB of 1,281,167 training images.
+_PHOTOGRAPH_FILE_BYTES = 110_000
 
 
 class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,11 +252,13 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
         images: Photographs in the data set, 0 if unknown.
     """
     every = list(profiles)
-    large = [p.tokens_per_sample is not None and p.parameters >= SIXTEEN_BITS_FROM for p in every]
+    large = [p.tokens_per_sample is not None and p.parameters >= _SIXTEEN_BITS_FROM for p in every]
     weights = max(p.parameters * (2.0 if is_large else 4.0) for p, is_large in zip(every, large, strict=True))
     reads = task == TaskKind.TRAIN and any(each.takes_photographs for each in every)
-    data = images * PHOTOGRAPH_FILE_BYTES if reads else 0.0
-    return HostNeed(weights_bytes=weights, disk_bytes=SYSTEM_DISK_BYTES + DISK_OVER_WEIGHTS * weights + data)
+    data = images * _PHOTOGRAPH_FILE_BYTES if reads else 0.0
+    return HostNeed(
+        weights_bytes=weights, disk_bytes=_SYSTEM_DISK_BYTES + _DISK_OVER_WEIGHTS * weights + data
+    )
 
 
 class Gate(NamedTuple):

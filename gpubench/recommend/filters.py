@@ -44,8 +44,8 @@ NO_KERNELS = "a GPU without kernels in today's torch (naming it with --gpu ranks
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
-NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
-"""Limits with exclusions sorted so that the offer closest to the limit is last."""
+# Limits with exclusions sorted so that the offer closest to the limit is last.
+_NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
 
 
@@ -141,8 +141,8 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     return tuple(found)
 
 
-MOST_RULES = 4
-"""Maximum number of options named in an empty answer, in descending order of removed offers."""
+# Maximum number of options named in an empty answer, in descending order of removed offers.
+_MOST_RULES = 4
 
 
 class NothingLeftError(MisuseError):
@@ -162,19 +162,19 @@ def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
             "time with --offers"
         )
     counts = Counter(each.option for each in excluded)
-    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common(MOST_RULES))
+    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common(_MOST_RULES))
     return NothingLeftError(f"no offer is left of {total:,}: {removed}; {_fix(excluded)}")
 
 
 def _fix(excluded: Sequence[Exclusion]) -> str:
     last = excluded[-1] if excluded else None
-    if last is not None and last.option in NEAREST_LAST:
+    if last is not None and last.option in _NEAREST_LAST:
         return nearest_of(excluded)
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
     if 2 * len(by_count) > len(excluded):
         counts = sorted({*by_count})
         return f"offers have {listing(map(str, counts))} GPUs"
-    if of_hosts := [each for each in excluded if each.option in HOST_LIMITS]:
+    if of_hosts := [each for each in excluded if each.option in _HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
         return f"quote one with --have '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
@@ -596,12 +596,12 @@ def _of_the_host(gate: Gate, need: HostNeed) -> Reason:
     return lambda offer, _: lacks(gate, offer, need)
 
 
-HOST_LIMITS = (
+# The limits on a machine to own.
+_HOST_LIMITS = (
     *(f"the setting {name}" for name in ("circuit-watts", "psu-watts", "slots", "jobs-per-month")),
     "a card without a fan",
     "a module that is sold with a server",
 )
-"""The limits on a machine to own."""
 
 
 def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
@@ -612,7 +612,7 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
             _misfits(request, machines[offer], spec).get(limit) if offer in machines else None
         )
 
-    yield from (Filter(limit, of_ones_own(limit), owned=True) for limit in HOST_LIMITS)
+    yield from (Filter(limit, of_ones_own(limit), owned=True) for limit in _HOST_LIMITS)
 
 
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
@@ -657,7 +657,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
             f"it is a module ({form}), which no host for cards takes",
         ),
     )
-    return {limit: why for limit, (is_beyond, why) in zip(HOST_LIMITS, beyond, strict=True) if is_beyond}
+    return {limit: why for limit, (is_beyond, why) in zip(_HOST_LIMITS, beyond, strict=True) if is_beyond}
 
 
 def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:

@@ -169,8 +169,8 @@ def precisions_of(estimates: Iterable[Estimate]) -> str:
 
 # --- commitments ----------------------------------------------------------------------------------------
 
-MOST_SELLERS = 3
-"""Most sellers named that state no price for a term."""
+# Most sellers named that state no price for a term.
+_MOST_SELLERS = 3
 
 
 def on_commitments(found: Eligible) -> Iterator[Told]:
@@ -194,7 +194,7 @@ def on_commitments(found: Eligible) -> Iterator[Told]:
     on_demand = found.offers.where(found.offers.pricing.equals(Pricing.ON_DEMAND))
     committed = possible.where(_of_term(possible, asked)).provider.present
     if without := [name for name in dict.fromkeys(on_demand.provider.cells()) if name not in committed]:
-        names = listing([plain(name, 30) for name in without], most=MOST_SELLERS)
+        names = listing([plain(name, 30) for name in without], most=_MOST_SELLERS)
         yield tell("commit_unknown", term=count(asked, "year"), provider=names)
 
 

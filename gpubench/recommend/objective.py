@@ -35,8 +35,8 @@ from gpubench.recommend.candidates import (
 from gpubench.recommend.economics import DrawnPrices, drawn_prices
 from gpubench.recommend.request import RankRequest
 
+# Number of rows to compute together, so that intermediate results stay in the processor's cache.
 _AT_ONCE = 16
-"""Number of rows to compute together, so that intermediate results stay in the processor's cache."""
 
 ALIKE = 0.02
 """Two jobs count as equally long if their hours differ by less than this share; an hour between them then has
@@ -423,8 +423,8 @@ def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_de
     return np.maximum((most_hours - start) / (hours(request, pool, rate, rows) - start) - 1, 0.0)
 
 
+# Tolerance of a bill's figures, in its units.
 _ROUNDING = 1e-6
-"""Tolerance of a bill's figures, in its units."""
 
 
 # --- ranks, ties and chances ----------------------------------------------------------------------------
@@ -432,8 +432,8 @@ _ROUNDING = 1e-6
 TAIL = 0.05
 """Two offers tie if the lower one is better in at least this share of the draws."""
 
-SURE = 0.5
-"""The top of a ranking is a tie if its P(best) is below this."""
+# The top of a ranking is a tie if its P(best) is below this.
+_SURE = 0.5
 
 _BLOCK = 64
 
@@ -496,14 +496,14 @@ def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
 IN_DETAIL = 1000
 """Number of rows with computed ties; rows below have separate ranks."""
 
+# Bound on the draws of a normal error, in standard deviations from its mean.
 _FARTHEST = 7.0
-"""Bound on the draws of a normal error, in standard deviations from its mean."""
 
 CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
 """The names of a row's chances in the table."""
 
+# An offer behind three better ones of the same machine is almost never the best.
 _CHANCES = 3
-"""An offer behind three better ones of the same machine is almost never the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,7 +543,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     for rank, tie in zip(*bands(expected[covered:detailed], kinds[covered:]), strict=True):
         ranks.append(covered + rank)
         ties.append(tie)
-    if wins_of(expected)[0] < SURE:
+    if wins_of(expected)[0] < _SURE:
         ties[0] = True
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, together, price=price, out=expected)

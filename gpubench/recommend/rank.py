@@ -419,10 +419,10 @@ def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
         yield tell("buy_or_rent", usd=format_price(usd), gpu=gpu, jobs=jobs)
 
 
+# Fields for paths, display and the day, which the document has elsewhere.
 _NOT_ASKED = frozenset(
     {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
 )
-"""Fields for paths, display and the day, which the document has elsewhere."""
 
 
 def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
@@ -449,8 +449,8 @@ def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, A
 
 # --- contradictions in a request ------------------------------------------------------------------------
 
-SHARES_TOLERANCE = 0.011
-"""Tolerance on the sum of the shares of a mix: three times 0.33 is 0.99."""
+# Tolerance on the sum of the shares of a mix: three times 0.33 is 0.99.
+_SHARES_TOLERANCE = 0.011
 
 
 def check(request: RankRequest) -> RankRequest:
@@ -566,6 +566,6 @@ def _of_the_mix(asked: RankRequest) -> Iterator[tuple[bool, str]]:
         yield bool(bad), f"the setting mix {', '.join(bad)}: a share must be above 0"
         total = sum(asked.mix.values())
         yield (
-            abs(total - 1) > SHARES_TOLERANCE,
+            abs(total - 1) > _SHARES_TOLERANCE,
             f"the setting mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
         )

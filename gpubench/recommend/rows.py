@@ -311,15 +311,15 @@ def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows:
 
 # --- choices --------------------------------------------------------------------------------------------
 
-QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
-"""Clouds where new accounts have a quota of zero GPUs, according to their documentation of quotas and service
-limits; for other clouds it is unknown."""
+# Clouds where new accounts have a quota of zero GPUs, according to their documentation of quotas and
+# service limits; for other clouds it is unknown.
+_QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
 
 MOST_NAMED = 4
 """Maximum number of named GPUs with a line each; the table shows more."""
 
-MOST_ELSEWHERE = 2
-"""Maximum number of other providers listed with the best offer of a GPU."""
+# Maximum number of other providers listed with the best offer of a GPU.
+_MOST_ELSEWHERE = 2
 
 
 def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
@@ -351,7 +351,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         price_doubt=filtered.doubt(offer),
         asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=tuple(filter(None, dict.fromkeys(regions))),
-        needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
+        needs_quota=True if offer.provider in _QUOTA_PROVIDERS else None,
         p_best_of_gpu=_p_best_of_gpu(found, offer) if row.rank else None,
         feed_images_per_s=images_per_s,
         feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
@@ -378,7 +378,7 @@ def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhe
     provider = among.offers.take(same).provider
     others = same[~provider.equals(offer.provider)]
     _, first = np.unique(among.offers.take(others).provider.codes, return_index=True)
-    for place in others[np.sort(first)[:MOST_ELSEWHERE]].tolist():
+    for place in others[np.sort(first)[:_MOST_ELSEWHERE]].tolist():
         yield Elsewhere(
             offer=among.offers[place],
             usd_per_hour=float(pool.price[among.order[place]]),

@@ -238,8 +238,8 @@ def _all_or_unknown(values: Sequence[bool | None]) -> bool | None:
 # --- several GPUs ---------------------------------------------------------------------------------------
 
 _UNFIT = UNFOUNDED | {FindingKind.THROTTLED, FindingKind.SHARED_GPU, FindingKind.UNEQUAL_GPUS}
-MOST_EFFICIENT = 1.05
-"""A measured efficiency above this is an error in the data."""
+# A measured efficiency above this is an error in the data.
+_MOST_EFFICIENT = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +473,7 @@ def _efficiency(
     if not alone.samples_per_s or not together.samples_per_s:
         return None
     likely = together.samples_per_s / gpu_count / alone.samples_per_s
-    return None if likely > MOST_EFFICIENT else _measured(likely, alone, together)
+    return None if likely > _MOST_EFFICIENT else _measured(likely, alone, together)
 
 
 def _measured(likely: float, *by: Measurement) -> Efficiency:

@@ -42,11 +42,11 @@ from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain
 
-TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
-"""Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy."""
+# Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy.
+_TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
-HAVE_COUNTS = (1, 2, 4, 8)
-"""Numbers of owned GPUs that the page offers."""
+# Numbers of owned GPUs that the page offers.
+_HAVE_COUNTS = (1, 2, 4, 8)
 
 MOST_OFFERS = 1000
 """Offers that the script chooses from; if there are more, those that could be the best of their kind."""
@@ -56,10 +56,10 @@ MOST_ALIKE = 3
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
-KEPT_DIGITS = 9
-"""Digits of the share of throughput that an offer keeps, in training and inference."""
-DIGITS = 6
-"""Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand."""
+# Digits of the share of throughput that an offer keeps, in training and inference.
+_KEPT_DIGITS = 9
+# Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand.
+_DIGITS = 6
 
 FIRST = "resnet50"
 """The default model of the page: the one that most buyers know."""
@@ -198,7 +198,7 @@ def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[O
     """Return the buyer's machines, those for sale, and every GPU of the offers as if owned."""
     known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # not where its form is not stated
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
-    mine = tuple(f"{count}x {key}" for key in keys for count in HAVE_COUNTS)
+    mine = tuple(f"{count}x {key}" for key in keys for count in _HAVE_COUNTS)
     own_keys = {key for run in runs.own if (key := device_key(run))}
     having = msgspec.structs.replace(market, own=(*market.own, *mine))
     return ownerships(having, mean_power_w(runs), today, own_keys)
@@ -327,7 +327,7 @@ def _offers(
         prices.expected.tolist(),
         prices.sigma.tolist(),
         prices.group.tolist(),
-        delivered.round(KEPT_DIGITS).tolist(),
+        delivered.round(_KEPT_DIGITS).tolist(),
         strict=True,
     )
     barred: list[list[int]] = [
@@ -358,7 +358,7 @@ def _offers(
             "regions": [each for each in REGIONS if offer.region and is_in(offer.region, each)],
             "age_days": age_days(offer.price_date, today),
             "have": f"{offer.gpu_count}x {offer.gpu_key}"
-            if offer not in given and (offer.pricing, offer.provider) == TO_CHOOSE
+            if offer not in given and (offer.pricing, offer.provider) == _TO_CHOOSE
             else None,
             "doubt": filtered.doubt(offer)
             or (ask_words(asks.get((offer.gpu_key, offer.pricing))) if offer.kind == "marketplace" else None),
@@ -426,4 +426,4 @@ def _begin(asked: RankRequest, cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else float(f"{value:.{DIGITS}g}")
+    return None if value is None or math.isnan(value) else float(f"{value:.{_DIGITS}g}")

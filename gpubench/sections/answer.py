@@ -144,7 +144,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])
-    left = MOST_WORDS - WORDS_OF_THE_REST + WORDS_OF_THE_RATE * bool(asked) - len(always.split())
+    left = MOST_WORDS - _WORDS_OF_THE_REST + _WORDS_OF_THE_RATE * bool(asked) - len(always.split())
     kept: list[str] = []
     for each in _beside(ranking):
         words = 0 if each in asked else len(each.split())
@@ -154,11 +154,11 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
 
-WORDS_OF_THE_RATE = 15
-"""Words reserved for the worth and cost of an hour of waiting."""
+# Words reserved for the worth and cost of an hour of waiting.
+_WORDS_OF_THE_RATE = 15
 
-WORDS_OF_THE_REST = 8
-"""Words reserved for the rule of the table and the hint at more."""
+# Words reserved for the rule of the table and the hint at more.
+_WORDS_OF_THE_REST = 8
 
 
 def screen(ranking: Ranking) -> list[Part]:
@@ -192,8 +192,8 @@ def _answer(data: ReportData) -> Block:
 # --- each answer in full --------------------------------------------------------------------------------
 
 MOST_REGIONS = 4
-MOST_MEMORY_CHARACTERS = 300
-"""Limit of the text on memory, because the reason for a missing trace is third-party text."""
+# Limit of the text on memory, because the reason for a missing trace is third-party text.
+_MOST_MEMORY_CHARACTERS = 300
 
 
 def in_full(ranking: Ranking) -> Facts:
@@ -237,7 +237,7 @@ def fits_words(choice: Choice) -> str:
     if not row.fits_memory:
         return "may not fit in memory"
     fits = fits_text(sharded=row.parallel_mode is ParallelMode.FSDP)
-    return plain(row.estimate.memory_text or fits, MOST_MEMORY_CHARACTERS)
+    return plain(row.estimate.memory_text or fits, _MOST_MEMORY_CHARACTERS)
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
@@ -275,8 +275,8 @@ def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
 
 # --- the ranking ----------------------------------------------------------------------------------------
 
-TABLE_ROWS = 400
-"""Maximum rows of the page's table, which can be sorted and filtered; a printout shows the first rows."""
+# Maximum rows of the page's table, which can be sorted and filtered; a printout shows the first rows.
+_TABLE_ROWS = 400
 EXCLUDED_REASONS = 80
 
 _TITLES: dict[SortedBy, str] = {
@@ -316,7 +316,7 @@ def _ranking(data: ReportData) -> Block | None:
     parts: list[Part] = [Paragraph(text=lead)]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
-        shown, total = head_of(ranking.rows, TABLE_ROWS), len(ranking.rows)
+        shown, total = head_of(ranking.rows, _TABLE_ROWS), len(ranking.rows)
         caption = f"All {total:,} offers"
         if len(shown) < total:
             caption = (
@@ -454,8 +454,8 @@ def factor_table(rows: Sequence[Row]) -> Table:
 
 # --- offers as a table ----------------------------------------------------------------------------------
 
-NOTE_CHARACTERS = 80
-"""Length limit of the note on a price in its row; the answers below have it in full."""
+# Length limit of the note on a price in its row; the answers below have it in full.
+_NOTE_CHARACTERS = 80
 
 RANK, P_BEST = "Rank", "P(best)"
 """Titles of columns with symbols that are explained below the table."""
@@ -630,7 +630,7 @@ def remarks_of(row: Row) -> str:
         words
         for holds, words in (
             (offer.kind == "marketplace", CONDITION_WORDS[PriceCondition.SINGLE_HOST]),
-            (offer.note, plain(offer.note or "", NOTE_CHARACTERS)),
+            (offer.note, plain(offer.note or "", _NOTE_CHARACTERS)),
             (offer.in_stock is not None, in_stock_words(offer)),
             (row.pareto, "not dominated"),
             (row.fits_memory is None, "memory not checked"),

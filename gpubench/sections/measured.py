@@ -161,8 +161,8 @@ def _of_peak(result: Result) -> str:
 
 # --- what mixed precision gains ----------------------------------------------------------------------------
 
-SURE_FACTOR = 1.5
-"""A speedup is stated in words if the ends of its interval are within this factor."""
+# A speedup is stated in words if the ends of its interval are within this factor.
+_SURE_FACTOR = 1.5
 
 _BASELINES = {p: f"against {p.words}" for p in Precision if p.is_usual and not p.is_amp}
 _AMP_LOOKS = {
@@ -263,7 +263,7 @@ def _sure(pairs: Sequence[Effect]) -> list[Effect]:
 
 def _narrow(interval: Interval) -> bool:
     low, high = interval.low, interval.high
-    return bool(low and high and high / low <= SURE_FACTOR)
+    return bool(low and high and high / low <= _SURE_FACTOR)
 
 
 def _memory(pair: Effect) -> str:

@@ -117,8 +117,8 @@ def _hours_to_pay(each: BuyOrRent) -> str:
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 
+# Length limit of a source, which is shown with its license because some licenses require that.
 _MOST_LETTERS_OF_SOURCE = 300
-"""Length limit of a source, which is shown with its license because some licenses require that."""
 
 
 def _prices(data: ReportData) -> Block | None:

@@ -14,8 +14,8 @@ from gpubench.sections import answer, data
 HUMAN_LIMIT = 20
 
 
-SNAPSHOT_LIMIT_S = 1.0
-"""Time limit for fetching a published snapshot and its hash; after it, the local prices are used."""
+# Time limit for fetching a published snapshot and its hash; after it, the local prices are used.
+_SNAPSHOT_LIMIT_S = 1.0
 
 
 def verb(
@@ -52,7 +52,7 @@ def _read_published(url: str, request: RankRequest) -> None:
     from gpubench.offers import refresh, transport  # only this ranking needs the network
 
     try:
-        with transport.HttpTransport(within_s=SNAPSHOT_LIMIT_S) as way:
+        with transport.HttpTransport(within_s=_SNAPSHOT_LIMIT_S) as way:
             refresh.take_over(url, way, results=request.results)
     except (SourceError, StorageError) as error:
         output.say(f"snapshot-url: {error}; the prices that are here stand, with their days")

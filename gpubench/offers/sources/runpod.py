@@ -33,8 +33,8 @@ QUERY = (
     f"community: lowestPrice(input: {{gpuCount: 1, secureCloud: false}}) {{ {_MACHINE} }} "
     f"secure: lowestPrice(input: {{gpuCount: 1, secureCloud: true}}) {{ {_MACHINE} }} }} }}"
 )
-PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
-"""Fallback if the first query is refused; it has no machine data."""
+# Fallback if the first query is refused; it has no machine data.
+_PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
 
 
 class _Cloud(NamedTuple):
@@ -99,7 +99,7 @@ class _Answer(msgspec.Struct):
 
 def fetch(transport: Transport) -> Iterator[Said]:
     """Yield a quote per GPU type and cloud that has a price."""
-    answer = _asked(transport, QUERY) or _asked(transport, PLAIN_QUERY)
+    answer = _asked(transport, QUERY) or _asked(transport, _PLAIN_QUERY)
     if answer is None or answer.data is None:
         raise SourceError("RunPod answered with an error instead of prices")
     gpus, unread = decode_rows(answer.data.gpuTypes, _GpuType, "RunPod")
@@ -138,7 +138,7 @@ def _asked(transport: Transport, query: str) -> _Answer | None:
     try:
         answer = decode(transport(URL, body={"query": query}), _Answer, "RunPod")
     except SourceError:
-        if query == PLAIN_QUERY:
+        if query == _PLAIN_QUERY:
             raise
         return None
     return answer if answer.data is not None else None
