@@ -7,8 +7,6 @@ follow the Okabe-Ito set, which color-blind readers can distinguish, and no mean
 differ in symbol, precisions in their row.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Hashable, Mapping, Sequence

@@ -3,8 +3,6 @@
 A verb's options are built when it is called or its help is requested; its file is imported when it is called.
 """
 
-from __future__ import annotations
-
 import csv
 import errno
 import gc

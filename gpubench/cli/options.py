@@ -1,7 +1,5 @@
 """Builds a command-line verb from its row in the table: options, settings, and shell completion."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches

@@ -3,8 +3,6 @@
 A stream may be unable to encode some characters, be closed, or lose its reader early.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

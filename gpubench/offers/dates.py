@@ -4,8 +4,6 @@ A date may be only a year or a month. A list price is certain on its date; after
 random walk with a step fitted to the table's own history of replaced prices.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

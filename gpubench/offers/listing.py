@@ -1,7 +1,5 @@
 """Lists the requested offers, with filters on region and age of the price."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

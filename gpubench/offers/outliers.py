@@ -7,8 +7,6 @@ cheapest GPUs by memory bandwidth. Only an independent source can confirm a pric
 table with another author, because one file can contain any number of provider names.
 """
 
-from __future__ import annotations
-
 import math
 import unicodedata
 from collections.abc import Iterable

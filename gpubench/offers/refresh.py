@@ -5,8 +5,6 @@ It is compared with the known prices like answers of its sources: answers older 
 jumps are set aside, and an empty answer loses nothing.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

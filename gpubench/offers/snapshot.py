@@ -3,8 +3,6 @@
 A ranking reads only these files and never the network, so it can be reproduced later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cache, lru_cache

@@ -6,8 +6,6 @@ price is set aside with its reason, and the rest is used. Tables of SkyPilot and
 only the file or folder name says the cloud, so both can be given as options.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import defaultdict

@@ -3,8 +3,6 @@
 Plain http is allowed to this machine, without a proxy.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait

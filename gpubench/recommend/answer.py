@@ -1,7 +1,5 @@
 """Selects the sentences about a ranking; their texts are in the table of sentences."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise

@@ -3,8 +3,6 @@
 Hours and dollars refer to the requested job, else to a well-known default.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

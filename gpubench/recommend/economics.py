@@ -4,8 +4,6 @@ The formulas take numbers or arrays and have worked examples. The expected price
 sets cost and budget, and is the median of the draws; the ends of its interval hold nine tenths of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The offers that pass the filters, can run the job and meet its limits, best first."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 It includes devices known only from the user's runs: this CPU, a Mac, a card that is not in the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

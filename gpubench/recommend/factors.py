@@ -4,8 +4,6 @@ A requirement on the host (memory, disk, PCIe lanes) that no source states is re
 assumed. vCPUs are judged by the images that they prepare; too few slow a row down instead of excluding it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter

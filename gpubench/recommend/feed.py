@@ -1,7 +1,5 @@
 """Whether this host can supply a GPU with augmented images: compares prepared and consumed rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

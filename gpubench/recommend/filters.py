@@ -3,8 +3,6 @@
 Dropped offers are listed; an empty answer says which option removed how many.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections import Counter

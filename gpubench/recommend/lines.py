@@ -1,7 +1,5 @@
 """The lines of an answer: its rows in words, and what commitments and spot would change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple

@@ -11,8 +11,6 @@ draws. An error common to all GPUs (from a shared anchor) is in every draw and c
 would not be a valid test, because they count that common error twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 This module also has the texts for terminal, page and verdict.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 A choice is a row with everything to know before paying for it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

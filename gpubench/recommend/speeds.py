@@ -4,8 +4,6 @@ Several workloads are combined into one speed. The efficiency of n GPUs is measu
 modeled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

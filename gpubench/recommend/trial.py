@@ -6,8 +6,6 @@ its cloud supports it. gpubench builds no published language model: the machine 
 the stack that its prediction assumed.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -4,8 +4,6 @@ The script draws the same numbers (``gpubench.draws``) over the same factors. Ju
 itself (which machines run a job, which prices count, who sells where) are computed here and passed as data.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

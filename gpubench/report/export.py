@@ -1,7 +1,5 @@
 """The figures behind the page, for programs: JSON with everything, CSV with one line a figure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """The answer and the ranking: the three rows, the sentences about them, and every offer as a table."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

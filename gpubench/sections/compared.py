@@ -1,7 +1,5 @@
 """Several devices on the same case, and a CPU against a GPU: whether a GPU is needed at all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The input of a report, collected once, and the list of its sections."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date

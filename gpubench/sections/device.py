@@ -1,7 +1,5 @@
 """A device: the driver's values next to the data sheet, and the rest of this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Measurements: throughput by case, speedup from each choice, latency, CPU compared with GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import cycle, groupby
 

@@ -1,7 +1,5 @@
 """The reliability of the figures: measurements, the basis of predictions, and their intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Also the cost today of published MLPerf Training runs.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median_high

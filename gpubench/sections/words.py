@@ -1,7 +1,5 @@
 """Texts of the report on cases, offers and evidence; every text is safe to print without escaping."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 

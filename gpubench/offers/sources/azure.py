@@ -4,8 +4,6 @@ Interface: https://learn.microsoft.com/rest/api/cost-management/retail-prices/az
 The answer has neither GPU nor vCPUs; they come from the table of instances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

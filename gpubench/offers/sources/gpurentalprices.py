@@ -5,8 +5,6 @@ Its prices are per GPU, for the smallest machine of each cloud. Clouds with anot
 because that source knows their instances.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

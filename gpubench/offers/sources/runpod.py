@@ -4,8 +4,6 @@ Interface: https://docs.runpod.io (GraphQL, gpuTypes). Its spot price has equall
 only on-demand is taken. ``stockStatus`` is High, Medium or Low, and null if none is free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 

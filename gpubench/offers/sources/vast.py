@@ -6,8 +6,6 @@ Interface: https://docs.vast.ai/api (search offers). A broad query is truncated 
     are skipped.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
