@@ -3,6 +3,8 @@
 ``judge_offers`` is pure: it needs only offers and estimates, no files, clock or network.
 """
 
+from __future__ import annotations
+
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
