@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 RowMark: TypeAlias = Literal["tie", "here", "bad"]
-Row = TypeVar("Row")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,31 +156,31 @@ class Block:
         return as_html(self)
 
 
-Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
+Cell: TypeAlias = tuple[Column, Callable[[T], str]]
 """A column, and the function that returns its cell for a row."""
 
 
 def text(
-    title: str, cell: Callable[[Row], str], optional: int = 0, *, below: bool = False, glyph: bool = False
-) -> Cell[Row]:
+    title: str, cell: Callable[[T], str], optional: int = 0, *, below: bool = False, glyph: bool = False
+) -> Cell[T]:
     """A column of text."""
     return Column(title=title, optional=optional, below=below, glyph=glyph), cell
 
 
-def link(title: str, cell: Callable[[Row], str | None], optional: int = 0) -> Cell[Row]:
+def link(title: str, cell: Callable[[T], str | None], optional: int = 0) -> Cell[T]:
     """A column of URLs, with a dash for a missing one."""
     return Column(title=title, optional=optional, below=True, link=True), lambda row: cell(row) or UNKNOWN
 
 
-def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:
+def number(title: str, cell: Callable[[T], str], optional: int = 0) -> Cell[T]:
     """A column of numbers."""
     return Column(title=title, numeric=True, optional=optional), cell
 
 
 def table(
     caption: str,
-    rows: Sequence[Row],
-    *columns: Cell[Row] | None,
+    rows: Sequence[T],
+    *columns: Cell[T] | None,
     marks: tuple[RowMark | None, ...] = (),
     folded: bool = False,
 ) -> Table:

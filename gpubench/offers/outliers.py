@@ -395,20 +395,18 @@ def _times(offer: Offer, standard: Standard) -> str:
     return f"{format_number(offer.usd_per_gpu_hour / standard.usd, 2)} times {standard.in_short}"
 
 
-class Believed(NamedTuple):
-    """The plausible offers, and the identities of offers with a price jump."""
-
-    table: OfferTable
-    jumped: frozenset[OfferKey]
-
-
-def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False) -> Believed:
+def sort_outliers(
+    fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False
+) -> tuple[OfferTable, frozenset[OfferKey]]:
     """Set aside offers with a price jump since the last known price.
 
     Args:
         fresh: New offers.
         known: Previously known offers; historic ones do not count.
         accept: Whether to keep jumps too.
+
+    Returns:
+        The plausible offers, and the identities of offers with a price jump.
     """
     before = {offer_key(offer): offer for offer in known}
     jumps: dict[OfferKey, SetAside] = {}
@@ -426,7 +424,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
             jumps[offer_key(offer)] = SetAside(name_of(offer), reason)
     kept = tuple(offer for offer in fresh.offers if offer_key(offer) not in jumps)
     set_aside = (*fresh.set_aside, *jumps.values())
-    return Believed(msgspec.structs.replace(fresh, offers=kept, set_aside=set_aside), frozenset(jumps))
+    return msgspec.structs.replace(fresh, offers=kept, set_aside=set_aside), frozenset(jumps)
 
 
 def name_of(offer: Offer) -> str:

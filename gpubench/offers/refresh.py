@@ -345,16 +345,16 @@ def _take(
     Returns:
         The accepted part of the answer, and the rejected rows.
     """
-    believed = sort_outliers(answer.table, known, accept=accept_outliers)
-    set_aside = believed.table.set_aside
-    if not believed.table.offers:
+    table, jumped = sort_outliers(answer.table, known, accept=accept_outliers)
+    set_aside = table.set_aside
+    if not table.offers:
         why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
         return _kept(last, SourceError(f"its answer holds no usable price{why}")), set_aside
     before = {offer_key(offer): offer for offer in (last.offers if last else ())}
     earlier = (*before.values(), *known)
-    fresh = set(map(offer_key, believed.table.offers))
-    named = fresh | answer.unusable | believed.jumped
-    listed = [*believed.table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
+    fresh = set(map(offer_key, table.offers))
+    named = fresh | answer.unusable | jumped
+    listed = [*table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
     claims, unknown = _heard(answer.covers, listed)
     covered = _covered(claims, before, earlier)
     covers, reason, gone = (*claims, *_still_held(last, unknown)), None, covered - named
@@ -380,7 +380,7 @@ def _take(
         state="ok",
         retrieved_at=answer.retrieved_at,
         reason=reason,
-        offers=(*old, *believed.table.offers),
+        offers=(*old, *table.offers),
         covers=covers,
         retired=len(gone),
     )
@@ -480,7 +480,7 @@ def import_offers(
     )
     folder = offers_folder(results)
     known = known_before(folder)
-    table = sort_outliers(table, known, accept=accept_outliers).table
+    table, _ = sort_outliers(table, known, accept=accept_outliers)
     require_usable(table, file.name)
     # named by its contents: the catalogs of all clouds have the same file name
     of = [file.resolve().parent.name, file.stem]

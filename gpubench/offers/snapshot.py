@@ -135,23 +135,16 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     return overlay(tables)
 
 
-class Dated(NamedTuple):
-    """Every known offer, and the day from which ages are computed.
-
-    Attributes:
-        clock: A note if the clock is far from the newest price.
-    """
-
-    table: OfferTable
-    day: date
-    clock: str | None = None
-
-
-def load_dated(results: Path | None = None, extra: Path | None = None, as_of: date | None = None) -> Dated:
+def load_dated(
+    results: Path | None = None, extra: Path | None = None, as_of: date | None = None
+) -> tuple[OfferTable, date, str | None]:
     """Return every known offer, and the day from which ages are computed: the requested day, else today.
 
     If the clock is before the newest price or the release of gpubench, the later of the two replaces it.
     Args as in ``load_offers``.
+
+    Returns:
+        The offers, the day, and a note if the clock is far from the newest price.
 
     Raises:
         MisuseError: As in ``load_offers``, or if the day is invalid.
@@ -160,15 +153,15 @@ def load_dated(results: Path | None = None, extra: Path | None = None, as_of: da
     table = load_offers(results, extra, None if as_of is None else present)
     newest = newest_day(table.offers)
     if as_of is not None or newest == date.min:
-        return Dated(table, present)
+        return table, present, None
     last, what = max((newest, "the newest price is dated"), (read_on(), "the shipped tables are dated"))
     if last > present + _CLOCKS_DIFFER:
         clock = f"later than this computer's clock says ({present}), so ages are counted from that day"
-        return Dated(table, last, f"{what} {last}, {clock}")
+        return table, last, f"{what} {last}, {clock}"
     if present > newest + _CLOCK_TRUSTED:
         age = count((present - newest).days, "day")
-        return Dated(table, present, f"by this computer's clock ({present}) the newest price is {age} old")
-    return Dated(table, present)
+        return table, present, f"by this computer's clock ({present}) the newest price is {age} old"
+    return table, present, None
 
 
 # Clocks and time zones differ by less than this.

@@ -41,7 +41,7 @@ from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, mea
 from gpubench.recommend.objective import ALIKE, IN_DETAIL, costs_over, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import best_to_rent, named_gpus, rows_of
+from gpubench.recommend.rows import best_of_each_gpu, best_to_rent, named_gpus, rows_of
 from gpubench.recommend.speeds import batches_of
 from gpubench.sentences import Told, tell
 from gpubench.specs import load_specs
@@ -321,14 +321,21 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds are guesses, are based on few readings or are host-bound, and energy savings."""
+    """Yield which speeds are guesses, are based on few readings or are host-bound, and energy savings.
+
+    A guess is named if it is more likely to be the fastest or the cheapest than the answer.
+    """
     if found.request.sort == "joules":
         yield from _by_energy(ranking)
     named = [each.row for each in answered(ranking)]
-    for guess, better in _better_guesses(found, ranking):
-        told = tell("guess_faster", gpu=guess, better=better)
-        is_asked = found.request.sort == "time" or found.request.gpus
-        yield told._replace(kind="asked") if is_asked else told
+    is_guess = is_a_guess(found.pool)[found.order]
+    for name, better in (("fastest", "faster"), ("cheapest", "cheaper")):
+        chance = np.where(is_guess, np.nan_to_num(getattr(found.chances, f"p_{name}")), 0.0)
+        place, answer = int(np.argmax(chance)), ranking.answers[name].row
+        if not answer.estimate.is_extrapolated and chance[place] > (getattr(answer, f"p_{name}") or 0.0):
+            told = tell("guess_faster", gpu=gpus_of(found.offers[place]), better=better)
+            is_asked = found.request.sort == "time" or found.request.gpus
+            yield told._replace(kind="asked") if is_asked else told
     beyond = (row for row in named if row.estimate.is_extrapolated)
     for gpu in dict.fromkeys(gpu_name(row.offer.gpu_key) for row in beyond):
         yield tell("extrapolated", gpu=gpu)
@@ -342,13 +349,11 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 def _by_energy(ranking: Ranking) -> Iterator[Told]:
     """Yield the machine with the least energy per sample, and the next three GPUs."""
-    heads: dict[str, Row] = {}
-    for row in ranking.rows:
-        if row.joules_per_sample and row.estimate.joules_per_sample.value:
-            heads.setdefault(row.offer.gpu_key, row)
+    known = (row for row in ranking.rows if row.joules_per_sample and row.estimate.joules_per_sample.value)
+    heads = [(gpus_of(row.offer), _joules_of(row)) for row in best_of_each_gpu(known)]
     if not heads:
         return
-    first, *others = [(gpus_of(row.offer), _joules_of(row)) for row in heads.values()][:4]
+    first, *others = heads[:4]
     unit = ranking.rows[0].estimate.case.sample_unit
     yield tell("by_energy", gpu=first[0], joules=first[1], unit=unit)
     if others:
@@ -361,18 +366,7 @@ def _joules_of(row: Row) -> str:
     return of_all.by(format_number, " J")
 
 
-def _better_guesses(found: Eligible, ranking: Ranking) -> Iterator[tuple[str, str]]:
-    """Yield GPUs outside the fit that are more likely to be the fastest or cheapest than the named ones."""
-    is_guess = is_a_guess(found.pool)[found.order]
-    for name, better in (("fastest", "faster"), ("cheapest", "cheaper")):
-        chance = np.where(is_guess, np.nan_to_num(getattr(found.chances, f"p_{name}")), 0.0)
-        place, named = int(np.argmax(chance)), ranking.answers[name].row
-        if not named.estimate.is_extrapolated and chance[place] > (getattr(named, f"p_{name}") or 0.0):
-            yield gpus_of(found.offers[place]), better
-
-
 def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield how far the figures answer the question."""
     request, pool, filtered = found.request, found.pool, found.filtered
     mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
     for offer in mine[:_MOST_MACHINES]:
@@ -480,10 +474,10 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     if request.buys and first.purchase_usd and first.row.hours.value is not None:
         share = format_percent(request.utilization.likely)
         yield tell("share_of_purchase", share=share, years=f"{request.years:g}")
-    rented_usd = ranking.first.row.cost_usd.value
-    if own is not None and ranking.first.source != "own" and rented_usd is not None:
+    rented_usd = first.row.cost_usd.value
+    if own is not None and first.source != "own" and rented_usd is not None and own.purchase_usd:
         own_usd = own.row.cost_usd.value
-        if own_usd is not None and own_usd < rented_usd and own.purchase_usd:
+        if own_usd is not None and own_usd < rented_usd:
             yield tell(
                 "own_instead",
                 gpu=gpus_of(own.offer),
@@ -557,8 +551,8 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
         ages = {day: age_days(day, market.today) for day in rented.price_date.present}
         yield tell("price_age", age_days=str(round(median(ages[day] for day in rented.price_date.cells()))))
         is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
-        old = Counter(rented.where(is_old).provider.cells())
-        yield from _refreshed(old)
+        if old := Counter(rented.where(is_old).provider.cells()):
+            yield from _refreshed(old)
         if not any(rented.in_stock.present):
             yield tell("stock")
         cheapest = found.offers[int(np.argmin(found.pool.price[found.order]))]
@@ -570,10 +564,7 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
 
 
 def _refreshed(old: Counter[str]) -> Iterator[Told]:
-    if not old:
-        return
-    # Only if a price is old, because the sources take time to load.
-    from gpubench.offers.sources import refreshed_providers
+    from gpubench.offers.sources import refreshed_providers  # takes time to load
 
     read = sorted(refreshed_providers() & old.keys())
     others = [plain(name, 30) for name, _ in old.most_common() if name not in read]
@@ -596,20 +587,16 @@ def _on_figures(found: Eligible) -> Iterator[Told]:
         yield tell("geometric_mean", workloads=listing(request.workload_names))
     if len(found) > IN_DETAIL:
         yield tell("ties_detail", count=f"{IN_DETAIL:,}", total=f"{len(found):,}")
-    yield from _on_sharing(pool)
-    yield from _on_checkpointing(request, pool)
-    yield from _on_estimates(pool)
-    if Pricing.RESERVED in pool.offers.pricing.present:
-        use = request.utilization.likely
-        yield tell("reserved_use", share=format_percent(use), times=format_number(1 / use, 2))
-
-
-def _on_sharing(pool: Candidates) -> Iterator[Told]:
     for basis in ("measured", "modeled"):
         ends = sorted({each.efficiency for each in pool.scalings if each.basis == basis})
         if ends:
             told = dict.fromkeys(format_number(end, 2) for end in (ends[0], ends[-1]))
             yield tell("scaling", efficiency=" to ".join(told), basis=basis)
+    yield from _on_checkpointing(request, pool)
+    yield from _on_estimates(pool)
+    if Pricing.RESERVED in pool.offers.pricing.present:
+        use = request.utilization.likely
+        yield tell("reserved_use", share=format_percent(use), times=format_number(1 / use, 2))
 
 
 def _on_estimates(pool: Candidates) -> Iterator[Told]:

@@ -4,7 +4,7 @@ Hours and dollars refer to the requested job, else to a well-known default.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,8 +17,7 @@ from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
 from gpubench.offers.table import Offers, kinds_of
-from gpubench.recommend import economics
-from gpubench.recommend.economics import SECONDS_PER_HOUR, Market, Prices, prices_of
+from gpubench.recommend.economics import SECONDS_PER_HOUR, Market, Prices, delivered_share, prices_of
 from gpubench.recommend.request import IMAGENET_IMAGES, RankRequest
 from gpubench.recommend.speeds import Scaling, Speeds
 from gpubench.specs import load_specs
@@ -130,21 +129,6 @@ def _job(request: RankRequest, words: str, samples: float, unit: str, *, is_defa
 
 def _many(samples: float) -> str:
     return f"{samples:,.0f}" if samples == round(samples) and samples < 1e7 else Interval(samples).words()
-
-
-def share_of(request: RankRequest, photographs: Collection[str]) -> float:
-    """Return the share of the samples that are photographs; 0 if nothing must be prepared.
-
-    Several workloads at their geometric mean are not a job, so nothing has to be prepared.
-
-    Args:
-        request: The request.
-        photographs: Workloads that train on decoded photographs.
-    """
-    names = request.workload_names
-    if request.mix:
-        return sum(request.mix[name] for name in names if name in photographs) / sum(request.mix.values())
-    return float(len(names) == 1 and names[0] in photographs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +282,7 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
     """Return the share of its throughput that each offer keeps: less than 1 on spot and on private hosts."""
     by_pricing = offers.pricing.figures(lambda pricing: lost_share(request, pricing, None))
     lost = by_pricing + offers.column("seller").figures(lambda seller: lost_share(request, None, seller))
-    return np.asarray(economics.delivered_share(lost))
+    return np.asarray(delivered_share(lost))
 
 
 def _certain_here(speeds: Speeds) -> Floats:

@@ -32,8 +32,7 @@ from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question
 from gpubench.profile import profile_of, profiles_of
 from gpubench.recommend.candidates import UsualJob, usual_job
 from gpubench.recommend.economics import generation_times
-from gpubench.recommend.factors import NOTHING_ASKED, HostNeed
-from gpubench.recommend.factors import need_of as host_need_of
+from gpubench.recommend.factors import NOTHING_ASKED, HostNeed, need_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import (
     INDEPENDENT,
@@ -115,7 +114,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         without_room=without_room,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
         usual_job=usual,
-        host=host_need_of(profiles.values(), request.task, images),
+        host=need_of(profiles.values(), request.task, images),
     )
 
 

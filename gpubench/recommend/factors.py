@@ -297,7 +297,7 @@ GATES = (
 )
 
 
-def lacks(gate: Gate, offer: Offer, need: HostNeed) -> str | None:
+def lacks(gate: Gate, need: HostNeed, offer: Offer, _: GpuSpec | None = None) -> str | None:
     """Return why a host fails a requirement; None if it meets it or the value is unknown."""
     has, least = getattr(offer, gate.fields[0]), gate.least(need, offer.gpu_count)
     if has is None or has >= least:

@@ -8,7 +8,8 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +28,12 @@ from gpubench.options import unknown_name
 from gpubench.providers import find_provider
 from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.economics import Market, prices_of
-from gpubench.recommend.factors import GATES, Gate, HostNeed, Reason, cooling_of, factor_filters, lacks
+from gpubench.recommend.factors import GATES, HostNeed, Reason, cooling_of, factor_filters, lacks
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
 from gpubench.specs import known_keys, load_specs, unknown_gpu
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
-from gpubench.units import count as number_of
-from gpubench.units import format_number, format_percent, format_price, format_usd, listing, plain
+from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
 _ROUNDING = 1e-9
 BUY = "--buy"
@@ -75,14 +75,6 @@ class Exclusion(NamedTuple):
     def offer(self) -> Offer:
         """The offer."""
         return self.among[self.at]
-
-
-class Doubted(NamedTuple):
-    """The result of the check for uncorroborated prices; ``accepted`` ones (own or admitted) are kept."""
-
-    kept: Offers
-    excluded: list[Exclusion]
-    accepted: Offers
 
 
 def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, list[Exclusion]]:
@@ -194,7 +186,9 @@ def _with_reason(exclusion: Exclusion) -> str:
     return f"{gpus_of(exclusion.offer)} at {offer_name(exclusion.offer)}: {plain(exclusion.reason)}"
 
 
-def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:
+def leave_out_doubted(
+    request: RankRequest, asked: AskedPrices, offers: Offers
+) -> tuple[Offers, list[Exclusion], Offers]:
     """Split offers into those with plausible prices and those with likely mistakes.
 
     This runs after all filters chosen by the buyer.
@@ -203,17 +197,21 @@ def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) 
         request: Says whether uncorroborated prices are allowed.
         asked: The price of every provider.
         offers: The remaining offers.
+
+    Returns:
+        The offers to keep, the others with the reasons, and those kept despite a doubt: the buyer's own, and
+            admitted ones.
     """
     doubted = asked.doubted(offers)
     if request.accept_outliers:
-        return Doubted(offers, [], offers.where(doubted))
+        return offers, [], offers.where(doubted)
     accepted = offers.where(doubted & offers.by_user)
     unborne = doubted & ~offers.by_user
     excluded = []
     for at in np.flatnonzero(unborne).tolist():
         option = FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE
         excluded.append(Exclusion(offers, at, option, f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
-    return Doubted(offers.where(~unborne), excluded, accepted)
+    return offers.where(~unborne), excluded, accepted
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
@@ -387,10 +385,11 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     there = offers.provider.present
     sellers = {name: find_provider(name, there) for name in request.excluded}
     unwanted = {seller for seller in sellers.values() if seller}
-    unwanted_gpus = {
-        key for name, seller in sellers.items() if not seller for key in _gpus_to_exclude(name, there)
-    }
-    count, most_days = request.count, request.max_price_age_days
+    unwanted_gpus = {name: known_keys(name) for name, seller in sellers.items() if not seller}
+    for name in (name for name, keys in unwanted_gpus.items() if not keys):
+        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs()]))
+    not_wanted = frozenset(chain(*unwanted_gpus.values()))
+    gpu_count, most_days = request.count, request.max_price_age_days
     most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
     old = outdated(offers, market.today) if most_days is None else {}
 
@@ -433,7 +432,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
                 "--exclude",
                 lambda o, _: (
                     "excluded by name"
-                    if o.gpu_key in unwanted_gpus or (not is_owned(o) and o.provider.casefold() in unwanted)
+                    if o.gpu_key in not_wanted or (not is_owned(o) and o.provider.casefold() in unwanted)
                     else None
                 ),
                 fields=("provider", "pricing", "gpu_key"),
@@ -448,10 +447,10 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
             ),
         ),
         (
-            count is not None,
+            gpu_count is not None,
             Filter(
                 "--count",
-                lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}",
+                lambda o, _: None if o.gpu_count == gpu_count else f"{o.gpu_count} GPUs, not {gpu_count}",
                 fields=("gpu_count",),
             ),
         ),
@@ -482,16 +481,16 @@ def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
     present = sorted(offers.gpu_key.present)
     names = rankable(names, present)
     named = [(counted(name)[0], match_gpus([name], present)) for name in names]
-    for name, (count, keys) in zip(names, named, strict=True):
+    for name, (gpu_count, keys) in zip(names, named, strict=True):
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
-        if count not in {None, *of_it}:
+        if gpu_count not in {None, *of_it}:
             raise MisuseError(
                 f"nobody offers {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
                 f"--have {name!r} ranks your own"
             )
 
     def another(offer: Offer, _: GpuSpec | None) -> str | None:
-        counts = {count for count, keys in named if offer.gpu_key in keys}
+        counts = {gpu_count for gpu_count, keys in named if offer.gpu_key in keys}
         if not counts:
             return "another GPU"
         return None if counts & {None, offer.gpu_count} else "another number of that GPU"
@@ -575,7 +574,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
 
         def another_term(offer: Offer, _: GpuSpec | None) -> str | None:
             is_meant = offer.pricing is not Pricing.RESERVED or offer.term_years == years
-            return None if is_meant else f"a commitment of {number_of(offer.term_years or 0, 'year')}"
+            return None if is_meant else f"a commitment of {count(offer.term_years or 0, 'year')}"
 
         found.append(Filter("--commit", another_term, fields=("pricing", "term_years")))
     return found
@@ -587,11 +586,7 @@ def _paid_as(of: Collection[Pricing], words: str) -> Reason:
 
 def gates_of(need: HostNeed) -> list[Filter]:
     """Return a job's requirements on a rented host, each with its column."""
-    return [Filter(gate.option, _of_the_host(gate, need), fields=gate.fields) for gate in GATES]
-
-
-def _of_the_host(gate: Gate, need: HostNeed) -> Reason:
-    return lambda offer, _: lacks(gate, offer, need)
+    return [Filter(gate.option, partial(lacks, gate, need), fields=gate.fields) for gate in GATES]
 
 
 # The limits on a machine to own.
@@ -656,10 +651,3 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
         ),
     )
     return {limit: why for limit, (is_beyond, why) in zip(_HOST_LIMITS, beyond, strict=True) if is_beyond}
-
-
-def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
-    # Return the GPUs that an excluded name means, unless it is a provider's name.
-    if found := known_keys(name):
-        return found
-    raise unknown_name("provider or GPU", name, nearest(name, [*providers, *load_specs()]))

@@ -223,12 +223,16 @@ def first(request: RankRequest, pool: Candidates, among: Flags | slice = slice(N
 
 
 def _sort_keys(request: RankRequest, pool: Candidates) -> tuple[NDArray[Any], ...]:
-    # Return the sort keys of rows, the last one the most significant.
-    every = slice(None)
+    # Return the sort keys of rows, the last one the most significant. Rows of equal merit are in order of
+    # the job's other figure, else of the price.
+    every, by, other = slice(None), sorted_by(request), pool.price
+    if by not in {"value", "throughput", "joules"}:
+        other = hours(request, pool, pool.rate, every)
+        other = cost(request, pool, other, every) if by == "time" else other
     return (
         pool.offers.by_name,
         pool.price,
-        _tie_break(request, pool, pool.rate, every, pool.price),
+        other,
         -merit(request, pool, pool.rate, every),
         is_a_guess(pool),
     )
@@ -376,17 +380,6 @@ def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Float
         np.sqrt(sum(np.log(np.where(free, 1.0, each[side]) / base) ** 2 for each in ends)) for side in (0, 1)
     )
     return likely * np.exp(-down), likely * np.exp(up)
-
-
-def _tie_break(
-    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, price: Floats
-) -> Floats:
-    """Return the tie-breaker for equal merit (less is better): the job's other figure, else the price."""
-    by = sorted_by(request)
-    if by in {"value", "throughput", "joules"}:
-        return price
-    job_hours = hours(request, pool, rate, rows)
-    return cost(request, pool, job_hours, rows, price) if by == "time" else job_hours
 
 
 def _beside(column: Floats, like: Floats) -> Floats:

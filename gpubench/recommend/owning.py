@@ -453,12 +453,6 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
 # --- texts ----------------------------------------------------------------------------------------------
 
 
-def pays(each: BuyOrRent) -> bool:
-    """Return whether a machine may pay off within its life at its expected use."""
-    share = each.break_even_utilization
-    return each.verdict != "rent" and share is not None and share <= each.utilization
-
-
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
     """Say which values were assumed for any of the machines."""
     found = {

@@ -4,10 +4,10 @@ A choice is a row with everything to know before paying for it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,17 +36,11 @@ from gpubench.recommend.economics import SECONDS_PER_HOUR, delivered_share, pric
 from gpubench.recommend.eligible import Eligible, alike
 from gpubench.recommend.factors import link_of, unsaid
 from gpubench.recommend.filters import meant_by
-from gpubench.recommend.objective import (
-    CHANCES,
-    chances_of,
-    cost_with_ends,
-    hours_with_ends,
-    total_with_ends,
-    value_with_ends,
-)
 from gpubench.recommend.speeds import with_fits, with_memory_of
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
+
+T = TypeVar("T")
 
 Chosen: TypeAlias = Callable[[Eligible], Indices]
 """Chooses the positions of a ranking that become rows."""
@@ -203,20 +197,20 @@ def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     row = pool.speeds.row_of_one(request.reference_gpu)
     reference = math.nan if row is None else float(pool.speeds.samples_per_s[row])
     score = rates[0] / reference, pool.ratio_low[rows] / reference, pool.ratio_high[rows] / reference
-    per_usd = value_with_ends(pool, rows, score)
+    per_usd = objective.value_with_ends(pool, rows, score)
     job = {}
     if pool.work is not None:
-        job["hours"] = _intervals(*hours_with_ends(request, pool, rows))
-        job["cost_usd"] = _intervals(*cost_with_ends(request, pool, rows))
-        job["total_usd"] = _intervals(*total_with_ends(request, pool, rows))
+        job["hours"] = _intervals(*objective.hours_with_ends(request, pool, rows))
+        job["cost_usd"] = _intervals(*objective.cost_with_ends(request, pool, rows))
+        job["total_usd"] = _intervals(*objective.total_with_ends(request, pool, rows))
     return {
         "rank": [chances.ranks[place] for place in chosen.tolist()],
         "tie": [chances.ties[place] for place in chosen.tolist()],
-        **{name: _none_for_nan(getattr(chances, name)[chosen]) for name in CHANCES},
+        **{name: _none_for_nan(getattr(chances, name)[chosen]) for name in objective.CHANCES},
         "usd_per_hour": _intervals(price, price / price_factor, price * price_factor),
         "samples_per_s": _intervals(*rates),
         "gpus_samples_per_s": pool.gpus_rate[rows].tolist(),
-        "samples_per_usd": _intervals(*value_with_ends(pool, rows, rates)),
+        "samples_per_usd": _intervals(*objective.value_with_ends(pool, rows, rates)),
         "score": _intervals(*score),
         "reference_hours_per_usd": _intervals(*(each / SECONDS_PER_HOUR for each in per_usd)),
         **job,
@@ -457,7 +451,9 @@ def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
 
 
 def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
-    return replace(found, pool=pool, order=order, chances=chances_of(found.request, pool, order[:1]))
+    return replace(
+        found, pool=pool, order=order, chances=objective.chances_of(found.request, pool, order[:1])
+    )
 
 
 def _first_row(found: Eligible) -> Row:
@@ -465,22 +461,24 @@ def _first_row(found: Eligible) -> Row:
     return beside(row)
 
 
+def first_of_each(rows: Iterable[T], kind: Callable[[T], Hashable]) -> list[T]:
+    """Return the first row of each kind, in order."""
+    best: dict[Hashable, T] = {}
+    for row in rows:
+        best.setdefault(kind(row), row)
+    return list(best.values())
+
+
 def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:
     """Return the first row of each GPU, in order."""
-    best: dict[str, Row] = {}
-    for row in rows:
-        best.setdefault(row.offer.gpu_key, row)
-    return list(best.values())
+    return first_of_each(rows, lambda row: row.offer.gpu_key)
 
 
 def best_to_rent_and_to_own(rows: Iterable[Row]) -> list[Row]:
     """Return the first rental row and the first owned row of each GPU, in order."""
-    best: dict[tuple[str, bool], Row] = {}
-    for row in rows:
-        best.setdefault((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED), row)
-    return list(best.values())
+    return first_of_each(rows, lambda row: (row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
 
 
 def beside(row: Row) -> Row:
     """Return a row to show next to the ranking, without rank and chances, which refer to ranked rows."""
-    return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(CHANCES))
+    return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(objective.CHANCES))

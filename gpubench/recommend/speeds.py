@@ -184,12 +184,6 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
     )
 
 
-def largest_of(figures: Sequence[float | None]) -> float | None:
-    """Return the largest of the workloads' figures; None if one is unknown."""
-    known = [figure for figure in figures if figure is not None]
-    return max(known) if len(known) == len(figures) else None
-
-
 def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
     """Return an estimate with the memory of the workload that needs the most."""
     largest = max(parts, key=lambda part: part.device_bytes.high or 0)

@@ -49,7 +49,7 @@ from gpubench.recommend.lines import (
 )
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import head
+from gpubench.recommend.rows import first_of_each, head
 from gpubench.record.figures import frame
 from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, WORDS, calculator
@@ -212,13 +212,11 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
     """Return a page's part of a ranking: the best offer of each GPU and number, and few exclusions."""
     if data.ranking is None:
         return data
-    best: dict[tuple[str, int, str], Row] = {}
-    for row in data.ranking.rows:
-        best.setdefault((row.offer.gpu_key, row.offer.gpu_count, row.offer.pricing), row)
-    few = data.ranking.excluded[:MOST_OFFERS]
-    return replace(
-        data, ranking=msgspec.structs.replace(data.ranking, rows=tuple(best.values()), excluded=few)
+    best = first_of_each(
+        data.ranking.rows, lambda row: (row.offer.gpu_key, row.offer.gpu_count, row.offer.pricing)
     )
+    few = data.ranking.excluded[:MOST_OFFERS]
+    return replace(data, ranking=msgspec.structs.replace(data.ranking, rows=tuple(best), excluded=few))
 
 
 # --- the answer in the page's HTML, for readers without scripts and until the script has drawn ----------
@@ -226,9 +224,7 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
 
 def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
     """Return a title, the answers and the best offer of each machine in words, as the script shows them."""
-    heads: dict[tuple[str, int], Row] = {}
-    for row in ranking.rows:
-        heads.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
+    heads = first_of_each(ranking.rows, lambda row: (row.offer.gpu_key, row.offer.gpu_count))
     job = "" if ranking.job is None else plain(ranking.job.words, 80)
     named = [line for line in lines(ranking) if line.answers]
     precision = precisions_of(each for line in named for each in line.choice.row.estimates)
@@ -247,9 +243,7 @@ def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
             for line in named
         ],
         "rows": [
-            _cells(row)
-            for at, row in enumerate(heads.values())
-            if at < MOST_ROWS or row.estimate.basis == "measured"
+            _cells(row) for at, row in enumerate(heads) if at < MOST_ROWS or row.estimate.basis == "measured"
         ],
     }
 
@@ -326,12 +320,11 @@ def ranking_figure(ranking: Ranking) -> Plot:
     Raises:
         MisuseError: If the ranking has no row.
     """
-    best: dict[tuple[str, int], Row] = {}
-    for row in (*(answer.row for answer in ranking.answers.values()), *ranking.rows):
-        best.setdefault((row.offer.gpu_key, row.offer.gpu_count), row)
+    every = (*(answer.row for answer in ranking.answers.values()), *ranking.rows)
+    best = first_of_each(every, lambda row: (row.offer.gpu_key, row.offer.gpu_count))
     if not ranking.rows:
         raise MisuseError("the ranking has no row, so there is nothing to plot")
-    rows, has_job = list(best.values())[:MOST_DOTS], ranking.job is not None
+    rows, has_job = best[:MOST_DOTS], ranking.job is not None
 
     def place(row: Row) -> tuple[Interval, Interval]:
         return (row.hours, row.cost_usd) if has_job else (ranking.throughput_of(row), row.usd_per_hour)

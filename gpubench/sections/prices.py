@@ -13,12 +13,12 @@ from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
 from gpubench.blocks.parts import Block, Charts, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpu_name, gpus, gpus_of, offer_name
-from gpubench.models import BuyOrRent, Offer, PriceCondition, Pricing, Row
+from gpubench.models import BuyOrRent, Offer, Pricing, Row
 from gpubench.offers.dates import STALE_AFTER_DAYS, freshness, show_price_date
 from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, rounds
 from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.owning import assumed_of, must_work, payback
-from gpubench.recommend.rows import best_of_each_gpu
+from gpubench.recommend.rows import best_of_each_gpu, first_of_each
 from gpubench.sections.data import ReportData
 from gpubench.units import UNKNOWN, count, format_number, format_price, format_usd, listing, plain
 
@@ -62,13 +62,10 @@ def _owning(data: ReportData) -> Block | None:
 def _best(data: ReportData) -> list[str]:
     if data.ranking is None or data.ranking.max_purchase_usd is None:
         return []
-    best: dict[PriceCondition, BuyOrRent] = {}
-    for each in data.ranking.buy_or_rent:
-        best.setdefault(each.condition, each)
     named = (
         f"{gpus_of(each)} ({CONDITION_WORDS[each.condition]}, {show_price_date(each.price_date)}) for "
         f"{format_price(each.purchase_usd)}"
-        for each in best.values()
+        for each in first_of_each(data.ranking.buy_or_rent, lambda each: each.condition)
     )
     return [f"Best within {format_price(data.ranking.max_purchase_usd)}: {'; '.join(named)}."]
 
