@@ -18,7 +18,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the chance of the cheapest is that of the sensible answer",
-        file="gpubench/recommend/chances.py",
+        file="gpubench/recommend/objective.py",
         old='p_cheapest=p_by("cost"),',
         new='p_cheapest=p_by("value"),',
         killer="recommend/test_hour_worth.py::test_the_chances_of_a_row_do_not_hang_on_the_order_that_is_asked_for",
@@ -96,14 +96,14 @@ MUTANTS = (
     # --- certainty of the choice --------------------------------------------------------------------------------
     Mutant(
         name="an answer is sure as soon as it is the likelier of two",
-        file="gpubench/recommend/judge.py",
+        file="gpubench/recommend/rank.py",
         old="chances[named] >= TOSS_UP_ODDS * rivals[rival]",
         new="chances[named] >= rivals[rival]",
         killer="recommend/test_judge.py::test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances",
     ),
     Mutant(
         name="the chances of all offers to be the best add up to more than 100 %",
-        file="gpubench/recommend/chances.py",
+        file="gpubench/recommend/objective.py",
         old="[(row / winners).mean() for row in won]",
         new="[row.mean() for row in won]",
         killer="recommend/test_ties.py::test_chances_are_counted_over_draws",
@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an old ask is expected to rise to the price of a whole machine per GPU",
-        file="gpubench/offers/dates.py",
+        file="gpubench/offers/table.py",
         old="logs.append(math.log(float(middle_usd) / offer.gpu_count))",
         new="logs.append(math.log(float(middle_usd)))",
         killer="offers/test_moves.py::test_the_number_and_median_that_a_source_gives_count",
@@ -403,7 +403,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a host whose memory does not hold the file of weights is paid for",
-        file="gpubench/recommend/hosts.py",
+        file="gpubench/recommend/factors.py",
         old="return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0",
         new="return RAM_BYTES_PER_GPU * gpu_count if weights else 0.0",
         killer="recommend/test_hosts.py::test_a_host_with_too_little_memory_falls_and_one_that_does_not_say_stays",

@@ -153,7 +153,7 @@ def test_a_verb_lays_out_no_table():
 
 
 def test_a_section_is_a_function_of_its_file_and_a_place():
-    from gpubench.sections.section import PLACES, own_sections
+    from gpubench.sections.data import PLACES, own_sections
 
     folder = ROOT / "gpubench" / "sections"
     files = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^SECTIONS\b", path.read_text())}

@@ -49,7 +49,7 @@ from gpubench.probe.nvml import tensor_core_precisions
 from gpubench.predict.question import Question, precision_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import planned_peak_bytes
-from gpubench.recommend.contradictions import check
+from gpubench.recommend.rank import check
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.words import case_words
 from gpubench.specs import load_specs

@@ -7,8 +7,6 @@ follow the Okabe-Ito set, which color-blind readers can distinguish, and no mean
 differ in symbol, precisions in their row.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -41,8 +39,8 @@ BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predi
 """Descriptions of the marks ``BASIS_LOOKS`` in a chart."""
 
 _FEWEST_TICKS, _MOST_TICKS = 3, 12
-AXIS_LENGTH = 46
-"""Maximum characters of an axis title, to fit on a phone."""
+# Maximum characters of an axis title, to fit on a phone.
+_AXIS_LENGTH = 46
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 
@@ -153,7 +151,7 @@ def dots(
     x = QUIET_AXIS | {
         "range": [0, reach * 1.06], "nticks": 6, "zeroline": False, "fixedrange": True,
         "exponentformat": "SI",
-        "title": {"text": label(axis, AXIS_LENGTH), "font": {"color": QUIET, "size": 12}, "standoff": 8},
+        "title": {"text": label(axis, _AXIS_LENGTH), "font": {"color": QUIET, "size": 12}, "standoff": 8},
     }  # fmt: skip
     line = {
         "type": "line", "x0": line_at, "x1": line_at, "yref": "paper", "y0": 0, "y1": 1,
@@ -199,7 +197,7 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
         "range": [low - pad, high + pad],
         "tickvals": ticks,
         "ticktext": [f"{tick:,.9g}" for tick in ticks],
-        "title": {"text": label(title, AXIS_LENGTH), "font": {"color": QUIET, "size": 12}},
+        "title": {"text": label(title, _AXIS_LENGTH), "font": {"color": QUIET, "size": 12}},
         "tickfont": {"color": QUIET},
         "gridcolor": RULE,
         "linecolor": RULE,

@@ -30,28 +30,28 @@ from gpubench.blocks.parts import (
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-PIPED_WIDTH = 10_000
-"""Default width of a file or a pipe without COLUMNS: no line is broken and no column omitted."""
+# Default width of a file or a pipe without COLUMNS: no line is broken and no column omitted.
+_PIPED_WIDTH = 10_000
 
-LEAST_TEXT, LONGEST_WORD = 10, 26
-"""Minimum width of a text column, unless its longest word is shorter."""
+# Minimum width of a text column, unless its longest word is shorter.
+_LEAST_TEXT, _LONGEST_WORD = 10, 26
 
-WHERE_THERE_IS_ROOM = 6
-"""Optional columns from this number on are shown only if no line of the table wraps."""
+# Optional columns from this number on are shown only if no line of the table wraps.
+_WHERE_THERE_IS_ROOM = 6
 
-TALLEST = 3
-"""Maximum lines of a text; optional columns are omitted before a text takes more."""
+# Maximum lines of a text; optional columns are omitted before a text takes more.
+_TALLEST = 3
 
-LAID_OUT_BY = 100
-"""Number of rows that determine the column widths of a table."""
+# Number of rows that determine the column widths of a table.
+_LAID_OUT_BY = 100
 
-LEAST_WIDTH = 20
-"""Minimum assumed width of a terminal; a narrower one has no room for a number with its unit."""
+# Minimum assumed width of a terminal; a narrower one has no room for a number with its unit.
+_LEAST_WIDTH = 20
 
 GAP = "  "
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
+# Colors are used if the terminal supports them and NO_COLOR is not set; no meaning depends on them.
 _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
-"""Colors are used if the terminal supports them and NO_COLOR is not set; no meaning depends on them."""
 
 
 def heed_columns() -> None:
@@ -61,7 +61,7 @@ def heed_columns() -> None:
     except ValueError:
         return
     if columns > 0:
-        os.environ["COLUMNS"] = str(max(columns, LEAST_WIDTH))
+        os.environ["COLUMNS"] = str(max(columns, _LEAST_WIDTH))
 
 
 def show(*parts: Part) -> None:
@@ -71,7 +71,7 @@ def show(*parts: Part) -> None:
     heed_columns()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=PIPED_WIDTH)
+        console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=_PIPED_WIDTH)
     for before, part in pairwise((None, *parts)):
         headed, heads = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
         is_set_off = any(isinstance(each, Table | Charts | Facts) for each in (before, part))
@@ -199,7 +199,7 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
 
 def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int) -> list[int]:
     """Give the remaining width, one character at a time, to the column that makes the most rows tall."""
-    rows = [tuple(column.title for column in table.columns), *table.rows[:LAID_OUT_BY]]
+    rows = [tuple(column.title for column in table.columns), *table.rows[:_LAID_OUT_BY]]
     heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
     for _ in range(width - _sum(widths)):
         tallest = [max(of_row) for of_row in zip(*heights, strict=True)]
@@ -261,7 +261,7 @@ def _natural(table: Table, i: int) -> int:
 def _wanted(table: Table, i: int, most: int) -> int:
     # Return the width that a column should have for its optional ones to stay.
     natural = _natural(table, i)
-    return natural if most >= WHERE_THERE_IS_ROOM else max(_least(table, i), -(-natural // TALLEST))
+    return natural if most >= _WHERE_THERE_IS_ROOM else max(_least(table, i), -(-natural // _TALLEST))
 
 
 def _least(table: Table, i: int) -> int:
@@ -271,7 +271,7 @@ def _least(table: Table, i: int) -> int:
     if column.numeric:
         values = (row[i].partition("\n")[0] for row in table.rows)
         return max([words, *map(_len, values)])
-    return max(min(words, LONGEST_WORD), min(_natural(table, i), LEAST_TEXT))
+    return max(min(words, _LONGEST_WORD), min(_natural(table, i), _LEAST_TEXT))
 
 
 def _len(text: str) -> int:

@@ -3,8 +3,6 @@
 A verb's options are built when it is called or its help is requested; its file is imported when it is called.
 """
 
-from __future__ import annotations
-
 import csv
 import errno
 import gc
@@ -22,10 +20,10 @@ from gpubench.folders import package_text
 from gpubench.names import nearest
 from gpubench.units import listing
 
-HELP_WIDTH = 120
-"""Most columns of a help text."""
-OBJECTS_BETWEEN_COLLECTIONS = 200_000
-"""Garbage collection threshold. Python's default, 700, rescans all offers: a fifth of a ranking's time."""
+# Most columns of a help text.
+_HELP_WIDTH = 120
+# Garbage collection threshold. Python's default, 700, rescans all offers: a fifth of a ranking's time.
+_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -92,7 +90,7 @@ COMPLETION = 'eval "$(_GPUBENCH_COMPLETE=bash_source gpubench)"'
     help=ABOUT,
     epilog=f"Exit codes: {exit_codes()}. Completion in bash (zsh, fish): {COMPLETION}.",
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _HELP_WIDTH},
 )
 @click.version_option(__version__, "--version", message="gpubench %(version)s", help="Print the version.")
 @click.pass_context
@@ -108,7 +106,7 @@ def main() -> None:
     """Run the command line; a failure is one line on stderr and its documented exit code."""
     output.make_safe()
     gc.freeze()
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a measuring run has its own handler
     heed_columns()
     try:

@@ -3,8 +3,6 @@
 A failure may occur while modules load, or when no more files can be opened; this code works in both cases.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import NoReturn

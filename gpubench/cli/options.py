@@ -1,7 +1,5 @@
 """Builds a command-line verb from its row in the table: options, settings, and shell completion."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -32,8 +30,8 @@ from gpubench.units import listing, plain
 RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
 """Settings files in order of precedence, each with the path of its table."""
+# Marks where a list of choices may wrap, and stands for a hyphen during layout.
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
-"""Marks where a list of choices may wrap, and stands for a hyphen during layout."""
 
 
 class Command(click.Command):

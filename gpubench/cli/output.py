@@ -3,8 +3,6 @@
 A stream may be unable to encode some characters, be closed, or lose its reader early.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys
@@ -20,8 +18,8 @@ from gpubench.errors import MisuseError
 
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
-INDENTED_BYTES = 1_000_000
-"""Only programs read a longer document, so it is not indented: for 100,000 offers that takes seconds."""
+# Only programs read a longer document, so it is not indented: for 100,000 offers that takes seconds.
+_INDENTED_BYTES = 1_000_000
 
 
 def answer(
@@ -52,7 +50,7 @@ def answer(
 def print_json(document: Any, *, compact: bool = False) -> None:
     """Write one JSON document to stdout in UTF-8: structs as objects, unknown as null, money as a number."""
     encoded = _encoder.encode(document)
-    if not compact and len(encoded) <= INDENTED_BYTES:
+    if not compact and len(encoded) <= _INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
     _write_bytes(encoded)  # decoding 100,000 rows to text would hold three copies in memory
 

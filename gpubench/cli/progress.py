@@ -1,7 +1,5 @@
 """Progress of a run on stderr: one line that updates on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

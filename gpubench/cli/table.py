@@ -5,8 +5,6 @@ when the verb is called: ``offers list`` is ``list_`` in ``offers.py``. The func
 row in order and ``as_json``, and returns the exit code, or None for 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated

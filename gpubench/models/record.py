@@ -19,7 +19,7 @@ _MOST_FIELD_CHARACTERS = 100
 LINES_IN_REPR, ROWS_IN_TABLE = 6, 20
 """Maximum lines in the repr of a record with many parts, and rows in its notebook table."""
 
-ABOVE = {"views": "gpubench.report.views", "labels": "gpubench.labels"}
+ABOVE = {"views": "gpubench.report.page", "labels": "gpubench.labels"}
 """Higher-level modules that display records; the only upward imports here."""
 
 

@@ -94,7 +94,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An offer among others: its expected price, its throughput, and the time and cost of the job.
 
     Attributes:
-        rank: Shared by the rows of a band, see ``gpubench.recommend.chances.bands``. None if not ranked.
+        rank: Shared by the rows of a band, see ``gpubench.recommend.objective.bands``. None if not ranked.
         tie: Whether the row cannot be distinguished from the first of its band.
         estimate: Of one GPU; ``parts`` has the estimates of single workloads if several are combined.
         usd_per_hour: Expected price of the instance with a 90 % interval, on which every figure of the row is

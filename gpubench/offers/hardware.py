@@ -4,8 +4,6 @@
 and checks it; ``recommend`` computes its cost per hour.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from decimal import Decimal

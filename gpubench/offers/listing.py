@@ -1,7 +1,5 @@
 """Lists the requested offers, with filters on region and age of the price."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -12,11 +10,10 @@ import msgspec
 
 from gpubench.models import Offer
 from gpubench.names import nearest
-from gpubench.offers.columns import Offers
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days, freshness, has_day
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
-from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
+from gpubench.offers.table import NOT_RANKED, OfferKey, Offers, offer_key
 from gpubench.options import unknown_name
 from gpubench.providers import find_provider
 from gpubench.specs import load_specs, matching_keys
@@ -173,20 +170,21 @@ _WORDS = {
 _WORLD_OF = {word: world for world, words in _WORDS.items() for word in words.split()}
 _EUROPEAN = frozenset({"eu", "europe", "not eu"})
 _NAMES = {"eu": {"eu"}, "europe": {"eu", "europe"}, "us": {"us"}, "usa": {"us"}, "asia": {"asia"}}
+# London and Zurich at Google and Amazon, which name them like regions in the European Union.
 _NOT_OF_THE_EU = re.compile(r"(europe-west[26]|eu-west-2|eu-central-2)(?!\d).*")
-"""London and Zurich at Google and Amazon, which name them like regions in the European Union."""
 _GOOGLE_IN_EUROPE = re.compile(r"europe-[a-z]+\d.*")
+# Australia and New Zealand, which Amazon and Oracle list under Asia Pacific.
 _OCEANIA = re.compile(r"ap-southeast-[246]|ap-(sydney|melbourne)-\d")
-"""Australia and New Zealand, which Amazon and Oracle list under Asia Pacific."""
 
+# Azure's one-word regions: northeurope is Ireland, westeurope the Netherlands.
 _AZURE = re.compile(
     r"(?:north|south|east|west|central)+(europe|asia|us)"
     r"|(uk|france|germany|sweden|norway|switzerland|poland|italy|spain|austria|belgium|denmark)"
     r"(?:north|south|east|west|central)+"
 )
-"""Azure's one-word regions: northeurope is Ireland, westeurope the Netherlands."""
 
 
+# Countries by name and code, with the cities and regions by which clouds name their sites there.
 _COUNTRIES = {
     "austria at": "vienna austriaeast",
     "australia au": "sydney melbourne ap-southeast-2 ap-southeast-4 australia-southeast1 australiaeast",
@@ -213,7 +211,6 @@ _COUNTRIES = {
     "taiwan tw": "asia-east1",
     "uk gb": "london eu-west-2 europe-west2 uksouth ukwest",
 }
-"""Countries by name and code, with the cities and regions by which clouds name their sites there."""
 
 
 @cache

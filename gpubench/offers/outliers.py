@@ -7,8 +7,6 @@ cheapest GPUs by memory bandwidth. Only an independent source can confirm a pric
 table with another author, because one file can contain any number of provider names.
 """
 
-from __future__ import annotations
-
 import math
 import unicodedata
 from collections.abc import Iterable
@@ -23,8 +21,17 @@ from numpy.typing import NDArray
 from gpubench.arrays import Flags
 from gpubench.labels import full_name, pricing_words
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import BY_USER, UNTOLD, Offers, kinds_of
-from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.offers.table import (
+    BY_USER,
+    NOT_RANKED,
+    UNTOLD,
+    OfferKey,
+    Offers,
+    OfferTable,
+    SetAside,
+    kinds_of,
+    offer_key,
+)
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
 
@@ -36,11 +43,11 @@ is under 0.3 of the median of the others of its kind, and it is confirmed."""
 LOOSENING = 2.0
 """Factor by which the limit widens for each respect (kind of seller, pricing) in which the others differ."""
 
-WITNESS_RATIO = 2.0
-"""A second provider with a price within this ratio confirms a price."""
+# A second provider with a price within this ratio confirms a price.
+_WITNESS_RATIO = 2.0
 
-FEWEST_ASKS = 3
-"""Minimum hosts of one source for comparing the cheapest with their median."""
+# Minimum hosts of one source for comparing the cheapest with their median.
+_FEWEST_ASKS = 3
 
 ADMITTED_BY = "the setting accept-outliers"
 
@@ -194,7 +201,7 @@ class AskedPrices:
         if not is_taken and (standard is None or self._is_alone(offer.gpu_key, hand)):
             return "the only ask" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
-        if standard is None or usd * WITNESS_RATIO >= standard.usd or self._witnesses(offer, hand, usd):
+        if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._witnesses(offer, hand, usd):
             return None
         return _times(offer, standard)
 
@@ -233,7 +240,7 @@ class AskedPrices:
             fewer = self._least(gpu_key, pricing, hand).items()
             lows += [n * usd / gpu_count for n, usd in fewer if 2 * n <= gpu_count]
             if (cheapest := self._cheapest_by_bandwidth(gpu_key, hand)) is not None:
-                lows.append(cheapest.usd / WITNESS_RATIO)
+                lows.append(cheapest.usd / _WITNESS_RATIO)
         return max(lows) * (1 + _ROUNDING), high * (1 - _ROUNDING)
 
     # --- the reference for a price-----------------------------------------------------------------------
@@ -248,7 +255,7 @@ class AskedPrices:
             hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
         elif offer.kind == "marketplace":
             hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))
-        if hosts is not None and hosts.providers >= FEWEST_ASKS and usd * MAX_RATIO < hosts.usd:
+        if hosts is not None and hosts.providers >= _FEWEST_ASKS and usd * MAX_RATIO < hosts.usd:
             return hosts
         standard = self._standard_of(gpu_key, offer.pricing, offer.kind, hand)
         if standard is not None and self._is_far(offer, hand, standard):
@@ -259,7 +266,7 @@ class AskedPrices:
         if fewer is not None and not self._witnesses(offer, hand, usd, of_its_kind=True):
             return fewer
         cheapest = self._cheapest_by_bandwidth(gpu_key, hand)
-        return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.usd else None
+        return cheapest if cheapest is not None and usd * _WITNESS_RATIO < cheapest.usd else None
 
     def _cheapest_by_bandwidth(self, gpu_key: str, hand: _Hand) -> Standard | None:
         """Return the price of a GPU without other sellers at the cheapest price per bandwidth, if known."""
@@ -338,7 +345,7 @@ class AskedPrices:
         """
         asks = self._asks(*_means(offer.gpu_key, or_open=True))
         paid = [self._pricings[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
-        near = (asks.usd >= usd / WITNESS_RATIO) & (asks.usd <= usd * WITNESS_RATIO)
+        near = (asks.usd >= usd / _WITNESS_RATIO) & (asks.usd <= usd * _WITNESS_RATIO)
         near &= ((asks.pricing == paid[0]) | (asks.pricing == paid[1])) & self._of_another(asks, hand)
         if of_its_kind:
             near &= asks.is_host == (offer.kind == "marketplace")
@@ -375,7 +382,7 @@ def _of_others(voices: list[float], loosened: int) -> Standard:
     n, how = len(voices), _LOOSENED[loosened]
     who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the one other provider asks"
     short = "what 1 other asks" if n == 1 else f"what {n} others ask"
-    unless = f", and no second provider is within {WITNESS_RATIO:g}x of it"
+    unless = f", and no second provider is within {_WITNESS_RATIO:g}x of it"
     return Standard(median(voices), f"{who}{how}", short, unless, loosened, n)
 
 
@@ -388,20 +395,18 @@ def _times(offer: Offer, standard: Standard) -> str:
     return f"{format_number(offer.usd_per_gpu_hour / standard.usd, 2)} times {standard.in_short}"
 
 
-class Believed(NamedTuple):
-    """The plausible offers, and the identities of offers with a price jump."""
-
-    table: OfferTable
-    jumped: frozenset[OfferKey]
-
-
-def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False) -> Believed:
+def sort_outliers(
+    fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False
+) -> tuple[OfferTable, frozenset[OfferKey]]:
     """Set aside offers with a price jump since the last known price.
 
     Args:
         fresh: New offers.
         known: Previously known offers; historic ones do not count.
         accept: Whether to keep jumps too.
+
+    Returns:
+        The plausible offers, and the identities of offers with a price jump.
     """
     before = {offer_key(offer): offer for offer in known}
     jumps: dict[OfferKey, SetAside] = {}
@@ -419,7 +424,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
             jumps[offer_key(offer)] = SetAside(name_of(offer), reason)
     kept = tuple(offer for offer in fresh.offers if offer_key(offer) not in jumps)
     set_aside = (*fresh.set_aside, *jumps.values())
-    return Believed(msgspec.structs.replace(fresh, offers=kept, set_aside=set_aside), frozenset(jumps))
+    return msgspec.structs.replace(fresh, offers=kept, set_aside=set_aside), frozenset(jumps)
 
 
 def name_of(offer: Offer) -> str:

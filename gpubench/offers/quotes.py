@@ -247,14 +247,15 @@ def _table() -> Mapping[str, Mapping[str, Machine]]:
 
 _LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
 
-LEAST_USD_PER_UNIT, MOST_USD_PER_UNIT = 1e-7, 10.0
-"""Limits of exchange rates: a rial is worth millionths of a dollar, a dong 0.00004, a Kuwaiti dinar 3.25."""
+# Limits of exchange rates: a rial is worth millionths of a dollar, a dong 0.00004, a Kuwaiti dinar 3.25.
+_LEAST_USD_PER_UNIT, _MOST_USD_PER_UNIT = 1e-7, 10.0
 
 MAX_CELL_CHARACTERS = 600
-EARLIEST_DAY = date(2000, 1, 1)
-"""No rental price is older."""
+# No rental price is older.
+_EARLIEST_DAY = date(2000, 1, 1)
 
-MOST: Mapping[str, float] = {
+# Upper limits of figures that are unknown or above 0.
+_MOST: Mapping[str, float] = {
     "gpu_count": 1024,
     "vcpus": 100_000,
     "ram_bytes": 1_000_000 * GIB,
@@ -266,7 +267,6 @@ MOST: Mapping[str, float] = {
     "upload_bytes_per_s": 1e13,
     "disk_bytes": 1e18,
 }
-"""Upper limits of figures that are unknown or above 0."""
 WHOLE = frozenset({"gpu_count", "ram_bytes", "term_years", "ask_count", "disk_bytes"})
 NAMES = frozenset({"provider", "instance", "source"})
 """Texts that must not be empty."""
@@ -288,7 +288,7 @@ def read_field(field: str, said: Any) -> Any:
         ImplausibleError: If that cannot be true.
     """
     value = None if said == "" else said
-    if value is not None and field in MOST:
+    if value is not None and field in _MOST:
         value = figure_in(str(value))
         if value is None:
             raise ImplausibleError(f"{field} {str(said)[:40]!r} is not a number")
@@ -311,8 +311,8 @@ def check_field(field: str, value: Any, latest: date = date.max) -> None:
     """
     if value is None:
         return
-    if field in MOST and not 0 < value <= MOST[field]:
-        raise ImplausibleError(f"{field} {str(value)[:40]} is not above 0 and at most {MOST[field]:,}")
+    if field in _MOST and not 0 < value <= _MOST[field]:
+        raise ImplausibleError(f"{field} {str(value)[:40]} is not above 0 and at most {_MOST[field]:,}")
     if field in NAMES and not value:
         raise ImplausibleError(f"no {field} named")
     if field in TEXTS:
@@ -396,8 +396,8 @@ def read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None)
 def exchange_rate(text: str) -> Decimal:
     """Return the exchange rate of a currency [USD per unit], or raise with the reason."""
     value = figure_in(text)
-    if value is None or not LEAST_USD_PER_UNIT <= value <= MOST_USD_PER_UNIT:
-        limits = f"{LEAST_USD_PER_UNIT:.7f} to {MOST_USD_PER_UNIT:g} USD"
+    if value is None or not _LEAST_USD_PER_UNIT <= value <= _MOST_USD_PER_UNIT:
+        limits = f"{_LEAST_USD_PER_UNIT:.7f} to {_MOST_USD_PER_UNIT:g} USD"
         raise ImplausibleError(f"exchange rate {text[:40]!r} is not a number from {limits}")
     return Decimal(text)
 
@@ -435,8 +435,8 @@ def check_day(text: str, latest: date) -> None:
     day = price_day(text)
     if day > latest:
         raise ImplausibleError(f"price date {text} lies in the future")
-    if day < EARLIEST_DAY:
-        raise ImplausibleError(f"price date {text} is before {EARLIEST_DAY.year}")
+    if day < _EARLIEST_DAY:
+        raise ImplausibleError(f"price date {text} is before {_EARLIEST_DAY.year}")
 
 
 def check_stamp(text: str, latest: date) -> None:

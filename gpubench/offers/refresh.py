@@ -5,8 +5,6 @@ It is compared with the known prices like answers of its sources: answers older 
 jumps are set aside, and an empty answer loses nothing.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,8 +56,8 @@ from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now
 from gpubench.units import count, listing, plain, utc_stamp
 
-SOURCE_LIMIT_S = 600.0
-"""Time limit for all requests of one source; the longest, Azure and Vast, take about 40 s."""
+# Time limit for all requests of one source; the longest, Azure and Vast, take about 40 s.
+_SOURCE_LIMIT_S = 600.0
 
 LEAST_SHARE = 0.5
 """An answer with fewer than this share of the previously known offers is considered truncated."""
@@ -141,7 +139,7 @@ def refresh(
     set_aside: list[SetAside] = []
     for source in sources:
         last = known.newest.sources.get(source.name)
-        limited = _until(transport, clock() + SOURCE_LIMIT_S, clock)
+        limited = _until(transport, clock() + _SOURCE_LIMIT_S, clock)
         try:
             answer = _ask(source, limited, retrieved_at, known.offers)
         except SourceError as error:
@@ -184,7 +182,7 @@ def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) 
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         if clock() > deadline_s:
-            raise SourceError(f"took over {SOURCE_LIMIT_S:.0f} s for all its answers: stopped")
+            raise SourceError(f"took over {_SOURCE_LIMIT_S:.0f} s for all its answers: stopped")
         return transport(url, params=params, body=body, headers=headers)
 
     return limited
@@ -347,16 +345,16 @@ def _take(
     Returns:
         The accepted part of the answer, and the rejected rows.
     """
-    believed = sort_outliers(answer.table, known, accept=accept_outliers)
-    set_aside = believed.table.set_aside
-    if not believed.table.offers:
+    table, jumped = sort_outliers(answer.table, known, accept=accept_outliers)
+    set_aside = table.set_aside
+    if not table.offers:
         why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
         return _kept(last, SourceError(f"its answer holds no usable price{why}")), set_aside
     before = {offer_key(offer): offer for offer in (last.offers if last else ())}
     earlier = (*before.values(), *known)
-    fresh = set(map(offer_key, believed.table.offers))
-    named = fresh | answer.unusable | believed.jumped
-    listed = [*believed.table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
+    fresh = set(map(offer_key, table.offers))
+    named = fresh | answer.unusable | jumped
+    listed = [*table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
     claims, unknown = _heard(answer.covers, listed)
     covered = _covered(claims, before, earlier)
     covers, reason, gone = (*claims, *_still_held(last, unknown)), None, covered - named
@@ -382,7 +380,7 @@ def _take(
         state="ok",
         retrieved_at=answer.retrieved_at,
         reason=reason,
-        offers=(*old, *believed.table.offers),
+        offers=(*old, *table.offers),
         covers=covers,
         retired=len(gone),
     )
@@ -482,7 +480,7 @@ def import_offers(
     )
     folder = offers_folder(results)
     known = known_before(folder)
-    table = sort_outliers(table, known, accept=accept_outliers).table
+    table, _ = sort_outliers(table, known, accept=accept_outliers)
     require_usable(table, file.name)
     # named by its contents: the catalogs of all clouds have the same file name
     of = [file.resolve().parent.name, file.stem]

@@ -1,7 +1,5 @@
 """The requests of ``gpubench offers``: one field per option of listing, refreshing and importing."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal

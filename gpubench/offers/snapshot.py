@@ -3,8 +3,6 @@
 A ranking reads only these files and never the network, so it can be reproduced later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cache, lru_cache
@@ -17,10 +15,10 @@ from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
 from gpubench.folders import data_table, require_folder, results_root
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import BY_USER
 from gpubench.offers.dates import price_day
 from gpubench.offers.quotes import check, check_stamp
 from gpubench.offers.table import (
+    BY_USER,
     Coverage,
     OfferKey,
     OfferTable,
@@ -42,10 +40,10 @@ SNAPSHOT_VERSION = 2
 
 IMPORTED, REFRESHED = "imported", "refreshed"
 WRITE_HINT = "give another folder with --results"
-MOST_SOURCES, MOST_COVERS = 200, 500
-"""Limits on the parts of a snapshot or source, because each offer is compared with each; dozens are usual."""
+# Limits on the parts of a snapshot or source, because each offer is compared with each; dozens are usual.
+_MOST_SOURCES, _MOST_COVERS = 200, 500
+# 20261120T190500Z.json: the name is the UTC time of the refresh, so the newest file sorts last.
 _PATTERN = "[0-9]*T[0-9]*Z.json"
-"""20261120T190500Z.json: the name is the UTC time of the refresh, so the newest file sorts last."""
 
 
 _Row = TypeVar("_Row")
@@ -68,7 +66,7 @@ class SourceRows(msgspec.Struct, Generic[_Row, _Claim], frozen=True, kw_only=Tru
     retrieved_at: str | None
     reason: str | None = None
     offers: tuple[_Row, ...] = ()
-    covers: Annotated[tuple[_Claim, ...], msgspec.Meta(max_length=MOST_COVERS)] = ()
+    covers: Annotated[tuple[_Claim, ...], msgspec.Meta(max_length=_MOST_COVERS)] = ()
     retired: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = 0
 
 
@@ -77,7 +75,7 @@ class SnapshotOf(msgspec.Struct, Generic[_Source], frozen=True, kw_only=True):
 
     schema_version: int = SNAPSHOT_VERSION
     retrieved_at: str
-    sources: Annotated[dict[str, _Source], msgspec.Meta(max_length=MOST_SOURCES)] = {}
+    sources: Annotated[dict[str, _Source], msgspec.Meta(max_length=_MOST_SOURCES)] = {}
 
 
 SourceOffers: TypeAlias = SourceRows[Offer, Coverage]
@@ -137,23 +135,16 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     return overlay(tables)
 
 
-class Dated(NamedTuple):
-    """Every known offer, and the day from which ages are computed.
-
-    Attributes:
-        clock: A note if the clock is far from the newest price.
-    """
-
-    table: OfferTable
-    day: date
-    clock: str | None = None
-
-
-def load_dated(results: Path | None = None, extra: Path | None = None, as_of: date | None = None) -> Dated:
+def load_dated(
+    results: Path | None = None, extra: Path | None = None, as_of: date | None = None
+) -> tuple[OfferTable, date, str | None]:
     """Return every known offer, and the day from which ages are computed: the requested day, else today.
 
     If the clock is before the newest price or the release of gpubench, the later of the two replaces it.
     Args as in ``load_offers``.
+
+    Returns:
+        The offers, the day, and a note if the clock is far from the newest price.
 
     Raises:
         MisuseError: As in ``load_offers``, or if the day is invalid.
@@ -162,21 +153,21 @@ def load_dated(results: Path | None = None, extra: Path | None = None, as_of: da
     table = load_offers(results, extra, None if as_of is None else present)
     newest = newest_day(table.offers)
     if as_of is not None or newest == date.min:
-        return Dated(table, present)
+        return table, present, None
     last, what = max((newest, "the newest price is dated"), (read_on(), "the shipped tables are dated"))
-    if last > present + CLOCKS_DIFFER:
+    if last > present + _CLOCKS_DIFFER:
         clock = f"later than this computer's clock says ({present}), so ages are counted from that day"
-        return Dated(table, last, f"{what} {last}, {clock}")
-    if present > newest + CLOCK_TRUSTED:
+        return table, last, f"{what} {last}, {clock}"
+    if present > newest + _CLOCK_TRUSTED:
         age = count((present - newest).days, "day")
-        return Dated(table, present, f"by this computer's clock ({present}) the newest price is {age} old")
-    return Dated(table, present)
+        return table, present, f"by this computer's clock ({present}) the newest price is {age} old"
+    return table, present, None
 
 
-CLOCKS_DIFFER = timedelta(days=1)
-"""Clocks and time zones differ by less than this."""
-CLOCK_TRUSTED = timedelta(days=365)
-"""If the clock is this far after every price, either the clock is wrong or the prices are outdated."""
+# Clocks and time zones differ by less than this.
+_CLOCKS_DIFFER = timedelta(days=1)
+# If the clock is this far after every price, either the clock is wrong or the prices are outdated.
+_CLOCK_TRUSTED = timedelta(days=365)
 
 
 def offers_folder(results: Path | None) -> Path:
@@ -311,17 +302,17 @@ def write_json(path: Path, document: Any) -> Path:
 
 # --- checks of a stored table ----------------------------------------------------------------------------
 
-DAYS_AHEAD = 366
-"""How far a stored date may be ahead of the clock, which may be slow; later dates are invalid."""
+# How far a stored date may be ahead of the clock, which may be slow; later dates are invalid.
+_DAYS_AHEAD = 366
 
 
-def latest_day(present: date, days_ahead: int = DAYS_AHEAD) -> date:
+def latest_day(present: date, days_ahead: int = _DAYS_AHEAD) -> date:
     """Return the last day with valid prices.
 
     A clock before the shipped prices is wrong, and cannot identify future dates.
     """
     shipped = newest_day(embedded_offers().offers)
-    return max(present, shipped) + timedelta(days=days_ahead if present >= shipped else DAYS_AHEAD)
+    return max(present, shipped) + timedelta(days=days_ahead if present >= shipped else _DAYS_AHEAD)
 
 
 class _Identity(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,22 +1,269 @@
-"""The table of offers for ranking, rows set aside, and the rules by which tables override each other."""
+"""The table of offers: its columns, rows set aside, how tables override each other, and what hosts ask.
+
+Offers are plain structs; columns of their fields are made on demand, as arrays to rank by. An ask on a
+marketplace belongs to one host at one moment: it may be gone tomorrow, and then another host's ask counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
+from functools import cached_property
 from operator import attrgetter
-from typing import Annotated, NamedTuple, TypeAlias
+from statistics import fmean, median
+from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import msgspec
+import numpy as np
 
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.labels import full_name
-from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import UNTOLD, Offers
+from gpubench.models import Asks, Offer, Pricing
+from gpubench.models.catalog import Seller
 from gpubench.offers.dates import PriceChange, change_of, price_day
 from gpubench.specs import load_specs
+from gpubench.stats import Z90
 from gpubench.units import count, plain
+
+# --- columns --------------------------------------------------------------------------------------------
+
+T = TypeVar("T", bound=Hashable)
+M = TypeVar("M")
+
+
+class Column(NamedTuple, Generic[T]):
+    """A dictionary-encoded column: ``codes`` (N,) are indexes into the distinct ``values``."""
+
+    codes: Indices
+    values: Sequence[T]
+
+    def at(self, row: int) -> T:
+        """Return one cell."""
+        return self.values[int(self.codes[row])]
+
+    def take(self, rows: Indices) -> Column[T]:
+        """Return the column at these rows."""
+        return Column(self.codes[rows], self.values)
+
+    def is_in(self, holds: Callable[[T], bool]) -> Flags:
+        """Return which cells pass a test; the test runs once per distinct value."""
+        return np.fromiter(map(holds, self.values), bool, len(self.values))[self.codes]
+
+    def equals(self, value: T) -> Flags:
+        """Return which cells equal this value."""
+        return self.is_in(lambda each: each == value)
+
+    def figures(self, of: Callable[[T], float]) -> Floats:
+        """Return a number for each cell, computed once per distinct value."""
+        result = np.full(len(self.values), np.nan)
+        for code in np.unique(self.codes).tolist():
+            result[code] = of(self.values[code])
+        return result[self.codes]
+
+    @property
+    def present(self) -> list[T]:
+        """The values that occur in a cell, in the order of ``values``."""
+        return [self.values[code] for code in np.unique(self.codes).tolist()]
+
+    def cells(self) -> list[T]:
+        """Return the value of every row."""
+        return list(map(self.values.__getitem__, self.codes.tolist()))
+
+
+def column_of(cells: Iterable[T]) -> Column[T]:
+    """Encode cells as a column, with values in order of first occurrence."""
+    place: dict[T, int] = {}
+    codes = [place.setdefault(cell, len(place)) for cell in cells]
+    return Column(np.array(codes, dtype=np.int64), tuple(place))
+
+
+def stacked_columns(columns: Sequence[Column[T]]) -> Column[T]:
+    """Concatenate the columns of several tables, with values in order of first occurrence."""
+    place: dict[T, int] = {}
+    places = [[place.setdefault(cell, len(place)) for cell in column.values] for column in columns]
+    codes = [np.array(of, int)[column.codes] for of, column in zip(places, columns, strict=True)]
+    return Column(np.concatenate(codes), tuple(place))
+
+
+def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
+    """Combine several columns into one, with values in order of first occurrence."""
+    codes = columns[0].codes
+    for column in columns[1:]:
+        codes = codes * len(column.values) + column.codes
+    _, first, kinds = np.unique(codes, return_index=True, return_inverse=True)
+    in_order = np.argsort(first)
+    values = zip(*(column.take(first[in_order]).cells() for column in columns), strict=True)
+    return Column(np.argsort(in_order)[kinds], tuple(values))
+
+
+BY_USER = "the user"
+"""The origin of offers given for this question; they are not checked against other prices."""
+UNTOLD = ""
+"""The origin of shipped offers and of offers without a stated origin."""
+
+
+class _Table:
+    """Offers, the origin of each, and the columns computed so far."""
+
+    def __init__(self, offers: Sequence[Offer], origins: Column[str], parts: Sequence[Offers] = ()) -> None:
+        self.offers, self.origins, self.parts = offers, origins, parts
+        self._columns: dict[str, Column[Any]] = {}
+        self.made: dict[Callable[[Offers], Any], Any] = {}
+
+    def column(self, name: str) -> Column[Any]:
+        if name not in self._columns:
+            of_parts = [part.column(name) for part in self.parts]
+            own = stacked_columns(of_parts) if of_parts else column_of(map(attrgetter(name), self.offers))
+            self._columns[name] = own
+        return self._columns[name]
+
+    @cached_property
+    def by_name(self) -> Indices:
+        names = ("gpu_key", "pricing", "region", "instance", "provider")
+        columns = [self.column(name) for name in names]
+        texts = [[str(value or "") for value in column.values] for column in columns]
+        ranks = [np.argsort(np.argsort(text)) for text in texts]
+        keys = [rank[column.codes] for rank, column in zip(ranks, columns, strict=True)]
+        return np.argsort(np.lexsort(keys))
+
+    @cached_property
+    def price(self) -> Floats:
+        if self.parts:
+            return np.concatenate([part.price for part in self.parts])
+        return np.array([float(offer.price_usd_per_hour) for offer in self.offers], dtype=float)
+
+    @cached_property
+    def usd_per_gpu_hour(self) -> Floats:
+        if self.parts:
+            return np.concatenate([part.usd_per_gpu_hour for part in self.parts])
+        return np.array([offer.usd_per_gpu_hour for offer in self.offers], dtype=float)
+
+
+class Offers(Sequence[Offer]):
+    """Rows of a table of offers, and its columns at these rows, by the names of an offer's fields."""
+
+    provider: Column[str]
+    region: Column[str | None]
+    gpu_key: Column[str]
+    gpu_count: Column[int]
+    vcpus: Column[float | None]
+    pricing: Column[Pricing]
+    term_years: Column[int | None]
+    kind: Column[str]
+    price_date: Column[str]
+
+    def __init__(self, table: _Table, rows: Indices) -> None:
+        self._table, self._rows = table, rows
+
+    def __getattr__(self, name: str) -> Column[Any]:
+        if name not in Offer.__struct_fields__:
+            raise AttributeError(name)
+        return self.column(name)
+
+    @classmethod
+    def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
+        """Return offers with their columns and origins; an origin of None is not stated."""
+        if isinstance(offers, Offers):
+            return offers
+        every = tuple(offers)
+        told = column_of([UNTOLD] * len(every) if origins is None else origins)
+        return cls(_Table(every, told), np.arange(len(every)))
+
+    @classmethod
+    def joined(cls, *parts: Offers) -> Offers:
+        """Concatenate the offers of several tables."""
+        some = [part for part in parts if len(part)]
+        if len(some) < 2:
+            return some[0] if some else cls.of(())
+        every = tuple(offer for part in some for offer in part)
+        origins = stacked_columns([part.origin for part in some])
+        return cls(_Table(every, origins, some), np.arange(len(every)))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Offer: ...
+    @overload
+    def __getitem__(self, at: slice) -> Offers: ...
+    def __getitem__(self, at: int | slice) -> Offer | Offers:
+        if isinstance(at, slice):
+            return Offers(self._table, self._rows[at])
+        return self._table.offers[int(self._rows[at])]
+
+    def __iter__(self) -> Iterator[Offer]:
+        return map(self._table.offers.__getitem__, self._rows.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def take(self, rows: Indices | Sequence[int]) -> Offers:
+        """Return the offers at these positions."""
+        return Offers(self._table, self._rows[np.asarray(rows, dtype=np.int64)])
+
+    def where(self, flags: Flags) -> Offers:
+        """Return the offers that are flagged."""
+        return Offers(self._table, self._rows[flags])
+
+    def places(self, among: Offers) -> Flags:
+        """Return which of these offers are also in another selection of the same table."""
+        return np.isin(self._rows, among._rows)
+
+    def spread(self, among: Offers, flags: Flags) -> Flags:
+        """Return the flags of another selection of the same table at these rows."""
+        every = np.zeros(len(self._table.offers), dtype=bool)
+        every[among._rows] = flags
+        return every[self._rows]
+
+    def once(self, make: Callable[[Offers], M]) -> M:
+        """Return a value computed from these offers, cached if they are a complete table."""
+        if len(self) < len(self._table.offers):
+            return make(self)
+        if make not in self._table.made:
+            self._table.made[make] = make(self)
+        return self._table.made[make]  # type: ignore[no-any-return]
+
+    def column(self, name: str) -> Column[Any]:
+        """Return the column of a field."""
+        return self._table.column(name).take(self._rows)
+
+    @cached_property
+    def price(self) -> Floats:
+        """The listed price of each [USD/h of the instance]."""
+        return self._table.price[self._rows]
+
+    @property
+    def by_name(self) -> Indices:
+        """The sort position of each offer by name: provider, then instance, region, pricing and GPU."""
+        return self._table.by_name[self._rows]
+
+    @cached_property
+    def usd_per_gpu_hour(self) -> Floats:
+        """The listed price of each, per GPU."""
+        return self._table.usd_per_gpu_hour[self._rows]
+
+    @property
+    def origin(self) -> Column[str]:
+        """The origin of each offer: a refresh, an imported table, the user."""
+        return self._table.origins.take(self._rows)
+
+    @cached_property
+    def by_user(self) -> Flags:
+        """Whether the user gave each offer for this question."""
+        return self.origin.equals(BY_USER)
+
+    @property
+    def is_owned(self) -> Flags:
+        """Whether each is hardware to own."""
+        return self.pricing.equals(Pricing.OWNED)
+
+
+# --- tables ---------------------------------------------------------------------------------------------
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
@@ -47,8 +294,8 @@ class SetAside(NamedTuple):
     reason: str
 
 
+# Maximum GPUs and vendors in one coverage; the table has about 200.
 _FEW = msgspec.Meta(max_length=1_000)
-"""Maximum GPUs and vendors in one coverage; the table has about 200."""
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,3 +420,101 @@ def _gone(
         for key, offer in below.items()
         if key not in fresh and any(cover.holds(offer) for cover in by_provider.get(offer.provider, ()))
     ]
+
+
+# --- asks of marketplaces -------------------------------------------------------------------------------
+
+ASKS_HALF_LIFE_DAYS = 30.0
+"""Half-life of an ask [days], assumed: nobody publishes how long hosts keep an offer."""
+
+USUAL_ASK_SPREAD = 0.33
+"""Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
+LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
+"""Standard deviation of the logarithm of the price paid for a fresh ask, assumed: the host may be gone, or
+not good enough, and then the next one counts."""
+# The number of asks that weighs as much as the usual spread.
+_USUAL_ASKS = 3
+ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
+"""The ask of a kind of host over the median list price of clouds for the same GPU: median of the 23
+GPUs with two asks or more since 2026-07 in the shipped tables; for vetted hosts from RunPod's two prices."""
+MARKET_ASKS = 0.5
+"""The number of asks that weighs as much as the price suggested by clouds: asks for one GPU spread by 0.33,
+and their medians by 0.45 around that price, in the logarithm; 0.33^2 / 0.45^2."""
+
+
+SETS_ITS_PRICES = frozenset({"runpod"})
+"""Marketplaces with one price per GPU for all hosts, which behaves like a list price: of 14 pairs of RunPod's
+dated prices in the shipped tables, 2 to 61 days apart, none moved."""
+
+SPOT_SPREAD = 0.38
+"""Standard deviation of the logarithm of spot prices of one provider for one GPU, over the shipped tables:
+the uncertainty of a very old price. It is approached by halves, as for an ask."""
+
+
+AskKey: TypeAlias = tuple[str, Pricing]
+
+
+def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
+    """Return the asks of marketplace hosts, by GPU and pricing.
+
+    The number and median of hosts from a source count too. The median of few asks is shrunk toward the price
+    that cloud list prices suggest.
+
+    Args:
+        offers: Asks, and the list prices of clouds, if any.
+    """
+    every = Offers.of(offers)
+    sold, is_index = every.usd_per_gpu_hour > 0, every.kind.equals("index")
+    of_asks = every.kind.equals("marketplace") | (is_index & ~every.column("ask_count").equals(None))
+    found: dict[AskKey, list[Offer]] = {}
+    for offer in every.where(sold & of_asks):
+        found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
+    clouds = every.where(sold & ~of_asks & ~is_index & every.column("seller").equals("cloud"))
+    kinds = kinds_of(clouds.gpu_key, clouds.pricing, clouds.provider)
+    usd = clouds.usd_per_gpu_hour[np.argsort(kinds.codes, kind="stable")]
+    of_kinds = np.split(usd, np.cumsum(np.bincount(kinds.codes))[:-1])
+    by_provider: dict[AskKey, list[float]] = {}
+    for (gpu_key, pricing, _), prices in zip(kinds.values, of_kinds, strict=False):  # none where none is
+        by_provider.setdefault((gpu_key, pricing), []).append(float(np.median(prices)))
+    listed = {key: median(each) for key, each in by_provider.items()}
+    return {key: _asks(each, listed.get(key)) for key, each in found.items()}
+
+
+def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
+    """Return the distribution of asks.
+
+    The ends come from the spread, shrunk toward the usual spread if asks are few.
+
+    For one ask of 0.20 with clouds at 1.00, its own weight is 1 of 1.5, so the middle is 0.20^(2/3) times
+    0.56^(1/3) = 0.282.
+    """
+    logs: list[float] = []
+    for offer in offers:
+        logs.append(math.log(offer.usd_per_gpu_hour))
+        middle_usd = offer.ask_median_usd_per_hour
+        if middle_usd is not None and (offer.ask_count or 0) >= 2 and middle_usd != offer.price_usd_per_hour:
+            logs.append(math.log(float(middle_usd) / offer.gpu_count))
+    mean = fmean(logs)
+    variance = sum((each - mean) ** 2 for each in logs) + _USUAL_ASKS * USUAL_ASK_SPREAD**2
+    spread = math.sqrt(variance / (len(logs) - 1 + _USUAL_ASKS))
+    middle, ask_count = median(logs), sum(offer.ask_count or 1 for offer in offers)
+    own_weight = 1.0
+    if list_usd is not None:
+        ratios = (ASK_TO_LIST["secure" if offer.seller == "secure" else "community"] for offer in offers)
+        suggested = math.log(list_usd) + fmean(map(math.log, ratios))
+        own_weight = ask_count / (ask_count + MARKET_ASKS)
+        middle = own_weight * middle + (1 - own_weight) * suggested
+    low, high = (math.exp(middle + side * Z90 * spread) for side in (-1, 1))
+    return Asks(
+        median_usd_per_hour=math.exp(middle),
+        low_usd_per_hour=low,
+        high_usd_per_hour=high,
+        ask_count=ask_count,
+        provider_count=len({offer.provider for offer in offers}),
+        own_weight=own_weight,
+    )
+
+
+def spread_of(asks: Asks) -> float:
+    """Return the standard deviation of the logarithm of asks."""
+    return math.log(asks.high_usd_per_hour / asks.low_usd_per_hour) / 2 / Z90

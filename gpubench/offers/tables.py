@@ -6,8 +6,6 @@ price is set aside with its reason, and the rest is used. Tables of SkyPilot and
 only the file or folder name says the cloud, so both can be given as options.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import defaultdict
@@ -44,8 +42,8 @@ from gpubench.today import today
 from gpubench.units import GIB, figure_in, plain
 
 MAX_ROWS = 500_000
-MAX_CELLS = 20_000_000
-"""Maximum cells: short rows are padded to the header, so a wide header could exhaust memory."""
+# Maximum cells: short rows are padded to the header, so a wide header could exhaust memory.
+_MAX_CELLS = 20_000_000
 
 PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "price_usd_per_hour": None,
@@ -56,8 +54,8 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
 }
 """Price columns, with their pricing and term in years; None if the row states it."""
 
-PER_GPU = "usd_per_gpu_hour"
-"""Column of the on-demand price per GPU, used in rows without a price of the entire instance."""
+# Column of the on-demand price per GPU, used in rows without a price of the entire instance.
+_PER_GPU = "usd_per_gpu_hour"
 
 HEADINGS: Mapping[str, str] = {
     "gpu_key": "gpu, gpu name, gpu model, gpu type, card, graphics card, accelerator, model, name",
@@ -70,7 +68,7 @@ HEADINGS: Mapping[str, str] = {
     "ram_gib": "ram, system ram, host ram, system memory",
     "price_date": "date, day, as of, updated",
     "on_demand_usd_per_h": "price, current price, list price, on demand, on demand price, ondemand, dph",
-    PER_GPU: "price gpu, price per gpu, per gpu",
+    _PER_GPU: "price gpu, price per gpu, per gpu",
     "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
 }
 """Other names for gpubench's columns, most likely first; see ``_heading``."""
@@ -83,10 +81,10 @@ _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
+# Signs of dollars per hour, and commas between thousands if a point separates the decimals.
 _MONEY = re.compile(
     r"^(?:US ?)?\$|^USD|(?:USD)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
 )
-"""Signs of dollars per hour, and commas between thousands if a point separates the decimals."""
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
 
@@ -122,9 +120,9 @@ def read_rows(path: Path) -> Table:
     header, rows = read(decode_text(raw, path), path)
     if len(rows) > MAX_ROWS:
         raise MisuseError(f"{plain(path.name)} has more than {MAX_ROWS:,} rows: split the table")
-    if len(rows) * len(header) > MAX_CELLS:
+    if len(rows) * len(header) > _MAX_CELLS:
         raise MisuseError(
-            f"{plain(path.name)} has {len(header):,} columns for {len(rows):,} rows, over {MAX_CELLS:,} "
+            f"{plain(path.name)} has {len(header):,} columns for {len(rows):,} rows, over {_MAX_CELLS:,} "
             "cells in all: leave out the columns that say nothing"
         )
     columns = [name.strip().lower() for name in header]
@@ -166,7 +164,7 @@ def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[s
         text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()
     table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
     header = list(dict.fromkeys(chain.from_iterable(table)))
-    if len(header) * len(table) > MAX_CELLS:  # refused before the rows are padded
+    if len(header) * len(table) > _MAX_CELLS:  # refused before the rows are padded
         return header, [(0, [])] * len(table)
     return header, [(at, [_cell(row.get(name)) for name in header]) for at, row in enumerate(table, 1)]
 
@@ -207,7 +205,7 @@ def clean(table: Table, latest: date) -> OfferTable:
     """
     named = _renamed(table)
     missing = [] if "gpu_key" in named.columns else ["gpu_key (the GPU's name)"]
-    if not {*PRICES, PER_GPU}.intersection(named.columns):
+    if not {*PRICES, _PER_GPU}.intersection(named.columns):
         missing.append("on_demand_usd_per_h (US dollars per hour)")
     if missing:
         raise MisuseError(
@@ -222,7 +220,7 @@ def _renamed(table: Table) -> Table:
     headings = {column: _heading(column) for column in table.columns if column not in PRICES}
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
-        present |= {*PRICES, PER_GPU}  # one of gpubench's columns has the price, so no other is guessed
+        present |= {*PRICES, _PER_GPU}  # one of gpubench's columns has the price, so no other is guessed
     ours: dict[str | None, str] = {}
     for name, others in HEADINGS.items():
         wanted = [_heading(other) for other in (name, *others.split(", "))]
@@ -249,7 +247,7 @@ def _quotes(table: Table) -> Iterator[Quote | Unread]:
     first = table.columns[:3]
     for number, row in table.rows:
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
-        priced = [column for column in PRICES if row.get(column)] or [PER_GPU][: bool(row.get(PER_GPU))]
+        priced = [column for column in PRICES if row.get(column)] or [_PER_GPU][: bool(row.get(_PER_GPU))]
         if row[None]:
             yield Unread(row=where, reason="more cells than the header has columns")
         elif not priced:
@@ -272,7 +270,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
     if currency in DOLLARS:  # the dollar sign may be on either side
         cell = _MONEY.sub("", cell).strip()
-        if column == PER_GPU and (one := figure_in(cell)) and (gpus := figure_in(gpu_count)):
+        if column == _PER_GPU and (one := figure_in(cell)) and (gpus := figure_in(gpu_count)):
             cell = str(round(one * gpus, 6))
     else:
         usd_per_unit = _rate(currency, said("usd_per_unit", ""), said("rate_date", ""))
@@ -346,19 +344,19 @@ _MARKS: dict[Format, frozenset[str]] = {
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
     "gpuhunt": frozenset({"instance_name", "gpu_name"}),
 }
+# SkyPilot's names without a size: the larger cards are A100-80GB and V100-32GB there.
 _PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
-"""SkyPilot's names without a size: the larger cards are A100-80GB and V100-32GB there."""
 
 _MEMORY = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
+# No GPU on sale has less memory than this in MiB, so a smaller value is in gigabytes.
 _LEAST_MIB = 1000.0
-"""No GPU on sale has less memory than this in MiB, so a smaller value is in gigabytes."""
 _NAME = re.compile(r"'?\"?Name'?\"?\s*:\s*['\"]([^'\"]{1,60})['\"]")
 _TOTAL = re.compile(r"TotalGpuMemoryInMiB'?\"?\s*:\s*(\d{1,9})")
+# Instances with the GPU name in their name.
 _IN_INSTANCE = re.compile(
     r"\d+x-(?P<vast>\D.*)-\d+-\d+|gpu-(?P<nebius>[\w-]+?)_\dgpu-.*|\w+?_(?P<yotta>NVIDIA_\w+)_\d+G_\w+",
     re.ASCII,
 )
-"""Instances with the GPU name in their name."""
 
 
 def read_table(

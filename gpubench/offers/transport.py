@@ -3,8 +3,6 @@
 Plain http is allowed to this machine, without a proxy.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -30,12 +28,12 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
 PIECE_BYTES = 64 * 1024
+# Accepted encodings: one layer expands 64 KB to at most 64 MB, two nested layers to far more.
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
-"""Accepted encodings: one layer expands 64 KB to at most 64 MB, two nested layers to far more."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
+# Status, the requested pause [s], and the body of a success.
 _Answer = tuple[int, float | None, bytes]
-"""Status, the requested pause [s], and the body of a success."""
 
 
 class HttpTransport:

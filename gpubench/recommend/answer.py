@@ -1,7 +1,5 @@
 """Selects the sentences about a ranking; their texts are in the table of sentences."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -30,19 +28,21 @@ from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import known_profile, load_profiles
 from gpubench.recipes import Stack
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.chances import IN_DETAIL, costs_over
-from gpubench.recommend.choice import best_to_rent, named_gpus
-from gpubench.recommend.economics import HOST_HOURS_BETWEEN, SECONDS_PER_HOUR, train_hours
+from gpubench.recommend.economics import (
+    HOST_HOURS_BETWEEN,
+    SECONDS_PER_HOUR,
+    ask_words,
+    token_costs,
+    train_hours,
+)
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, meant_by, why_not_ranked
-from gpubench.recommend.objective import ALIKE, is_a_guess
+from gpubench.recommend.objective import ALIKE, IN_DETAIL, costs_over, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
-from gpubench.recommend.prices import ask_words
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import rows_of
+from gpubench.recommend.rows import best_of_each_gpu, best_to_rent, named_gpus, rows_of
 from gpubench.recommend.speeds import batches_of
-from gpubench.recommend.tokens import token_costs
 from gpubench.sentences import Told, tell
 from gpubench.specs import load_specs
 from gpubench.torch_builds import newest_release, other_build_for
@@ -58,14 +58,14 @@ from gpubench.units import (
     plain,
 )
 
-NO_GPU_HOURS = 1.0
-"""If the CPU finishes a job within this time, no GPU is needed, unless a deadline says otherwise."""
+# If the CPU finishes a job within this time, no GPU is needed, unless a deadline says otherwise.
+_NO_GPU_HOURS = 1.0
 
 TITLES = {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"}
 """The names of the answers in a table."""
 
-OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"}
-"""The names of the answers in a sentence."""
+# The names of the answers in a sentence.
+_OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"}
 
 BASES = {
     "measured": "measured here",
@@ -75,8 +75,8 @@ BASES = {
 }
 """The bases of a throughput."""
 
-MOST_MACHINES = 2
-"""Maximum number of machines to buy that a sentence compares with renting; the table has all of them."""
+# Maximum number of machines to buy that a sentence compares with renting; the table has all of them.
+_MOST_MACHINES = 2
 
 
 def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
@@ -117,7 +117,7 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
         yield tell("host_risk", hours=hours, share=share)
 
 
-# --- the answers -----------------------------------------------------------------------------------------
+# --- the answers ----------------------------------------------------------------------------------------
 
 
 def duration(hours: float | None) -> str:
@@ -132,7 +132,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
     row = speeds.keys.index(CPU_KEY)
     likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
-    enough = hours <= (request.deadline_hours or NO_GPU_HOURS)
+    enough = hours <= (request.deadline_hours or _NO_GPU_HOURS)
     yield tell("cpu_enough" if enough else "cpu_takes", hours=duration(hours))
 
 
@@ -167,7 +167,7 @@ def _chances(ranking: Ranking) -> Iterator[Told]:
         )
         (*_, chance), (*_, other_chance) = answer.toss_up
         sentence = "toss_up" if chance >= other_chance else "toss_up_against"
-        said = tell(sentence, objective=OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
+        said = tell(sentence, objective=_OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
         if said not in told:
             told.add(said)
             yield said
@@ -263,7 +263,7 @@ def _between_named(found: Eligible) -> Iterator[Told]:
         yield tell("against", gpu=gpu, other=rival, ratio=ratio.by(format_number, " times"))
 
 
-# --- what to know before paying ----------------------------------------------------------------------------
+# --- what to know before paying -------------------------------------------------------------------------
 
 
 def answered(ranking: Ranking) -> list[Choice]:
@@ -321,14 +321,21 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds are guesses, are based on few readings or are host-bound, and energy savings."""
+    """Yield which speeds are guesses, are based on few readings or are host-bound, and energy savings.
+
+    A guess is named if it is more likely to be the fastest or the cheapest than the answer.
+    """
     if found.request.sort == "joules":
         yield from _by_energy(ranking)
     named = [each.row for each in answered(ranking)]
-    for guess, better in _better_guesses(found, ranking):
-        told = tell("guess_faster", gpu=guess, better=better)
-        is_asked = found.request.sort == "time" or found.request.gpus
-        yield told._replace(kind="asked") if is_asked else told
+    is_guess = is_a_guess(found.pool)[found.order]
+    for name, better in (("fastest", "faster"), ("cheapest", "cheaper")):
+        chance = np.where(is_guess, np.nan_to_num(getattr(found.chances, f"p_{name}")), 0.0)
+        place, answer = int(np.argmax(chance)), ranking.answers[name].row
+        if not answer.estimate.is_extrapolated and chance[place] > (getattr(answer, f"p_{name}") or 0.0):
+            told = tell("guess_faster", gpu=gpus_of(found.offers[place]), better=better)
+            is_asked = found.request.sort == "time" or found.request.gpus
+            yield told._replace(kind="asked") if is_asked else told
     beyond = (row for row in named if row.estimate.is_extrapolated)
     for gpu in dict.fromkeys(gpu_name(row.offer.gpu_key) for row in beyond):
         yield tell("extrapolated", gpu=gpu)
@@ -342,13 +349,11 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 def _by_energy(ranking: Ranking) -> Iterator[Told]:
     """Yield the machine with the least energy per sample, and the next three GPUs."""
-    heads: dict[str, Row] = {}
-    for row in ranking.rows:
-        if row.joules_per_sample and row.estimate.joules_per_sample.value:
-            heads.setdefault(row.offer.gpu_key, row)
+    known = (row for row in ranking.rows if row.joules_per_sample and row.estimate.joules_per_sample.value)
+    heads = [(gpus_of(row.offer), _joules_of(row)) for row in best_of_each_gpu(known)]
     if not heads:
         return
-    first, *others = [(gpus_of(row.offer), _joules_of(row)) for row in heads.values()][:4]
+    first, *others = heads[:4]
     unit = ranking.rows[0].estimate.case.sample_unit
     yield tell("by_energy", gpu=first[0], joules=first[1], unit=unit)
     if others:
@@ -361,21 +366,10 @@ def _joules_of(row: Row) -> str:
     return of_all.by(format_number, " J")
 
 
-def _better_guesses(found: Eligible, ranking: Ranking) -> Iterator[tuple[str, str]]:
-    """Yield GPUs outside the fit that are more likely to be the fastest or cheapest than the named ones."""
-    is_guess = is_a_guess(found.pool)[found.order]
-    for name, better in (("fastest", "faster"), ("cheapest", "cheaper")):
-        chance = np.where(is_guess, np.nan_to_num(getattr(found.chances, f"p_{name}")), 0.0)
-        place, named = int(np.argmax(chance)), ranking.answers[name].row
-        if not named.estimate.is_extrapolated and chance[place] > (getattr(named, f"p_{name}") or 0.0):
-            yield gpus_of(found.offers[place]), better
-
-
 def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield how far the figures answer the question."""
     request, pool, filtered = found.request, found.pool, found.filtered
     mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
-    for offer in mine[:MOST_MACHINES]:
+    for offer in mine[:_MOST_MACHINES]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
     theirs = [each for each in found.excluded if each.among.by_user[each.at]]
     if request.offers is not None and theirs and not pool.offers.by_user.any():
@@ -435,7 +429,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("smaller_batch", batches=of_gpus, most=f"{most[0]:,}")
 
 
-# --- owning and buying -------------------------------------------------------------------------------------
+# --- owning and buying ----------------------------------------------------------------------------------
 
 
 def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
@@ -480,10 +474,10 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     if request.buys and first.purchase_usd and first.row.hours.value is not None:
         share = format_percent(request.utilization.likely)
         yield tell("share_of_purchase", share=share, years=f"{request.years:g}")
-    rented_usd = ranking.first.row.cost_usd.value
-    if own is not None and ranking.first.source != "own" and rented_usd is not None:
+    rented_usd = first.row.cost_usd.value
+    if own is not None and first.source != "own" and rented_usd is not None and own.purchase_usd:
         own_usd = own.row.cost_usd.value
-        if own_usd is not None and own_usd < rented_usd and own.purchase_usd:
+        if own_usd is not None and own_usd < rented_usd:
             yield tell(
                 "own_instead",
                 gpu=gpus_of(own.offer),
@@ -502,7 +496,7 @@ def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
     by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
-    for each in by_the_hour[:MOST_MACHINES]:
+    for each in by_the_hour[:_MOST_MACHINES]:
         told = tell(
             names[each.verdict],
             machine=f"{gpus_of(each)} for {format_price(each.purchase_usd)}",
@@ -513,7 +507,7 @@ def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
         yield told._replace(kind="asked") if each.condition is PriceCondition.QUOTED else told
 
 
-# --- notes on the figures ----------------------------------------------------------------------------------
+# --- notes on the figures -------------------------------------------------------------------------------
 
 
 def _on_the_first(choice: Choice) -> Iterator[Told]:
@@ -557,8 +551,8 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
         ages = {day: age_days(day, market.today) for day in rented.price_date.present}
         yield tell("price_age", age_days=str(round(median(ages[day] for day in rented.price_date.cells()))))
         is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
-        old = Counter(rented.where(is_old).provider.cells())
-        yield from _refreshed(old)
+        if old := Counter(rented.where(is_old).provider.cells()):
+            yield from _refreshed(old)
         if not any(rented.in_stock.present):
             yield tell("stock")
         cheapest = found.offers[int(np.argmin(found.pool.price[found.order]))]
@@ -570,10 +564,7 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
 
 
 def _refreshed(old: Counter[str]) -> Iterator[Told]:
-    if not old:
-        return
-    # Only if a price is old, because the sources take time to load.
-    from gpubench.offers.sources import refreshed_providers
+    from gpubench.offers.sources import refreshed_providers  # takes time to load
 
     read = sorted(refreshed_providers() & old.keys())
     others = [plain(name, 30) for name, _ in old.most_common() if name not in read]
@@ -596,20 +587,16 @@ def _on_figures(found: Eligible) -> Iterator[Told]:
         yield tell("geometric_mean", workloads=listing(request.workload_names))
     if len(found) > IN_DETAIL:
         yield tell("ties_detail", count=f"{IN_DETAIL:,}", total=f"{len(found):,}")
-    yield from _on_sharing(pool)
-    yield from _on_checkpointing(request, pool)
-    yield from _on_estimates(pool)
-    if Pricing.RESERVED in pool.offers.pricing.present:
-        use = request.utilization.likely
-        yield tell("reserved_use", share=format_percent(use), times=format_number(1 / use, 2))
-
-
-def _on_sharing(pool: Candidates) -> Iterator[Told]:
     for basis in ("measured", "modeled"):
         ends = sorted({each.efficiency for each in pool.scalings if each.basis == basis})
         if ends:
             told = dict.fromkeys(format_number(end, 2) for end in (ends[0], ends[-1]))
             yield tell("scaling", efficiency=" to ".join(told), basis=basis)
+    yield from _on_checkpointing(request, pool)
+    yield from _on_estimates(pool)
+    if Pricing.RESERVED in pool.offers.pricing.present:
+        use = request.utilization.likely
+        yield tell("reserved_use", share=format_percent(use), times=format_number(1 / use, 2))
 
 
 def _on_estimates(pool: Candidates) -> Iterator[Told]:

@@ -3,10 +3,8 @@
 Hours and dollars refer to the requested job, else to a well-known default.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,13 +16,10 @@ from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
-from gpubench.offers.columns import Offers, kinds_of
-from gpubench.recommend import economics
-from gpubench.recommend.economics import SECONDS_PER_HOUR
-from gpubench.recommend.prices import Market, Prices, prices_of
+from gpubench.offers.table import Offers, kinds_of
+from gpubench.recommend.economics import SECONDS_PER_HOUR, Market, Prices, delivered_share, prices_of
 from gpubench.recommend.request import IMAGENET_IMAGES, RankRequest
-from gpubench.recommend.scaling import Scaling
-from gpubench.recommend.speeds import Speeds
+from gpubench.recommend.speeds import Scaling, Speeds
 from gpubench.specs import load_specs
 from gpubench.spread import ELSEWHERE
 from gpubench.stats import Z90
@@ -32,11 +27,11 @@ from gpubench.units import plural
 
 QUOTED = "own"
 """The source of prices that the buyer paid or was quoted; other sources are those of dated card prices."""
-IMAGENET_EPOCHS = 90
-"""Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
+# Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
+_IMAGENET_EPOCHS = 90
 FINE_TUNING_TOKENS = 10_000_000
-REFERENCE_HOURS = 24.0
-"""Hours of the reference GPU, for a workload without a well-known job."""
+# Hours of the reference GPU, for a workload without a well-known job.
+_REFERENCE_HOURS = 24.0
 IMAGES_PER_VCPU_S = 150.0
 """Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
 decoding not counted. That verb measures your own host."""
@@ -78,7 +73,7 @@ def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
     if task is not TaskKind.TRAIN:
         return None
     if profile.name == "resnet50":
-        return UsualJob(f"{IMAGENET_EPOCHS} epochs of ImageNet", float(IMAGENET_EPOCHS * IMAGENET_IMAGES))
+        return UsualJob(f"{_IMAGENET_EPOCHS} epochs of ImageNet", float(_IMAGENET_EPOCHS * IMAGENET_IMAGES))
     if profile.tokens_per_sample and not profile.is_classic:
         return UsualJob("10 million tokens", FINE_TUNING_TOKENS / profile.tokens_per_sample)
     return None
@@ -108,13 +103,13 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
     row = speeds.row_of_one(request.reference_gpu)
     if row is None:
         return None
-    seconds = REFERENCE_HOURS * SECONDS_PER_HOUR
+    seconds = _REFERENCE_HOURS * SECONDS_PER_HOUR
     samples = seconds * float(speeds.samples_per_s[row])
-    words = f"{REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}"
+    words = f"{_REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}"
     job = _job(request, words, samples, unit)
     return Work(
         job=msgspec.structs.replace(
-            job, reference_gpu_key=request.reference_gpu, reference_hours=REFERENCE_HOURS
+            job, reference_gpu_key=request.reference_gpu, reference_hours=_REFERENCE_HOURS
         ),
         samples=samples,
         drawn=seconds * speeds.draws[row],
@@ -134,21 +129,6 @@ def _job(request: RankRequest, words: str, samples: float, unit: str, *, is_defa
 
 def _many(samples: float) -> str:
     return f"{samples:,.0f}" if samples == round(samples) and samples < 1e7 else Interval(samples).words()
-
-
-def share_of(request: RankRequest, photographs: Collection[str]) -> float:
-    """Return the share of the samples that are photographs; 0 if nothing must be prepared.
-
-    Several workloads at their geometric mean are not a job, so nothing has to be prepared.
-
-    Args:
-        request: The request.
-        photographs: Workloads that train on decoded photographs.
-    """
-    names = request.workload_names
-    if request.mix:
-        return sum(request.mix[name] for name in names if name in photographs) / sum(request.mix.values())
-    return float(len(names) == 1 and names[0] in photographs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +282,7 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
     """Return the share of its throughput that each offer keeps: less than 1 on spot and on private hosts."""
     by_pricing = offers.pricing.figures(lambda pricing: lost_share(request, pricing, None))
     lost = by_pricing + offers.column("seller").figures(lambda seller: lost_share(request, None, seller))
-    return np.asarray(economics.delivered_share(lost))
+    return np.asarray(delivered_share(lost))
 
 
 def _certain_here(speeds: Speeds) -> Floats:
@@ -414,8 +394,8 @@ def farthest_startup(request: RankRequest) -> float:
     return math.pow(request.startup_factor, 1 / _DRAWN_SHARE)
 
 
+# Share of the drawn startups within the factor.
 _DRAWN_SHARE = 0.9
-"""Share of the drawn startups within the factor."""
 
 
 def feed_errors(seed: int, draws: int) -> Floats:

@@ -1,17 +1,36 @@
-"""Time and money: pure formulas over numbers or arrays, in hours and US dollars, with worked examples.
+"""Time and money: pure formulas in hours and US dollars, the price to expect, and the cost of tokens.
 
-Here a price is a number; ``prices`` has the expected price and its uncertainty.
+The formulas take numbers or arrays and have worked examples. The expected price orders the rows, is printed,
+sets cost and budget, and is the median of the draws; the ends of its interval hold nine tenths of them.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gpubench.arrays import Floats
-from gpubench.offers.dates import HOURS_PER_YEAR
+from gpubench.arrays import Floats, Indices
+from gpubench.draws import normals
+from gpubench.interval import Interval
+from gpubench.labels import HOSTS_ASK
+from gpubench.models import Asks, Estimate, Offer, Pricing, Row
+from gpubench.offers.dates import DAYS_PER_YEAR, HOURS_PER_YEAR, USUAL_DRIFT, age_days
+from gpubench.offers.table import (
+    ASKS_HALF_LIFE_DAYS,
+    LEAST_ASK_SPREAD,
+    SETS_ITS_PRICES,
+    SPOT_SPREAD,
+    AskKey,
+    Column,
+    Offers,
+    kinds_of,
+    spread_of,
+)
+from gpubench.profile import known_profile
+from gpubench.stats import Z90
 
 Figure = TypeVar("Figure", float, Floats)
 
@@ -20,8 +39,8 @@ SECOND_IN_HOURS = 1 / 3600
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
 MINUTES_PER_HOUR = 60.0
 
+# Tolerance in hours: 2.0000000001 hours are billed as 2.
 _ROUNDING = 1e-9
-"""Tolerance in hours: 2.0000000001 hours are billed as 2."""
 
 
 def samples_per_usd(samples_per_s: Figure, usd_per_hour: Figure) -> Figure:
@@ -50,8 +69,8 @@ def delivered_share(lost_share: Figure) -> Figure:
 
 USUAL_HOURS_BETWEEN = 24.0
 """Time between interruptions of a spot machine, assumed: no source states a rate for today's GPUs [h]."""
-CHECKPOINT_HOURS, RESTART_HOURS = 1 / 60, 5 / 60
-"""Time to write a checkpoint, and to resume at the same step on another machine, assumed."""
+# Time to write a checkpoint, and to resume at the same step on another machine, assumed.
+_CHECKPOINT_HOURS, _RESTART_HOURS = 1 / 60, 5 / 60
 
 
 HOST_HOURS_BETWEEN = 168.0
@@ -64,16 +83,16 @@ def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
     With one interruption in 24 h and a minute to write: sqrt(2 / 60 x 24) = 0.894 h, 54 minutes.
     Source: Young 1974, doi 10.1145/361147.361115; Daly 2006, doi 10.1016/j.future.2004.11.016.
     """
-    return math.sqrt(2 * CHECKPOINT_HOURS / interruptions_per_hour)
+    return math.sqrt(2 * _CHECKPOINT_HOURS / interruptions_per_hour)
 
 
-def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = RESTART_HOURS) -> float:
+def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = _RESTART_HOURS) -> float:
     """Return the share of work that interruptions cost: writing, repeating and waiting.
 
     1/60 / 0.894 for writing, and (0.894 / 2 + 5/60) / 24 for repeating and waiting: 0.0186 + 0.0221 = 0.0407.
     """
     interval = checkpoint_interval_hours(interruptions_per_hour)
-    return CHECKPOINT_HOURS / interval + interruptions_per_hour * (interval / 2 + restart_hours)
+    return _CHECKPOINT_HOURS / interval + interruptions_per_hour * (interval / 2 + restart_hours)
 
 
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
@@ -104,3 +123,233 @@ def job_cost(
     if np.any(egress_usd):
         usd = usd + egress_usd
     return usd * (1 + tax) if tax else usd
+
+
+# --- the price to expect --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """How prices move.
+
+    Attributes:
+        today: The day that ages count to.
+        asks: The asks of hosts for each GPU.
+        drift: Standard deviation of the logarithm of a list price after a year, and of a card's.
+        card_share: For hardware to buy at a dated price, the share of the cost of a useful hour that follows
+            the price of the cards. A price that the buyer quoted is certain and has no entry.
+    """
+
+    today: date
+    asks: Mapping[AskKey, Asks]
+    drift: float = USUAL_DRIFT
+    card_share: Mapping[Offer, float] = field(default_factory=dict)
+
+
+def ask_words(asks: Asks | None) -> str:
+    """Return whose price a host's ask is: "one of 10 asks", or one host's alone."""
+    return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} asks"
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Columns over N offers [USD/h of the instance].
+
+    Attributes:
+        expected: The price to expect; the real one is as likely to be above it as below it.
+        sigma: Standard deviation of its logarithm.
+        group: Prices of one group move together, because a provider sets all its prices of a GPU. Each ask
+            is a group of its own.
+        names: Name of each group. It seeds the draws, which therefore do not depend on the other groups.
+    """
+
+    expected: Floats
+    sigma: Floats
+    group: Indices
+    names: Callable[[int], tuple[str, ...]]
+
+    @property
+    def half_width(self) -> Floats:
+        """Half the width of the 9-in-10 interval of the logarithm."""
+        return Z90 * self.sigma
+
+
+def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
+    """Return the expected price of each offer; the price of quoted hardware is certain.
+
+    Card prices move together in every set of hardware, in proportion to the share of the cards in its cost.
+    """
+    every = Offers.of(offers)
+    expected = every.price.copy()
+    days = every.price_date.figures(lambda day: age_days(day, market.today))
+    moving = np.where(every.is_owned, 0.0, 1.0)
+    for row in np.flatnonzero(every.is_owned).tolist():
+        moving[row] = market.card_share.get(every[row], 0.0)
+    sigma = moving * market.drift * np.sqrt(days / DAYS_PER_YEAR)
+    hosts = every.kind.equals("marketplace") & (every.price > 0)
+    hosts &= ~every.provider.is_in(SETS_ITS_PRICES.__contains__)
+    for row in np.flatnonzero(hosts).tolist():
+        offer = every[row]
+        if (asks := market.asks.get((offer.gpu_key, offer.pricing))) is not None:
+            listed = float(offer.price_usd_per_hour)
+            expected[row], sigma[row] = _ask(listed, offer.gpu_count, asks, float(days[row]))
+    sigma[hosts] = np.maximum(sigma[hosts], LEAST_ASK_SPREAD)
+    spot = every.pricing.equals(Pricing.SPOT) & ~hosts
+    since_read = 1 - 0.25 ** (days[spot] / ASKS_HALF_LIFE_DAYS)
+    sigma[spot] = np.maximum(sigma[spot], SPOT_SPREAD * np.sqrt(since_read))
+    host = np.where(hosts, np.arange(1, len(every) + 1), 0)
+    alone = Column(host, range(len(every) + 1))
+    groups = kinds_of(every.provider, every.gpu_key, every.pricing, alone)
+
+    def name(group: int) -> tuple[str, ...]:
+        *named, ask = groups.values[group]
+        if ask:  # distinguishes the ask of a host from others of this provider for the GPU
+            o = every[ask - 1]
+            named += (o.instance, o.region, o.gpu_count, o.price_usd_per_hour, o.price_date)
+        return tuple(map(str, named))
+
+    return Prices(expected, sigma, groups.codes, name)
+
+
+class DrawnPrices(NamedTuple):
+    """The price of N rows in every joint draw, a few rows at a time: 1,500 rows take 24 MB.
+
+    Attributes:
+        expected: (N,) of the instance [USD/h].
+        moves: (M, D) factors; rows of one group with the same uncertainty share one.
+        which: (N,) the row of each among the moves.
+    """
+
+    expected: Floats
+    moves: Floats
+    which: Indices
+
+    def of(self, rows: slice) -> Floats:
+        """Return the (n, D) prices of some rows [USD/h]."""
+        return np.asarray(self.moves[self.which[rows]] * self.expected[rows][:, None])
+
+
+def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnPrices:
+    """Draw the prices of these rows.
+
+    The moves of a group do not depend on the other rows.
+    """
+    sigma, groups = prices.sigma[rows], prices.group[rows]
+    kinds = np.stack([np.where(sigma == 0, -1.0, groups), sigma], axis=1)  # a certain price moves in no group
+    _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    moves = np.ones((len(first), draws))
+    group = None
+    for move, (its_group, its_sigma) in zip(moves, kinds[first].tolist(), strict=True):
+        if not its_sigma:
+            continue
+        if its_group != group:
+            group = its_group
+            walk = normals(draws, seed, "price", *prices.names(int(group)))
+        np.exp(walk * its_sigma, out=move)
+    return DrawnPrices(prices.expected[rows], moves, which.reshape(-1))
+
+
+def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
+    """Return the price to expect from an ask of this age, and its sigma.
+
+    With each half-life, the logarithm of the ask moves halfway to the median of all asks, and its spread
+    grows toward that of all asks. Example: after one half-life, an ask of 0.20 is expected at
+    sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few asks, even a fresh one is moved, by the
+    weight of the clouds' prices.
+    """
+    kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
+    middle = math.log(asks.median_usd_per_hour * gpu_count)
+    listed = math.log(usd_per_hour)
+    return math.exp(middle + (listed - middle) * kept), spread_of(asks) * math.sqrt(1 - kept**2)
+
+
+# --- tokens ---------------------------------------------------------------------------------------------
+
+MILLION = 1e6
+
+
+class GenerationTimes(NamedTuple):
+    """The times of one static batch, predicted or measured.
+
+    Attributes:
+        first_token_s: Time to the first token.
+        per_token_s: Time of each token after the first.
+    """
+
+    first_token_s: Interval
+    per_token_s: Interval
+
+
+def generation_times(estimate: Estimate) -> GenerationTimes | None:
+    """Return the times of a generation, or None for other work.
+
+    The two times of a measured generation have the relative error of its total time.
+    """
+    case, per_token_s = estimate.case, estimate.per_token_s
+    if case.new_tokens == 0 or per_token_s.value is None:
+        return None
+    if estimate.first_token_s is not None:
+        return GenerationTimes(
+            first_token_s=_measured(estimate, estimate.first_token_s),
+            per_token_s=_measured(estimate, per_token_s.value),
+        )
+    rest = case.new_tokens - 1
+
+    def first(samples_per_s: float | None, token_s: float | None) -> float | None:
+        if samples_per_s is None or token_s is None:
+            return None
+        return case.batch_size / samples_per_s - rest * token_s
+
+    return GenerationTimes(
+        first_token_s=Interval(
+            first(estimate.samples_per_s, per_token_s.value),
+            first(estimate.high, per_token_s.low),
+            first(estimate.low, per_token_s.high),
+        ),
+        per_token_s=per_token_s,
+    )
+
+
+def _measured(estimate: Estimate, seconds: float) -> Interval:
+    # Return a measured time with the relative interval of the whole generation.
+    ends = (estimate.high, estimate.low)
+    return Interval(
+        seconds, *(None if end is None else seconds * estimate.samples_per_s / end for end in ends)
+    )
+
+
+def token_cost(row: Row) -> Interval | None:
+    """Return the cost of a million tokens (of a generation, the generated ones); None without tokens."""
+    return next(reversed(token_costs(row).values()), None)
+
+
+def token_costs(row: Row) -> dict[str, Interval]:
+    """Return the cost of a million tokens of an offer [USD] by the kind of token; empty if none is known.
+
+    The cost of training follows from the throughput of the whole instance. That of a generation is for one
+    static batch on each GPU; a server with continuous batching has other costs.
+    """
+    case = row.estimate.case
+    profile = known_profile(case.workload)
+    if row.parts or profile is None or not profile.tokens_per_sample:
+        return {}
+    times = generation_times(row.estimate)
+    if times is not None:
+        usd_per_s = row.usd_per_hour.each(lambda usd: usd / row.offer.gpu_count / SECONDS_PER_HOUR)
+
+        def cost(time: Interval, tokens: int) -> Interval:
+            return time.times(usd_per_s).each(lambda usd: MILLION * usd / tokens)
+
+        return {
+            "prefill": cost(times.first_token_s, case.batch_size * case.prompt_tokens),
+            "decode": cost(times.per_token_s, case.batch_size),
+        }
+    if case.new_tokens:
+        return {}
+    each = MILLION / (case.context_tokens or profile.tokens_per_sample)  # the profile is of its own context
+
+    def of(samples_per_usd: float | None) -> float | None:
+        return each / samples_per_usd if samples_per_usd else None
+
+    found = Interval(*map(of, (row.samples_per_usd.value, row.samples_per_usd.high, row.samples_per_usd.low)))
+    return {"training": found} if case.task == "train" else {"forward pass": found}

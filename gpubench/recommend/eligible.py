@@ -1,7 +1,5 @@
 """The offers that pass the filters, can run the job and meet its limits, best first."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,17 +17,16 @@ from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of
 from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer, Pricing
-from gpubench.offers.columns import Offers, kinds_of
-from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, asks_of, dated
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, dated
 from gpubench.offers.outliers import AskedPrices
-from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
+from gpubench.offers.table import NOT_RANKED, OfferKey, Offers, asks_of, kinds_of, offer_key
 from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
 from gpubench.predict.question import never_predicted
-from gpubench.recommend import objective, prices
-from gpubench.recommend.candidates import Candidates, Work, candidates_of, share_of, work_of
-from gpubench.recommend.chances import Chances, chances_of
+from gpubench.recommend import objective
+from gpubench.recommend.candidates import Candidates, Work, candidates_of, work_of
+from gpubench.recommend.economics import Market
 from gpubench.recommend.evidence import Evidence, Refuser
 from gpubench.recommend.filters import (
     NO_FIGURE,
@@ -45,11 +42,9 @@ from gpubench.recommend.filters import (
 )
 from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import Scaling, scaling_of
-from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
+from gpubench.recommend.speeds import Drawer, Scaling, Speeds, combine, gpus_needed, scaling_of
 from gpubench.specs import load_specs
-from gpubench.units import count as number_of
-from gpubench.units import format_number, format_usd, listing, plain, plural
+from gpubench.units import count, format_number, format_usd, listing, plain, plural
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class FilterResult:
     accepted: Offers
     doubts: Mapping[OfferKey, str]
     asked: AskedPrices
-    market: prices.Market
+    market: Market
     owned: Mapping[Offer, Ownership]
     machines: Mapping[Offer, Ownership]
 
@@ -119,8 +114,8 @@ def sift(
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
     told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
     market_of = every.where(told & ~every.is_owned)  # regardless of other filters
-    asks = asks_of(leave_out_doubted(request, asked, market_of).kept)
-    market = prices.Market(today, asks, drift, shares)
+    trusted, _, _ = leave_out_doubted(request, asked, market_of)
+    market = Market(today, asks_of(trusted), drift, shares)
     filters = list(filters_of(request, every, market, machines))
     possible, excluded = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
@@ -176,8 +171,14 @@ class CandidateFinder:
 
     @property
     def photograph_share(self) -> float:
-        """Share of samples that the vCPUs of a host must prepare."""
-        return share_of(self.request, self.evidence.photographs)
+        """Share of samples that the vCPUs of a host must prepare: decoded photographs.
+
+        Several workloads at their geometric mean are not a job, so nothing has to be prepared.
+        """
+        names, mix = self.request.workload_names, self.request.mix
+        if mix:
+            return sum(mix[name] for name in names if name in self.evidence.photographs) / sum(mix.values())
+        return float(len(names) == 1 and names[0] in self.evidence.photographs)
 
     def runnable(self, offers: Offers) -> tuple[Offers, list[Exclusion]]:
         """Split offers into those that can run the job and those that cannot or may not be able to."""
@@ -212,9 +213,11 @@ class CandidateFinder:
         """Arrange offers as columns."""
         request, evidence = self.request, self.evidence
         scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
-        for key, count in set(kinds_of(offers.gpu_key, offers.gpu_count).values) - self.scalings.keys():
+        for key, gpu_count in set(kinds_of(offers.gpu_key, offers.gpu_count).values) - self.scalings.keys():
             spec, parts = load_specs().get(key), self.parts[key]
-            self.scalings[key, count] = scaling_of(spec, count, parts, scaler=scaler, shares=request.mix)
+            self.scalings[key, gpu_count] = scaling_of(
+                spec, gpu_count, parts, scaler=scaler, shares=request.mix
+            )
         return candidates_of(
             request,
             offers,
@@ -249,7 +252,7 @@ class Eligible:
     finder: CandidateFinder
     pool: Candidates
     order: Indices
-    chances: Chances
+    chances: objective.Chances
     excluded: list[Exclusion]
 
     def __len__(self) -> int:
@@ -337,12 +340,12 @@ def eligible(
     excluded += missed
     if not len(pool):
         raise MisuseError(
-            f"none of {number_of(len(kept), 'offer')} that can do the job keeps to "
+            f"none of {count(len(kept), 'offer')} that can do the job keeps to "
             f"{listing(dict.fromkeys(each.option for each in missed))} at its pessimistic end: "
             f"{nearest_of(missed)}; {_relaxed(request, finder.pool_of(kept))}"
         )
     order = objective.order(request, pool)
-    return Eligible(finder, pool, order, chances_of(request, pool, order), excluded)
+    return Eligible(finder, pool, order, objective.chances_of(request, pool, order), excluded)
 
 
 def runnable_of(
@@ -405,7 +408,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
         )
 
 
-# --- deadlines and budgets --------------------------------------------------------------------------------
+# --- deadlines and budgets ------------------------------------------------------------------------------
 
 
 def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:

@@ -3,8 +3,6 @@
 It includes devices known only from the user's runs: this CPU, a Mac, a card that is not in the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -33,11 +31,12 @@ from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.profile import profile_of, profiles_of
 from gpubench.recommend.candidates import UsualJob, usual_job
-from gpubench.recommend.hosts import NOTHING_ASKED, HostNeed
-from gpubench.recommend.hosts import need_of as host_need_of
+from gpubench.recommend.economics import generation_times
+from gpubench.recommend.factors import NOTHING_ASKED, HostNeed, need_of
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import (
+from gpubench.recommend.speeds import (
     INDEPENDENT,
+    Answers,
     Efficiency,
     OneOf,
     Scaler,
@@ -47,8 +46,6 @@ from gpubench.recommend.scaling import (
     measured_efficiency,
     sharing_of,
 )
-from gpubench.recommend.speeds import Answers
-from gpubench.recommend.tokens import generation_times
 from gpubench.specs import load_specs
 from gpubench.spread import ANOTHER_CARD
 from gpubench.units import count, format_duration
@@ -117,7 +114,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         without_room=without_room,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
         usual_job=usual,
-        host=host_need_of(profiles.values(), request.task, images),
+        host=need_of(profiles.values(), request.task, images),
     )
 
 

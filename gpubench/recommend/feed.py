@@ -1,7 +1,5 @@
 """Whether this host can supply a GPU with augmented images: compares prepared and consumed rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +15,8 @@ from gpubench.record.store import own_runs, reference_runs
 from gpubench.specs import require_spec
 from gpubench.units import format_number, format_percent
 
-CONSUMERS = ("vgg16", "resnet50")
-"""One workload bound by arithmetic, and one that consumes images several times as fast."""
+# One workload bound by arithmetic, and one that consumes images several times as fast.
+_CONSUMERS = ("vgg16", "resnet50")
 EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
 """Default GPUs on a machine without one."""
 
@@ -110,7 +108,7 @@ def consumed_by(
     specs, runs = [require_spec(key) for key in gpu_keys], (own_runs(results), reference_runs())
     answers = [
         (name, key, answer)
-        for name in CONSUMERS
+        for name in _CONSUMERS
         for key, answer in estimate.estimate(
             question.Question(profile=profile_of(name)), specs, own=runs[0], reference=runs[1]
         ).items()

@@ -3,14 +3,13 @@
 Dropped offers are listed; an empty answer says which option removed how many.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -20,24 +19,21 @@ from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing
 from gpubench.names import counted, nearest, normalize
-from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
 from gpubench.offers.listing import is_in, known_providers, known_regions, outdated
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
-from gpubench.offers.table import NOT_RANKED, offer_key
+from gpubench.offers.table import NOT_RANKED, Offers, kinds_of, offer_key
 from gpubench.options import unknown_name
 from gpubench.providers import find_provider
 from gpubench.recommend.candidates import QUOTED
-from gpubench.recommend.factors import Reason, cooling_of, factor_filters
-from gpubench.recommend.hosts import GATES, Gate, HostNeed, lacks
+from gpubench.recommend.economics import Market, prices_of
+from gpubench.recommend.factors import GATES, HostNeed, Reason, cooling_of, factor_filters, lacks
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
-from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
 from gpubench.specs import known_keys, load_specs, unknown_gpu
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
-from gpubench.units import count as number_of
-from gpubench.units import format_number, format_percent, format_price, format_usd, listing, plain
+from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
 _ROUNDING = 1e-9
 BUY = "--buy"
@@ -46,8 +42,8 @@ NO_KERNELS = "a GPU without kernels in today's torch (naming it with --gpu ranks
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
-NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
-"""Limits with exclusions sorted so that the offer closest to the limit is last."""
+# Limits with exclusions sorted so that the offer closest to the limit is last.
+_NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
 
 
@@ -79,14 +75,6 @@ class Exclusion(NamedTuple):
     def offer(self) -> Offer:
         """The offer."""
         return self.among[self.at]
-
-
-class Doubted(NamedTuple):
-    """The result of the check for uncorroborated prices; ``accepted`` ones (own or admitted) are kept."""
-
-    kept: Offers
-    excluded: list[Exclusion]
-    accepted: Offers
 
 
 def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, list[Exclusion]]:
@@ -143,8 +131,8 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     return tuple(found)
 
 
-MOST_RULES = 4
-"""Maximum number of options named in an empty answer, in descending order of removed offers."""
+# Maximum number of options named in an empty answer, in descending order of removed offers.
+_MOST_RULES = 4
 
 
 class NothingLeftError(MisuseError):
@@ -164,19 +152,19 @@ def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
             "time with --offers"
         )
     counts = Counter(each.option for each in excluded)
-    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common(MOST_RULES))
+    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common(_MOST_RULES))
     return NothingLeftError(f"no offer is left of {total:,}: {removed}; {_fix(excluded)}")
 
 
 def _fix(excluded: Sequence[Exclusion]) -> str:
     last = excluded[-1] if excluded else None
-    if last is not None and last.option in NEAREST_LAST:
+    if last is not None and last.option in _NEAREST_LAST:
         return nearest_of(excluded)
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
     if 2 * len(by_count) > len(excluded):
         counts = sorted({*by_count})
         return f"offers have {listing(map(str, counts))} GPUs"
-    if of_hosts := [each for each in excluded if each.option in HOST_LIMITS]:
+    if of_hosts := [each for each in excluded if each.option in _HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
         return f"quote one with --have '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
@@ -198,7 +186,9 @@ def _with_reason(exclusion: Exclusion) -> str:
     return f"{gpus_of(exclusion.offer)} at {offer_name(exclusion.offer)}: {plain(exclusion.reason)}"
 
 
-def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:
+def leave_out_doubted(
+    request: RankRequest, asked: AskedPrices, offers: Offers
+) -> tuple[Offers, list[Exclusion], Offers]:
     """Split offers into those with plausible prices and those with likely mistakes.
 
     This runs after all filters chosen by the buyer.
@@ -207,17 +197,21 @@ def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) 
         request: Says whether uncorroborated prices are allowed.
         asked: The price of every provider.
         offers: The remaining offers.
+
+    Returns:
+        The offers to keep, the others with the reasons, and those kept despite a doubt: the buyer's own, and
+            admitted ones.
     """
     doubted = asked.doubted(offers)
     if request.accept_outliers:
-        return Doubted(offers, [], offers.where(doubted))
+        return offers, [], offers.where(doubted)
     accepted = offers.where(doubted & offers.by_user)
     unborne = doubted & ~offers.by_user
     excluded = []
     for at in np.flatnonzero(unborne).tolist():
         option = FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE
         excluded.append(Exclusion(offers, at, option, f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
-    return Doubted(offers.where(~unborne), excluded, accepted)
+    return offers.where(~unborne), excluded, accepted
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
@@ -350,7 +344,7 @@ def within_the_sum(
     return offers.where(is_kept), excluded
 
 
-# --- the gates -------------------------------------------------------------------------------------------
+# --- the gates ------------------------------------------------------------------------------------------
 
 
 def filters_of(
@@ -391,10 +385,11 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     there = offers.provider.present
     sellers = {name: find_provider(name, there) for name in request.excluded}
     unwanted = {seller for seller in sellers.values() if seller}
-    unwanted_gpus = {
-        key for name, seller in sellers.items() if not seller for key in _gpus_to_exclude(name, there)
-    }
-    count, most_days = request.count, request.max_price_age_days
+    unwanted_gpus = {name: known_keys(name) for name, seller in sellers.items() if not seller}
+    for name in (name for name, keys in unwanted_gpus.items() if not keys):
+        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs()]))
+    not_wanted = frozenset(chain(*unwanted_gpus.values()))
+    gpu_count, most_days = request.count, request.max_price_age_days
     most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
     old = outdated(offers, market.today) if most_days is None else {}
 
@@ -437,7 +432,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
                 "--exclude",
                 lambda o, _: (
                     "excluded by name"
-                    if o.gpu_key in unwanted_gpus or (not is_owned(o) and o.provider.casefold() in unwanted)
+                    if o.gpu_key in not_wanted or (not is_owned(o) and o.provider.casefold() in unwanted)
                     else None
                 ),
                 fields=("provider", "pricing", "gpu_key"),
@@ -452,10 +447,10 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
             ),
         ),
         (
-            count is not None,
+            gpu_count is not None,
             Filter(
                 "--count",
-                lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}",
+                lambda o, _: None if o.gpu_count == gpu_count else f"{o.gpu_count} GPUs, not {gpu_count}",
                 fields=("gpu_count",),
             ),
         ),
@@ -486,16 +481,16 @@ def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
     present = sorted(offers.gpu_key.present)
     names = rankable(names, present)
     named = [(counted(name)[0], match_gpus([name], present)) for name in names]
-    for name, (count, keys) in zip(names, named, strict=True):
+    for name, (gpu_count, keys) in zip(names, named, strict=True):
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
-        if count not in {None, *of_it}:
+        if gpu_count not in {None, *of_it}:
             raise MisuseError(
                 f"nobody offers {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
                 f"--have {name!r} ranks your own"
             )
 
     def another(offer: Offer, _: GpuSpec | None) -> str | None:
-        counts = {count for count, keys in named if offer.gpu_key in keys}
+        counts = {gpu_count for gpu_count, keys in named if offer.gpu_key in keys}
         if not counts:
             return "another GPU"
         return None if counts & {None, offer.gpu_count} else "another number of that GPU"
@@ -579,7 +574,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
 
         def another_term(offer: Offer, _: GpuSpec | None) -> str | None:
             is_meant = offer.pricing is not Pricing.RESERVED or offer.term_years == years
-            return None if is_meant else f"a commitment of {number_of(offer.term_years or 0, 'year')}"
+            return None if is_meant else f"a commitment of {count(offer.term_years or 0, 'year')}"
 
         found.append(Filter("--commit", another_term, fields=("pricing", "term_years")))
     return found
@@ -591,19 +586,15 @@ def _paid_as(of: Collection[Pricing], words: str) -> Reason:
 
 def gates_of(need: HostNeed) -> list[Filter]:
     """Return a job's requirements on a rented host, each with its column."""
-    return [Filter(gate.option, _of_the_host(gate, need), fields=gate.fields) for gate in GATES]
+    return [Filter(gate.option, partial(lacks, gate, need), fields=gate.fields) for gate in GATES]
 
 
-def _of_the_host(gate: Gate, need: HostNeed) -> Reason:
-    return lambda offer, _: lacks(gate, offer, need)
-
-
-HOST_LIMITS = (
+# The limits on a machine to own.
+_HOST_LIMITS = (
     *(f"the setting {name}" for name in ("circuit-watts", "psu-watts", "slots", "jobs-per-month")),
     "a card without a fan",
     "a module that is sold with a server",
 )
-"""The limits on a machine to own."""
 
 
 def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
@@ -614,7 +605,7 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
             _misfits(request, machines[offer], spec).get(limit) if offer in machines else None
         )
 
-    yield from (Filter(limit, of_ones_own(limit), owned=True) for limit in HOST_LIMITS)
+    yield from (Filter(limit, of_ones_own(limit), owned=True) for limit in _HOST_LIMITS)
 
 
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
@@ -659,11 +650,4 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
             f"it is a module ({form}), which no host for cards takes",
         ),
     )
-    return {limit: why for limit, (is_beyond, why) in zip(HOST_LIMITS, beyond, strict=True) if is_beyond}
-
-
-def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
-    # Return the GPUs that an excluded name means, unless it is a provider's name.
-    if found := known_keys(name):
-        return found
-    raise unknown_name("provider or GPU", name, nearest(name, [*providers, *load_specs()]))
+    return {limit: why for limit, (is_beyond, why) in zip(_HOST_LIMITS, beyond, strict=True) if is_beyond}

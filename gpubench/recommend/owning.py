@@ -3,8 +3,6 @@
 This module also has the texts for terminal, page and verdict.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +17,9 @@ from gpubench.arrays import Floats
 from gpubench.errors import MisuseError
 from gpubench.labels import card_condition, gpu_name, gpus_of, offer_name
 from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, Pricing, Row
-from gpubench.offers.columns import kinds_of
 from gpubench.offers.dates import HOURS_PER_YEAR
 from gpubench.offers.hardware import PLANNING_VALUE, CardPrice, Host, card_prices, hosts, parse_owned
+from gpubench.offers.table import kinds_of
 from gpubench.recommend.candidates import QUOTED, Candidates
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
@@ -30,17 +28,17 @@ from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_percent, format_price
 
-MOST_CARDS = 8
-"""Maximum cards of a set to buy, as many as fit in the largest host."""
+# Maximum cards of a set to buy, as many as fit in the largest host.
+_MOST_CARDS = 8
 
 PSU_SHARE = 0.8
 """Maximum load of a power supply over its rating, because cards exceed board power for milliseconds."""
 
-UNKNOWN_SLOTS = 3.0
-"""Assumed slots of a card with unknown width, as for most large cards."""
+# Assumed slots of a card with unknown width, as for most large cards.
+_UNKNOWN_SLOTS = 3.0
 
-SESSION_HOURS = 1.0
-"""Shorter jobs are compared with rent in one-hour sessions, with one startup of the rented machine each."""
+# Shorter jobs are compared with rent in one-hour sessions, with one startup of the rented machine each.
+_SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
 _INTERVAL = (0.05, 0.95)
@@ -53,6 +51,7 @@ def _percent(shares: Range, whole: str) -> str:
     return f"{likely} % of {whole} ({low} to {high} %)"
 
 
+# Texts of the assumed values, by the request field that overrides each.
 _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "years": (f"a life of {_DEFAULTS.years:g} years", "years"),
     "utilization": (_percent(_DEFAULTS.utilization, "all hours at work"), "utilization"),
@@ -67,9 +66,8 @@ _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
         "psu_watts",
     ),
     "host_w": ("{power_w:.0f} W for the host", None),
-    "slots": (f"{{slots:g}} slots for cards ({UNKNOWN_SLOTS:g} for a card of unknown width)", "slots"),
+    "slots": (f"{{slots:g}} slots for cards ({_UNKNOWN_SLOTS:g} for a card of unknown width)", "slots"),
 }
-"""Texts of the assumed values, by the request field that overrides each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ class Ownership:
     assumed: tuple[str, ...] = ()
 
 
-# --- the cost of a useful hour ---------------------------------------------------------------------------
+# --- the cost of a useful hour --------------------------------------------------------------------------
 
 
 def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
@@ -162,7 +160,7 @@ def offer_of(owned: Ownership) -> Offer:
     )
 
 
-# --- hardware to compare ---------------------------------------------------------------------------------
+# --- hardware to compare --------------------------------------------------------------------------------
 
 
 def ownerships(
@@ -202,7 +200,7 @@ def ownerships(
         for gpu_key, count, given in quotes
     ]
     several = request.max_purchase_usd is not None or request.jobs_per_month is not None
-    counts = range(1, MOST_CARDS + 1) if several else range(1, 2)
+    counts = range(1, _MOST_CARDS + 1) if several else range(1, 2)
     if request.count is not None:
         counts = range(request.count, request.count + 1)
     most_usd = math.inf if request.max_purchase_usd is None else request.max_purchase_usd
@@ -293,7 +291,7 @@ def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu
 
 def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
     """Return the slots that this many cards take."""
-    width = UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
+    width = _UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
     return width * gpu_count
 
 
@@ -334,7 +332,7 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
     return list(map(used, machines))
 
 
-# --- buy or rent -----------------------------------------------------------------------------------------
+# --- buy or rent ----------------------------------------------------------------------------------------
 
 
 def break_even(
@@ -376,7 +374,7 @@ def against_rent(
 def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[RankRequest, Candidates]:
     """Return the request with enough consecutive jobs to keep an owned machine busy for at least an hour."""
     one, work = np.array([machine]), pool.work
-    many = 1.0 if work is None else SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
+    many = 1.0 if work is None else _SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
         return request, pool
     drawn = None if work.drawn is None else work.drawn * many
@@ -452,13 +450,7 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
     return Range(min(low, likely), likely, max(high, likely))
 
 
-# --- texts -----------------------------------------------------------------------------------------------
-
-
-def pays(each: BuyOrRent) -> bool:
-    """Return whether a machine may pay off within its life at its expected use."""
-    share = each.break_even_utilization
-    return each.verdict != "rent" and share is not None and share <= each.utilization
+# --- texts ----------------------------------------------------------------------------------------------
 
 
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:

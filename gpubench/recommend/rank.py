@@ -1,39 +1,68 @@
-"""Rank offers by the cost of a job: gather the evidence, judge it in one pure function, write JSON."""
+"""Ranks offers by the cost of a job: checks the request, gathers the evidence, judges it, writes JSON.
+
+``judge_offers`` is pure: it needs only offers and estimates, no files, clock or network.
+"""
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
+import numpy as np
 
+from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
-from gpubench.labels import card_condition, gpus_of
+from gpubench.labels import card_condition, gpu_name, gpus_of
 from gpubench.models import (
     RANKING_SCHEMA,
+    Answer,
+    BuyOrRent,
+    Choice,
     ExcludedOffer,
     Offer,
+    PriceCondition,
     Ranking,
+    Row,
+    Sentence,
+    SentenceKind,
+    TaskKind,
 )
-from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
 from gpubench.offers.hardware import hosts
-from gpubench.offers.table import OfferTable
-from gpubench.options import takes_options_of
-from gpubench.profile import traced_once
-from gpubench.recommend.contradictions import check
+from gpubench.offers.table import Offers, OfferTable
+from gpubench.options import takes_options_of, typed
+from gpubench.predict.question import task_of
+from gpubench.profile import known_profile, traced_once
+from gpubench.recommend import objective
+from gpubench.recommend.answer import answered, facts
+from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.economics import SECONDS_PER_HOUR
-from gpubench.recommend.eligible import FilterResult, sift
-from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
-from gpubench.recommend.filters import NothingLeftError
-from gpubench.recommend.judge import jobs_of_rent, judge_offers, sentences_of
-from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
-from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
-from gpubench.recommend.rows import Chosen
+from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, unit_of
+from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
+from gpubench.recommend.filters import NothingLeftError, recorded
+from gpubench.recommend.lines import in_words, on_commitments, on_interruptions
+from gpubench.recommend.owning import Ownership, against_rent, at_work, offer_of, ownerships
+from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, HOUR_WORTH_USD, RankRequest
+from gpubench.recommend.rows import (
+    Chosen,
+    best_places,
+    best_to_own,
+    best_to_rent,
+    cheapest_of_a_cloud,
+    choice_of,
+    one_a_gpu,
+    owned,
+    places_of_answers,
+    places_of_named,
+    rows_of,
+)
+from gpubench.recommend.speeds import Drawer
 from gpubench.sentences import Told, tell
 from gpubench.specs import require_spec
 from gpubench.units import count, format_duration, format_price, plain
@@ -252,3 +281,291 @@ def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[s
         del whole["sentences"][spare.pop()]
         whole["more"] += 1
     return whole
+
+
+# --- the judgment ---------------------------------------------------------------------------------------
+
+
+def judge_offers(
+    request: RankRequest,
+    filtered: FilterResult,
+    evidence_for: Callable[[Sequence[str]], Evidence],
+    *,
+    drawer: Drawer | None = None,
+    notes: Iterable[Told] = (),
+    only: Chosen | None = None,
+) -> Ranking:
+    """Rank the remaining offers as the request asks.
+
+    Args:
+        request: A checked request.
+        filtered: The offers left by the filters of the same request.
+        evidence_for: Maps GPU keys to their evidence.
+        drawer: Joint draws of estimates; None for ``predict.answers.draw``.
+        notes: Remarks on the evidence and the prices.
+        only: Which of the requested rows to build; None for all.
+
+    Raises:
+        MisuseError: If no offer is left; the message says which filter removed how many.
+    """
+    found = eligible(request, filtered, evidence_for, drawer)
+    request, priced = found.request, found.pool
+    if filtered.owned:  # compared with all rentals
+        possible = found.finder.runnable(filtered.possible)[0]
+        others = possible.where(~possible.places(priced.offers))
+        priced = found.finder.pool_of(Offers.joined(priced.offers, others))
+    asked_for = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
+    shown = np.asarray(asked_for) if only is None else np.intersect1d(asked_for, only(found))
+    in_order = sorted({*shown.tolist(), *places_of_answers(found)})
+    made = dict(zip(in_order, rows_of(found, in_order), strict=True))
+    ranking = _answer(found, made, priced, shown)
+    buys = found.is_owned.all()
+    told = [
+        *(Told("answer", text, FIRST) for text in in_words(ranking)),
+        *notes,
+        *on_commitments(found),
+        *on_interruptions(request, [each.offer for each in answered(ranking)]),
+        *facts(found, priced, ranking),
+        *(jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
+    ]
+    return msgspec.structs.replace(ranking, sentences=sentences_of(told))
+
+
+FIRST = 1000
+"""Weight of the answers, above all other sentences."""
+
+
+def sentences_of(told: Iterable[Told]) -> tuple[Sentence, ...]:
+    """Return the distinct sentences, highest weight first."""
+    in_order = sorted(dict.fromkeys(told), key=lambda each: -each.weight)
+    return tuple(Sentence(kind=_KINDS[each.kind], text=each.text) for each in in_order)
+
+
+_KINDS: dict[str, SentenceKind] = {kind: kind for kind in get_args(SentenceKind)}
+
+
+TOSS_UP_ODDS = 2.0
+"""An answer is a toss-up if its odds against the most likely other GPUs are below this."""
+
+
+def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
+    """Return an answer with the chance of its GPUs and, in a toss-up, that of their most likely rivals."""
+    p_best = getattr(found.chances, f"p_{name}")
+    answer = Answer(choice=choice_of(found, made[place], found))
+    machines = found.pool.machine[found.order]
+    if np.isnan(p_best[place]) or len(found.offers.gpu_key.present) == 1:
+        return answer
+    chances = np.bincount(machines, weights=np.nan_to_num(p_best)).round(9)  # sums may slightly exceed 1
+    named = int(machines[place])
+    answer = msgspec.structs.replace(answer, p_best=float(chances[named]))
+    beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # guesses are named last
+    rivals = np.where(np.isin(np.arange(len(chances)), [named, *beyond]), -1.0, chances)
+    rival = int(np.argmax(rivals))
+    if rivals[rival] <= 0 or chances[named] >= TOSS_UP_ODDS * rivals[rival]:
+        return answer
+    first = {machine: found.offers[int(np.argmax(machines == machine))] for machine in (named, rival)}
+    both = tuple((each.gpu_key, each.gpu_count, float(chances[at])) for at, each in first.items())
+    return msgspec.structs.replace(answer, toss_up=both)
+
+
+def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
+    """Return the figures of the ranking; ``priced`` has all rentals to compare with owned hardware."""
+    request, filtered, speeds = found.request, found.filtered, found.pool.speeds
+    mine = [(place, found.offers[place]) for place in owned(found).tolist()]
+    bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
+    machines = {offer: bought[offer] for _, offer in mine if offer in bought}
+    beside_rent: tuple[BuyOrRent, ...] = ()
+    if machines:
+        beside_rent = against_rent(request, found.finder.within_limits(priced.offers)[0], machines)
+    unit, reference = unit_of(speeds), gpu_name(request.reference_gpu)
+    has_reference = speeds.row_of_one(request.reference_gpu) is not None
+    by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
+    to_own, cloud = best_to_own(found), cheapest_of_a_cloud(found)
+    machine = None if to_own is None else filtered.machines.get(to_own.offer)
+    quoted = {offer for offer, each in filtered.owned.items() if each.condition is PriceCondition.QUOTED}
+    return Ranking(
+        as_of=filtered.market.today.isoformat(),
+        objective=objective.in_words(request),
+        sorted_by=objective.sorted_by(request),
+        hour_worth_usd=None if request.relative else request.hour_worth_usd,
+        cases=tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts)),
+        unit=unit,
+        by_reference=by_reference,
+        throughput_unit=f"x {reference}" if by_reference else f"{unit}/s",
+        value_unit=f"{reference} hours per dollar" if by_reference else f"{unit} per dollar",
+        reference_gpu_key=request.reference_gpu if has_reference else None,
+        rows=tuple(made[place] for place in shown.tolist()),
+        offer_count=len(found),
+        excluded=recorded(found.excluded),
+        job=None if found.pool.work is None else found.pool.work.job,
+        answers={name: _answered(found, made, name, place) for name, place in found.answers.items()},
+        cloud=None if cloud is None else choice_of(found, made[cloud], found),
+        owned=tuple(choice_of(found, made[place], found) for place, offer in mine if offer in quoted),
+        asked=tuple(choice_of(found, made[place], found) for place in places_of_named(found)),
+        by_gpu=tuple(choice_of(found, made[place], found) for place in best_places(found)),
+        best_to_own=to_own,
+        best_to_own_use=None if machine is None else machine.utilization.likely,
+        question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
+        buy_or_rent=beside_rent,
+        max_purchase_usd=request.max_purchase_usd,
+    )
+
+
+def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
+    """Yield the number of jobs that a sum of money pays for by renting."""
+    if usd and rent is not None and rent.row.cost_usd.value:
+        gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
+        jobs = f"{math.floor(usd / rent.row.cost_usd.value):,}"
+        yield tell("buy_or_rent", usd=format_price(usd), gpu=gpu, jobs=jobs)
+
+
+# Fields for paths, display and the day, which the document has elsewhere.
+_NOT_ASKED = frozenset(
+    {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
+)
+
+
+def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
+    """Return the question by the options' Python names, defaults filled in, without paths.
+
+    Args:
+        request: A checked request.
+        workloads: Its workloads by the names in their cases; a user's model is requested by its file.
+    """
+    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _NOT_ASKED}
+    by_name = zip(workloads, request.workload_names, strict=True)
+    return fields | {
+        "workloads": workloads,
+        "mix": {name: request.mix[asked] for name, asked in by_name if request.mix},
+        "jobs": "ddp" if request.one_job_over_all_gpus else "independent",
+        "samples": request.job_samples,
+        "spot_lost": request.spot_lost_share,
+        "host_lost": request.host_lost_share,
+        "startup_minutes": request.rented_startup_minutes,
+        "billing_minutes": request.billing_unit_minutes,
+        "sort": objective.sorted_by(request),
+    }
+
+
+# --- contradictions in a request ------------------------------------------------------------------------
+
+# Tolerance on the sum of the shares of a mix: three times 0.33 is 0.99.
+_SHARES_TOLERANCE = 0.011
+
+
+def check(request: RankRequest) -> RankRequest:
+    """Return the request if it is valid.
+
+    Raises:
+        MisuseError: If a number is outside its limits, a choice is unknown, or two options contradict.
+    """
+    request = _at_its_task(request)
+    for is_wrong, why in (
+        *_of_the_task(request),
+        *_of_money(request),
+        *_of_the_job(request),
+        *_of_the_mix(request),
+    ):
+        if is_wrong:
+            raise MisuseError(why)
+    return request
+
+
+def _at_its_task(request: RankRequest) -> RankRequest:
+    """Return the request, with inference as the task if the workload is never trained.
+
+    Raises:
+        MisuseError: If training was asked for explicitly.
+    """
+    known = [known_profile(name) for name in request.workload_names]
+    if any(each is None or each.task_for("train") is TaskKind.TRAIN for each in known):
+        return request
+    for profile in filter(None, known):
+        task_of(profile, request.task, named="task" in request.asked)
+    return msgspec.structs.replace(request, task="infer")
+
+
+def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield each possible error of the task: whether it applies, and its text. Similar functions follow."""
+    late, infers = asked.max_latency_ms is not None, asked.task == "infer"
+    yield late and not infers, "--max-latency-ms is for inference: add --task infer"
+    yield (
+        late and asked.batch_size == "max",
+        "--max-latency-ms chooses the batch: leave out --batch-size max",
+    )
+    yield (
+        infers and asked.jobs == "ddp",
+        "the setting jobs ddp trains one model over all GPUs: it says nothing of --task infer",
+    )
+
+
+def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    for field, most in (("utilization", 1.0), ("resale", 1.0), ("tariff", 10.0)):
+        low, likely, high = getattr(asked, field)
+        yield (
+            not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0),
+            f"the setting {field} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first",
+        )
+    rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
+    yield rents and bool(asked.own), "rent contradicts --have; leave one of them out"
+    yield (
+        rents and asked.max_purchase_usd is not None,
+        "rent contradicts --max-purchase-usd; leave one of them out",
+    )
+    yield tax >= 1, f"the setting tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
+    yield (
+        bool(lost) and not asked.spot,
+        f"the setting spot-lost {lost or 0:g} is of spot prices: add --spot, or leave it out",
+    )
+
+
+def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    yield (
+        asked.sort == "joules" and len(asked.workload_names) != 1,
+        "--sort joules is of the samples of one workload: name one",
+    )
+    by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
+    yield (
+        asked.samples is not None and (by_epochs or by_size),
+        "--samples contradicts --epochs and --dataset-size; give one or the other",
+    )
+    lacks_either = asked.epoch_samples is None if by_epochs else by_size
+    yield lacks_either, "--epochs and --dataset-size go together: samples = epochs x dataset size"
+    yield (
+        asked.relative and asked.job_samples is not None,
+        "the setting relative ranks without a job: leave out --samples, --epochs and --dataset-size",
+    )
+    for field in ("deadline_hours", "budget_usd"):
+        yield (
+            asked.relative and getattr(asked, field) is not None,
+            f"--{typed(field)} is of a job, and the setting relative ranks without one: leave out either",
+        )
+    yield (
+        asked.relative and asked.hour_worth_usd not in {0, HOUR_WORTH_USD},
+        "--hour-worth is of the hours of a job, and the setting relative ranks without one: leave out either",
+    )
+    if asked.jobs_per_month is not None:
+        yield (
+            asked.relative,
+            "the setting jobs-per-month counts jobs, and relative ranks without one: leave out either",
+        )
+        yield (
+            not (asked.buys or asked.own),
+            "the setting jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --have",
+        )
+        yield (
+            asked.was_given("utilization"),
+            "the setting jobs-per-month gives the utilization: leave out the setting utilization",
+        )
+
+
+def _of_the_mix(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    if asked.mix:
+        yield bool(asked.workloads), "the setting mix names its own workloads; leave out the others"
+        bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]
+        yield bool(bad), f"the setting mix {', '.join(bad)}: a share must be above 0"
+        total = sum(asked.mix.values())
+        yield (
+            abs(total - 1) > _SHARES_TOLERANCE,
+            f"the setting mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
+        )

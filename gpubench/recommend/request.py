@@ -48,14 +48,14 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 IMAGENET_IMAGES = 1_281_167
 """Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""
 
-STARTUP_MINUTES = 10.0
-"""Assumed time from ordering a machine to the first step: boot, driver, container, data [min]."""
+# Assumed time from ordering a machine to the first step: boot, driver, container, data [min].
+_STARTUP_MINUTES = 10.0
 
-UPLOAD_MBIT_PER_S = 100.0
-"""Assumed upload rate to a rented machine: an office line, or one stream from a bucket."""
+# Assumed upload rate to a rented machine: an office line, or one stream from a bucket.
+_UPLOAD_MBIT_PER_S = 100.0
 
-STARTUP_FACTOR = 2.0
-"""Assumed factor by which a start may be longer or shorter, in nine of ten cases."""
+# Assumed factor by which a start may be longer or shorter, in nine of ten cases.
+_STARTUP_FACTOR = 2.0
 
 HOUR_WORTH_USD = 2.0
 """The default worth of an hour of waiting [USD]."""
@@ -145,8 +145,8 @@ SHARE = Option(
 )
 
 
+# Share of the work that is repeated; ten times the job is not a valid answer.
 _Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
-"""Share of the work that is repeated; ten times the job is not a valid answer."""
 
 
 class RankRequest(RecipeRequest, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     dataset_gb: Annotated[
         Positive | None,
         Option(
-            f"Data to send to a rented machine before the first step, at {UPLOAD_MBIT_PER_S:g} Mbit/s "
+            f"Data to send to a rented machine before the first step, at {_UPLOAD_MBIT_PER_S:g} Mbit/s "
             "(assumed) [GB].",
             JOB,
         ),
@@ -226,7 +226,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Billed before the first step [min].",
             JOB,
-            default=f"{STARTUP_MINUTES:g} for rentals",
+            default=f"{_STARTUP_MINUTES:g} for rentals",
             way="setting",
         ),
     ] = None
@@ -475,14 +475,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def rented_startup_minutes(self) -> float:
         """Time paid for on a rented machine before the first step [min]."""
-        start = STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
-        return start + (self.dataset_gb or 0.0) * 8000 / UPLOAD_MBIT_PER_S / 60
+        start = _STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
+        return start + (self.dataset_gb or 0.0) * 8000 / _UPLOAD_MBIT_PER_S / 60
 
     @property
     def startup_factor(self) -> float:
         """Factor by which a start may be longer or shorter, in nine of ten cases; 1 if its time was given."""
         is_certain = self.startup_minutes is not None and self.dataset_gb is None
-        return 1.0 if is_certain else STARTUP_FACTOR
+        return 1.0 if is_certain else _STARTUP_FACTOR
 
     @property
     def billing_unit_minutes(self) -> float:

@@ -1,11 +1,13 @@
-"""The rows of a ranking: which positions become rows, and their figures."""
+"""The rows of a ranking: which positions become rows, their figures, and which of them are the answers.
 
-from __future__ import annotations
+A choice is a row with everything to know before paying for it.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,31 +15,37 @@ import numpy as np
 from gpubench.arrays import Floats, Indices
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.labels import full_name
-from gpubench.models import Estimate, Finding, FindingKind, Offer, ParallelMode, Pricing, Row
+from gpubench.models import (
+    Choice,
+    Elsewhere,
+    Estimate,
+    Finding,
+    FindingKind,
+    Offer,
+    ParallelMode,
+    PriceCondition,
+    Pricing,
+    Row,
+)
+from gpubench.names import counted
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.offers.table import offer_key
 from gpubench.recommend import objective
-from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.chances import CHANCES
-from gpubench.recommend.economics import SECONDS_PER_HOUR
+from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates, lost_share
+from gpubench.recommend.economics import SECONDS_PER_HOUR, delivered_share, prices_of, token_cost
 from gpubench.recommend.eligible import Eligible, alike
-from gpubench.recommend.factors import link_of
-from gpubench.recommend.objective import (
-    cost_with_ends,
-    hours_with_ends,
-    total_with_ends,
-    value_with_ends,
-)
-from gpubench.recommend.prices import prices_of
+from gpubench.recommend.factors import link_of, unsaid
+from gpubench.recommend.filters import meant_by
 from gpubench.recommend.speeds import with_fits, with_memory_of
-from gpubench.recommend.tokens import token_cost
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
+
+T = TypeVar("T")
 
 Chosen: TypeAlias = Callable[[Eligible], Indices]
 """Chooses the positions of a ranking that become rows."""
 
-# --- places ----------------------------------------------------------------------------------------------
+# --- places ---------------------------------------------------------------------------------------------
 
 
 def best_places(found: Eligible) -> list[int]:
@@ -68,7 +76,7 @@ def head(found: Eligible, most: int) -> Indices:
     return np.unique(np.concatenate([first, best_places(found), owned(found), undominated]))
 
 
-# --- rows ------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------------
 
 
 def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]:
@@ -189,20 +197,20 @@ def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     row = pool.speeds.row_of_one(request.reference_gpu)
     reference = math.nan if row is None else float(pool.speeds.samples_per_s[row])
     score = rates[0] / reference, pool.ratio_low[rows] / reference, pool.ratio_high[rows] / reference
-    per_usd = value_with_ends(pool, rows, score)
+    per_usd = objective.value_with_ends(pool, rows, score)
     job = {}
     if pool.work is not None:
-        job["hours"] = _intervals(*hours_with_ends(request, pool, rows))
-        job["cost_usd"] = _intervals(*cost_with_ends(request, pool, rows))
-        job["total_usd"] = _intervals(*total_with_ends(request, pool, rows))
+        job["hours"] = _intervals(*objective.hours_with_ends(request, pool, rows))
+        job["cost_usd"] = _intervals(*objective.cost_with_ends(request, pool, rows))
+        job["total_usd"] = _intervals(*objective.total_with_ends(request, pool, rows))
     return {
         "rank": [chances.ranks[place] for place in chosen.tolist()],
         "tie": [chances.ties[place] for place in chosen.tolist()],
-        **{name: _none_for_nan(getattr(chances, name)[chosen]) for name in CHANCES},
+        **{name: _none_for_nan(getattr(chances, name)[chosen]) for name in objective.CHANCES},
         "usd_per_hour": _intervals(price, price / price_factor, price * price_factor),
         "samples_per_s": _intervals(*rates),
         "gpus_samples_per_s": pool.gpus_rate[rows].tolist(),
-        "samples_per_usd": _intervals(*value_with_ends(pool, rows, rates)),
+        "samples_per_usd": _intervals(*objective.value_with_ends(pool, rows, rates)),
         "score": _intervals(*score),
         "reference_hours_per_usd": _intervals(*(each / SECONDS_PER_HOUR for each in per_usd)),
         **job,
@@ -224,7 +232,7 @@ def _none_for_nan(values: Floats) -> list[float | None]:
     return list[float | None](plain)
 
 
-# --- what dominates what ---------------------------------------------------------------------------------
+# --- what dominates what --------------------------------------------------------------------------------
 
 _FASTER, _CHEAPER, _LARGER = 1, 2, 4
 _ADVANTAGES = {
@@ -291,3 +299,186 @@ def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows:
         first = able[beats.argmax(axis=1)]
         result[start : start + _AT_ONCE] = np.where(beats.any(axis=1), first, -1)
     return result
+
+
+# --- choices --------------------------------------------------------------------------------------------
+
+# Clouds where new accounts have a quota of zero GPUs, according to their documentation of quotas and
+# service limits; for other clouds it is unknown.
+_QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
+
+MOST_NAMED = 4
+"""Maximum number of named GPUs with a line each; the table shows more."""
+
+# Maximum number of other providers listed with the best offer of a GPU.
+_MOST_ELSEWHERE = 2
+
+
+def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
+    """Return a row with everything else known about its offer.
+
+    Args:
+        found: The offers that can do the job.
+        row: One of its rows, or a row shown next to the ranking.
+        among: Other positions of the same GPU.
+    """
+    offer, filtered, market = row.offer, found.filtered, found.filtered.market
+    machine = filtered.machines.get(offer)
+    same = among.by_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
+    there = among.offers.take(same)
+    alike = there.provider.equals(offer.provider) & there.gpu_count.equals(offer.gpu_count)
+    paid_alike = there.where(alike & there.pricing.equals(offer.pricing))
+    regions = (offer.region, *paid_alike.region.cells())
+    images_per_s: float | None = None
+    if found.finder.photograph_share:  # consumption of the GPUs, before losses
+        kept = delivered_share(lost_share(found.request, offer.pricing, offer.seller))
+        images_per_s = row.gpus_samples_per_s / kept * found.finder.photograph_share
+    rent = PriceCondition.SINGLE_HOST if offer.kind == "marketplace" else PriceCondition.LIST
+    condition = rent if machine is None else machine.condition
+    return Choice(
+        row=row,
+        condition=condition,
+        **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
+        price_note=offer.note if machine is None else machine.price_note,
+        price_doubt=filtered.doubt(offer),
+        asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
+        regions=tuple(filter(None, dict.fromkeys(regions))),
+        needs_quota=True if offer.provider in _QUOTA_PROVIDERS else None,
+        p_best_of_gpu=_p_best_of_gpu(found, offer) if row.rank else None,
+        feed_images_per_s=images_per_s,
+        feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
+        also_at=tuple(_elsewhere(offer, among, same)),
+        host_unsaid=() if machine is not None else tuple(unsaid(offer, found.finder.evidence.host)),
+    )
+
+
+_OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
+
+
+def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
+    """Return the probability that an offer of this GPU is the best.
+
+    For owned hardware it is among all owned offers, else among all rentals.
+    """
+    same = found.by_gpu[offer.gpu_key]
+    alike = same[found.is_owned[same] == (offer.pricing is Pricing.OWNED)]
+    return min(1.0, float(np.nansum(found.chances.p_best[alike])))
+
+
+def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhere]:
+    pool, (_, money) = among.pool, among.time_and_cost
+    provider = among.offers.take(same).provider
+    others = same[~provider.equals(offer.provider)]
+    _, first = np.unique(among.offers.take(others).provider.codes, return_index=True)
+    for place in others[np.sort(first)[:_MOST_ELSEWHERE]].tolist():
+        yield Elsewhere(
+            offer=among.offers[place],
+            usd_per_hour=float(pool.price[among.order[place]]),
+            cost_usd=None if pool.work is None else float(money[place]),
+        )
+
+
+# --- the answers ----------------------------------------------------------------------------------------
+
+
+def cheapest_of_a_cloud(found: Eligible) -> int | None:
+    """Return the position of the cheapest cloud offer, with guesses outside the fit after all others.
+
+    None if the cheapest of all offers is a cloud's, or there is no cloud offer.
+    """
+    by_cost = msgspec.structs.replace(found.request, sort="cost")
+    first = objective.first(by_cost, found.pool)
+    of_cloud = found.pool.offers.column("seller").equals("cloud") & ~found.pool.is_owned
+    if of_cloud[first] or found.pool.is_owned[first] or not of_cloud.any():
+        return None
+    return int(np.flatnonzero(found.order == objective.first(by_cost, found.pool, of_cloud))[0])
+
+
+def places_of_answers(found: Eligible) -> set[int]:
+    """Return the positions of the answers, of the best of each GPU, and of the buyer's machines."""
+    cloud = cheapest_of_a_cloud(found)
+    beside = {*owned(found).tolist(), *places_of_named(found), *([] if cloud is None else [cloud])}
+    return {*best_places(found), *found.answers.values(), *beside}
+
+
+def named_gpus(found: Eligible) -> dict[str, int | None]:
+    """Return the cheapest position of each named GPU, if only a few were named; None if none was."""
+    names = found.request.gpus
+    if not 1 < len(names) <= MOST_NAMED:
+        return {}
+    offers, (_, money) = found.offers, found.time_and_cost
+    places: dict[str, int | None] = {}
+    for name in names:
+        count, gpu = counted(name)
+        alike = offers.gpu_key.is_in(meant_by(gpu, offers.gpu_key.present).__contains__)
+        alike &= found.is_owned == found.request.buys
+        alike &= True if count is None else offers.gpu_count.equals(count)
+        places[name] = int(np.argmin(np.where(alike, money, np.inf))) if alike.any() else None
+    return places
+
+
+def places_of_named(found: Eligible) -> list[int]:
+    """Return the distinct positions."""
+    return list(dict.fromkeys(place for place in named_gpus(found).values() if place is not None))
+
+
+def best_to_own(found: Eligible) -> Choice | None:
+    """Return the best hardware to buy, ranked or not; None if nothing qualifies."""
+    if found.is_owned.any():
+        (row,) = rows_of(found, [int(np.argmax(found.is_owned))])
+        return choice_of(found, row, found)
+    pool = found.finder.within_limits(found.finder.runnable(found.filtered.for_sale)[0])[0]
+    if not len(pool):
+        return None
+    alone = _in_order(found, pool, np.array([objective.first(found.request, pool)]))
+    return choice_of(found, _first_row(alone), found)
+
+
+def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
+    """Return the cheapest rental on demand, for comparison with purchases; None if there is none.
+
+    Args:
+        found: The offers that can do the job.
+        priced: The same offers, plus all rentals to compare with owned hardware.
+    """
+    by_the_hour = priced.offers.where(priced.offers.pricing.equals(Pricing.ON_DEMAND))
+    pool = found.finder.within_limits(by_the_hour)[0]
+    if not len(pool):
+        return None
+    order = objective.order(msgspec.structs.replace(found.request, sort="cost"), pool)
+    table = _in_order(found, pool, order)
+    return choice_of(found, _first_row(table), table)
+
+
+def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
+    return replace(
+        found, pool=pool, order=order, chances=objective.chances_of(found.request, pool, order[:1])
+    )
+
+
+def _first_row(found: Eligible) -> Row:
+    (row,) = rows_of(found, [0])
+    return beside(row)
+
+
+def first_of_each(rows: Iterable[T], kind: Callable[[T], Hashable]) -> list[T]:
+    """Return the first row of each kind, in order."""
+    best: dict[Hashable, T] = {}
+    for row in rows:
+        best.setdefault(kind(row), row)
+    return list(best.values())
+
+
+def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:
+    """Return the first row of each GPU, in order."""
+    return first_of_each(rows, lambda row: row.offer.gpu_key)
+
+
+def best_to_rent_and_to_own(rows: Iterable[Row]) -> list[Row]:
+    """Return the first rental row and the first owned row of each GPU, in order."""
+    return first_of_each(rows, lambda row: (row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
+
+
+def beside(row: Row) -> Row:
+    """Return a row to show next to the ranking, without rank and chances, which refer to ranked rows."""
+    return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(objective.CHANCES))

@@ -6,8 +6,6 @@ its cloud supports it. gpubench builds no published language model: the machine 
 the stack that its prediction assumed.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re
@@ -43,12 +41,13 @@ from gpubench.recommend import economics, filters
 from gpubench.recommend.request import RankRequest
 from gpubench.units import GIB, format_usd, plain
 
-SETUP_MINUTES, IDLE_MINUTES, GRACE_MINUTES = 15, 5, 5
-"""Machine start and installation of torch; until an idle machine ends; from a time limit to the cut-off."""
-PRICE_SLACK = 1.25
-"""A machine that costs more than the ranked price by more than this is not rented."""
+# Machine start and installation of torch; until an idle machine ends; from a time limit to the cut-off.
+_SETUP_MINUTES, _IDLE_MINUTES, _GRACE_MINUTES = 15, 5, 5
+# A machine that costs more than the ranked price by more than this is not rented.
+_PRICE_SLACK = 1.25
 DISK_GB = 64
-TOOLS: Mapping[str, Mapping[str, str]] = {
+# The name of each tool, the file of its task, and its commands.
+_TOOLS: Mapping[str, Mapping[str, str]] = {
     "sky": {
         "name": "SkyPilot",
         "file": "task.yaml",
@@ -64,7 +63,6 @@ TOOLS: Mapping[str, Mapping[str, str]] = {
         "down": "dstack stop --yes {name}",
     },
 }
-"""The name of each tool, the file of its task, and its commands."""
 
 _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
 _SOURCE = ("gpubench", "workloads", "results/shared", "pyproject.toml", "README.md", "LICENSE")
@@ -97,7 +95,7 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def most_usd_per_hour(self) -> float:
         """The price above which no machine is rented."""
-        return round(self.price_usd_per_hour * PRICE_SLACK, 2)
+        return round(self.price_usd_per_hour * _PRICE_SLACK, 2)
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -174,23 +172,23 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     work = work_of(row, request, minutes)
     if folder.exists() and any(folder.iterdir()):
         raise MisuseError(f"{plain(str(folder))} is not empty: name another --output")
-    usual_minutes = minutes + SETUP_MINUTES + IDLE_MINUTES
+    usual_minutes = minutes + _SETUP_MINUTES + _IDLE_MINUTES
     usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
-    most = usd_of(request, row.most_usd_per_hour, usual_minutes + GRACE_MINUTES)
+    most = usd_of(request, row.most_usd_per_hour, usual_minutes + _GRACE_MINUTES)
     about = f"{row.name}: about {format_usd(usual)}, at most {format_usd(most)}"
-    tasks, reasons = tasks_of(row, work, minutes), {tool: why_not(row, tool) for tool in TOOLS}
+    tasks, reasons = tasks_of(row, work, minutes), {tool: why_not(row, tool) for tool in _TOOLS}
     written = {f"work/{name}": data for name, data in work.files.items()}
     for tool, task in tasks.items():
         head = f"# {about}, by the price of {plain(row.price_date, 10)}.\n"
-        written[TOOLS[tool]["file"]] = f"{head}{json.dumps(task, indent=2)}\n".encode()
-    commands = {word: text.format(name=name_of(row)) for word, text in TOOLS[next(iter(tasks))].items()}
+        written[_TOOLS[tool]["file"]] = f"{head}{json.dumps(task, indent=2)}\n".encode()
+    commands = {word: text.format(name=name_of(row)) for word, text in _TOOLS[next(iter(tasks))].items()}
     back = _BACK if work.is_run else "{down}\n"
     written["try.sh"] = (
         (_SCRIPT + back)
         .format(
             **commands,
             about=about,
-            limit_s=round(60 * (usual_minutes + GRACE_MINUTES)),
+            limit_s=round(60 * (usual_minutes + _GRACE_MINUTES)),
             asked_in=shlex.quote(str(Path.cwd())),
             results=shlex.join(options.words_of(RankRequest(results=request.results))),
             question=shlex.join(options.words_of(request)),
@@ -203,7 +201,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
         script=(folder.resolve() if folder.is_symlink() else folder) / "try.sh",
         machine=about,
         passed_over=passed_over,
-        without_task={TOOLS[tool]["name"]: reason for tool, reason in reasons.items() if reason is not None},
+        without_task={_TOOLS[tool]["name"]: reason for tool, reason in reasons.items() if reason is not None},
     )
 
 
@@ -233,7 +231,7 @@ def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
     return float(billed) * usd_per_hour * (1 + request.tax)
 
 
-# --- which machine ----------------------------------------------------------------------------------------
+# --- which machine --------------------------------------------------------------------------------------
 
 
 @cache
@@ -260,7 +258,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
     meant = keys if gpu is None else filters.meant_by(gpu, keys)
     passed_over: dict[str, None] = {}
     for row in (row for row in rows if row.gpu_key in meant):
-        reasons = dict.fromkeys(why_not(row, tool) for tool in TOOLS)
+        reasons = dict.fromkeys(why_not(row, tool) for tool in _TOOLS)
         if None in reasons:
             return row, [*passed_over]
         passed_over[f"{row.name}: {' and '.join(filter(None, reasons))}"] = None
@@ -271,7 +269,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
 def why_not(row: Row, tool: str) -> str | None:
     """Return why a tool cannot try a row; None if it can."""
     cloud = clouds().get(row.provider, {})
-    is_sky_spot, called = tool == "sky" and row.pricing is Pricing.SPOT, TOOLS[tool]["name"]
+    is_sky_spot, called = tool == "sky" and row.pricing is Pricing.SPOT, _TOOLS[tool]["name"]
     reasons = (
         (row.basis == "measured", "it is measured already"),
         (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not for rent by the hour"),
@@ -302,7 +300,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
         machine = {"instance_type": row.instance}
     # a region that the cloud knows, and not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
-    stops = {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
+    stops = {"autostop": {"idle_minutes": _IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
     # of cards with one name the larger one
     memory = {} if memory_bytes is None else {"memory": f"{round(0.9 * memory_bytes / GIB)}GB.."}
     dstack_gpu = accelerator(row.provider, row.gpu_key, "dstack")
@@ -335,14 +333,14 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
             "backends": [cloud["dstack"]],
             "spot_policy": "spot" if row.pricing is Pricing.SPOT else "on-demand",
             "max_price": row.most_usd_per_hour,
-            "max_duration": f"{round(minutes + SETUP_MINUTES + GRACE_MINUTES)}m",
-            "idle_duration": f"{IDLE_MINUTES}m",
+            "max_duration": f"{round(minutes + _SETUP_MINUTES + _GRACE_MINUTES)}m",
+            "idle_duration": f"{_IDLE_MINUTES}m",
         },
     }
     return {tool: task for tool, task in made.items() if why_not(row, tool) is None}
 
 
-# --- what it does -----------------------------------------------------------------------------------------
+# --- what it does ---------------------------------------------------------------------------------------
 
 _BIN = "~/gpubench-venv/bin"
 _VENV = (
@@ -359,7 +357,7 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
     Raises:
         MisuseError: If a published model is asked for together with others, or what travels is not there.
     """
-    limit = f"timeout {round(60 * (minutes + GRACE_MINUTES))} {_BIN}"
+    limit = f"timeout {round(60 * (minutes + _GRACE_MINUTES))} {_BIN}"
     spec = specs.load_specs().get(row.gpu_key)
     build = None if spec is None else torch_builds.other_build_for(spec.compute_capability)
     torch = "" if build is None else f" --torch-backend {build.name} 'torch=={build.release}.*'"
@@ -443,7 +441,7 @@ def mode_of(row: Row, request: RankRequest) -> ParallelMode:
     return ranked(alike).rows[0].parallel_mode
 
 
-# --- what travels -----------------------------------------------------------------------------------------
+# --- what travels ---------------------------------------------------------------------------------------
 
 
 def package_to_install() -> tuple[str, dict[str, bytes]]:

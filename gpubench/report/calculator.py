@@ -4,8 +4,6 @@ The script draws the same numbers (``gpubench.draws``) over the same factors. Ju
 itself (which machines run a job, which prices count, who sells where) are computed here and passed as data.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,9 +18,9 @@ from gpubench.errors import MisuseError
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.row import MODELED
-from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
 from gpubench.offers.listing import is_in
+from gpubench.offers.table import Offers
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
 from gpubench.precisions import AMP
 from gpubench.predict.answers import log_deviation, most_of, start_of
@@ -30,25 +28,23 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend import candidates
 from gpubench.recommend.answer import BASES, TITLES
-from gpubench.recommend.contradictions import check
-from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR
+from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR, ask_words, prices_of
 from gpubench.recommend.eligible import CandidateFinder, FilterResult, runnable_of, sift, unit_of
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.lines import HOURS, OR, precisions_of, seller
 from gpubench.recommend.objective import ALIKE
 from gpubench.recommend.owning import Ownership, offer_of, ownerships
-from gpubench.recommend.prices import ask_words, prices_of
-from gpubench.recommend.rank import runs_of
+from gpubench.recommend.rank import check, runs_of
 from gpubench.recommend.request import RankRequest
 from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain
 
-TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
-"""Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy."""
+# Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy.
+_TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
-HAVE_COUNTS = (1, 2, 4, 8)
-"""Numbers of owned GPUs that the page offers."""
+# Numbers of owned GPUs that the page offers.
+_HAVE_COUNTS = (1, 2, 4, 8)
 
 MOST_OFFERS = 1000
 """Offers that the script chooses from; if there are more, those that could be the best of their kind."""
@@ -58,10 +54,10 @@ MOST_ALIKE = 3
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
-KEPT_DIGITS = 9
-"""Digits of the share of throughput that an offer keeps, in training and inference."""
-DIGITS = 6
-"""Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand."""
+# Digits of the share of throughput that an offer keeps, in training and inference.
+_KEPT_DIGITS = 9
+# Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand.
+_DIGITS = 6
 
 FIRST = "resnet50"
 """The default model of the page: the one that most buyers know."""
@@ -200,7 +196,7 @@ def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[O
     """Return the buyer's machines, those for sale, and every GPU of the offers as if owned."""
     known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # not where its form is not stated
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
-    mine = tuple(f"{count}x {key}" for key in keys for count in HAVE_COUNTS)
+    mine = tuple(f"{count}x {key}" for key in keys for count in _HAVE_COUNTS)
     own_keys = {key for run in runs.own if (key := device_key(run))}
     having = msgspec.structs.replace(market, own=(*market.own, *mine))
     return ownerships(having, mean_power_w(runs), today, own_keys)
@@ -329,7 +325,7 @@ def _offers(
         prices.expected.tolist(),
         prices.sigma.tolist(),
         prices.group.tolist(),
-        delivered.round(KEPT_DIGITS).tolist(),
+        delivered.round(_KEPT_DIGITS).tolist(),
         strict=True,
     )
     barred: list[list[int]] = [
@@ -360,7 +356,7 @@ def _offers(
             "regions": [each for each in REGIONS if offer.region and is_in(offer.region, each)],
             "age_days": age_days(offer.price_date, today),
             "have": f"{offer.gpu_count}x {offer.gpu_key}"
-            if offer not in given and (offer.pricing, offer.provider) == TO_CHOOSE
+            if offer not in given and (offer.pricing, offer.provider) == _TO_CHOOSE
             else None,
             "doubt": filtered.doubt(offer)
             or (ask_words(asks.get((offer.gpu_key, offer.pricing))) if offer.kind == "marketplace" else None),
@@ -428,4 +424,4 @@ def _begin(asked: RankRequest, cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else float(f"{value:.{DIGITS}g}")
+    return None if value is None or math.isnan(value) else float(f"{value:.{_DIGITS}g}")

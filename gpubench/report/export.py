@@ -1,7 +1,5 @@
 """The figures behind the page, for programs: JSON with everything, CSV with one line a figure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -19,8 +17,8 @@ from gpubench.units import plain
 
 REPORT_VERSION = 2
 """Version of the report's own keys; the runs and the ranking within it have versions of their own."""
-MOST_SAMPLES = 1_000
-"""Most telemetry samples in a page, about 0.1 MB when packed; the result files have all."""
+# Most telemetry samples in a page, about 0.1 MB when packed; the result files have all.
+_MOST_SAMPLES = 1_000
 
 CSV_COLUMNS = (
     "kind",
@@ -123,7 +121,7 @@ def document(data: ReportData) -> dict[str, Any]:
     return _document(data, [run_document(run) for run in data.runs])
 
 
-def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[str, Any], int]:
+def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[str, Any], int]:
     """``document`` for a page: only of the runs it uses, and only what it needs.
 
     Long telemetry is thinned, and figures keep ``MOST_DIGITS``.

@@ -1,7 +1,5 @@
 """The request of a report: where to write it, and the options of its ranking."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,28 +1,45 @@
-"""The answer: the three rows of a ranking, further rows, and the sentences about them."""
+"""The answer and the ranking: the three rows, the sentences about them, and every offer as a table."""
 
-from __future__ import annotations
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from collections.abc import Callable, Iterator
-
+from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import (
     NO_BREAK_SPACE,
     Block,
     Bullets,
+    Cell,
     Fact,
     Facts,
     Paragraph,
     Part,
+    RowMark,
     Table,
+    link,
     number,
     table,
     text,
 )
-from gpubench.interval import stacked
-from gpubench.labels import CONDITION_WORDS, SELLERS, gpus_of, price_of, pricing_words
-from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking, Row
+from gpubench.findings import FindingKind, remark
+from gpubench.interval import Interval, stacked
+from gpubench.labels import CONDITION_WORDS, SELLERS, gpu_name, gpus_of, offer_lines, price_of, pricing_words
+from gpubench.models import (
+    Choice,
+    Elsewhere,
+    ExcludedOffer,
+    ParallelMode,
+    PriceCondition,
+    Pricing,
+    Ranking,
+    Row,
+    SortedBy,
+)
 from gpubench.models.memory import fits_text
 from gpubench.offers.dates import dated
 from gpubench.providers import price_page
+from gpubench.recommend.economics import generation_times, token_costs
+from gpubench.recommend.factors import factors_of
 from gpubench.recommend.lines import (
     BOTH,
     CHANCE,
@@ -36,14 +53,30 @@ from gpubench.recommend.lines import (
     seller,
     what_of,
 )
+from gpubench.recommend.rows import best_to_rent_and_to_own
+from gpubench.recommend.speeds import batches_of, gpus_needed
 from gpubench.sections.data import ReportData
-from gpubench.sections.words import in_stock_words, measured_facts, per_s_unit
+from gpubench.sections.words import (
+    MOST_OF_A_NOTE,
+    cases_words,
+    in_stock_words,
+    measured_facts,
+    per_s_unit,
+    price_date_words,
+)
 from gpubench.sentences import say
+from gpubench.specs import load_specs
 from gpubench.units import (
+    LEAST_USD,
+    UNKNOWN,
     capitalized,
     count,
+    format_bytes,
+    format_chance,
+    format_duration,
     format_number,
     format_percent,
+    format_price,
     format_usd,
     listing,
     plain,
@@ -109,7 +142,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])
-    left = MOST_WORDS - WORDS_OF_THE_REST + WORDS_OF_THE_RATE * bool(asked) - len(always.split())
+    left = MOST_WORDS - _WORDS_OF_THE_REST + _WORDS_OF_THE_RATE * bool(asked) - len(always.split())
     kept: list[str] = []
     for each in _beside(ranking):
         words = 0 if each in asked else len(each.split())
@@ -119,11 +152,11 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
 
-WORDS_OF_THE_RATE = 15
-"""Words reserved for the worth and cost of an hour of waiting."""
+# Words reserved for the worth and cost of an hour of waiting.
+_WORDS_OF_THE_RATE = 15
 
-WORDS_OF_THE_REST = 8
-"""Words reserved for the rule of the table and the hint at more."""
+# Words reserved for the rule of the table and the hint at more.
+_WORDS_OF_THE_REST = 8
 
 
 def screen(ranking: Ranking) -> list[Part]:
@@ -139,7 +172,7 @@ def screen(ranking: Ranking) -> list[Part]:
     ]
 
 
-def _render(data: ReportData) -> Block:
+def _answer(data: ReportData) -> Block:
     ranking = data.ranking
     if ranking is None or not ranking.rows:
         why = data.ranking_problem or "no ranking was asked for"
@@ -154,14 +187,11 @@ def _render(data: ReportData) -> Block:
     return Block(title="The answer", parts=parts, brief=parts)
 
 
-SECTIONS = {"answer": _render}
-
-
-# --- each answer in full -----------------------------------------------------------------------------------
+# --- each answer in full --------------------------------------------------------------------------------
 
 MOST_REGIONS = 4
-MOST_MEMORY_CHARACTERS = 300
-"""Limit of the text on memory, because the reason for a missing trace is third-party text."""
+# Limit of the text on memory, because the reason for a missing trace is third-party text.
+_MOST_MEMORY_CHARACTERS = 300
 
 
 def in_full(ranking: Ranking) -> Facts:
@@ -205,7 +235,7 @@ def fits_words(choice: Choice) -> str:
     if not row.fits_memory:
         return "may not fit in memory"
     fits = fits_text(sharded=row.parallel_mode is ParallelMode.FSDP)
-    return plain(row.estimate.memory_text or fits, MOST_MEMORY_CHARACTERS)
+    return plain(row.estimate.memory_text or fits, _MOST_MEMORY_CHARACTERS)
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
@@ -239,3 +269,405 @@ def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
     hourly = f"{format_usd(each.usd_per_hour)}/h"
     cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
     return f"{plain(there.provider, 30)}{so_many} {cost}"
+
+
+# --- the ranking ----------------------------------------------------------------------------------------
+
+# Maximum rows of the page's table, which can be sorted and filtered; a printout shows the first rows.
+_TABLE_ROWS = 400
+EXCLUDED_REASONS = 80
+
+_TITLES: dict[SortedBy, str] = {
+    "total": "Dollars and hours of the job, ranked",
+    "value": "Training per dollar, ranked",
+    "throughput": "Throughput, ranked",
+    "cost": "Cost of the job, ranked",
+    "time": "Time of the job, ranked",
+    "joules": "Energy of a sample, ranked",
+}
+_P_OF_GPU = (
+    "P(best) of GPU: any offer of this GPU, whoever's, is the best at the prices of today, which may have "
+    "moved; all GPUs add up to 100 %"
+)
+_P_OF_OFFER = (
+    "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
+)
+_SHARED_RANK = (
+    "=: a shared rank: the figures cannot tell it from another, or a more expensive offer of a GPU so tied"
+)
+_FEED_BOUND = (
+    f"{FindingKind.FEED_BOUND.value}: its vCPUs prepare fewer photographs than its GPUs take (assumed): "
+    "throughput, time, cost and chances are of what they prepare, a latency is of its GPUs alone"
+)
+_NOT_DOMINATED = "not dominated: nothing else is as fast, as cheap and as large in memory at once"
+
+
+def _ranking(data: ReportData) -> Block | None:
+    ranking = data.ranking
+    if ranking is None:
+        return None
+    lead = f"Ranked for {cases_words(ranking.cases)}; as of {plain(ranking.as_of, 30)}."
+    workloads = {case.workload for case in ranking.cases}
+    if len(workloads) > 1:
+        what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
+        lead += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
+    parts: list[Part] = [Paragraph(text=lead)]
+    brief: tuple[Part, ...] = ()
+    if ranking.rows:
+        shown, total = head_of(ranking.rows, _TABLE_ROWS), len(ranking.rows)
+        caption = f"All {total:,} offers"
+        if len(shown) < total:
+            caption = (
+                f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked "
+                "are in the raw data"
+            )
+        parts += [in_full(ranking), offers(data, ranking, shown, caption)]
+        brief = _brief(data, ranking)
+    else:
+        parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
+    if ranking.excluded:
+        parts.append(excluded_table(ranking))
+    return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=brief)
+
+
+def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
+    """The rows for a terminal: the best rental of each GPU, and all hardware that is owned or for sale.
+
+    With a single GPU, or on request, every offer.
+    """
+    rows = ranking.rows
+    if not _each_is_an_offer(data, ranking):
+        best = {id(row) for row in best_to_rent_and_to_own(rows)}
+        rows = tuple(row for row in rows if row.offer.pricing is Pricing.OWNED or id(row) in best)
+    return rows[: data.most_offers]
+
+
+def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
+    if data.every_offer:
+        return True
+    best_of_each = ranking.by_gpu
+    rented = any(each.source != "own" for each in best_of_each)
+    return not rented or len({each.offer.gpu_key for each in best_of_each}) == 1
+
+
+def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
+    """The top of the ranking, the answers in full, the notes, and an explanation of the terms."""
+    rows = shown_rows(data, ranking)
+    one_a_gpu = not _each_is_an_offer(data, ranking)
+    shown = offers(data, ranking, rows, "", wide=True, one_a_gpu=one_a_gpu)
+    notes = [plain(note, MOST_OF_A_NOTE) for note in ranking.said("note")]
+    legend = _legend(ranking, rows, one_a_gpu=one_a_gpu)
+    items: list[str] = []
+    if one_a_gpu and ranking.offer_count is not None:
+        total = ranking.offer_count
+        every = f"--table --explain --limit {total} lists all, which the ranks are among"
+        items.append(f"One row a GPU, its best offer; {every}.")
+    if data.more_by is None:
+        items = [*notes, *items, *legend]
+    else:
+        items.append(f"{count(len(notes) + len(legend), 'more note')}: {data.more_by}.")
+    return (shown, in_full(ranking), Bullets(items=tuple(dict.fromkeys(items))))
+
+
+def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[str]:
+    bound = any(each.kind is FindingKind.FEED_BOUND for row in rows for each in row.findings)
+    shares = not ranking.shared_ranks.isdisjoint(row.rank for row in rows)
+    legend = [f"{_SHARED_RANK}."] if shares else []
+    legend += [f"{_FEED_BOUND}."] if bound else []
+    legend += [f"{_NOT_DOMINATED}."] if any(row.pareto for row in rows) else []
+    if any(row.p_best is not None for row in rows):
+        legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}.")
+    if any(row.estimate.case.new_tokens for row in rows):
+        legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
+    return legend
+
+
+def excluded_table(ranking: Ranking) -> Table:
+    """The excluded offers, grouped by reason."""
+    by_reason: defaultdict[str, list[ExcludedOffer]] = defaultdict(list)
+    for offer in ranking.excluded:
+        by_reason[offer.reason].append(offer)
+    rows = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    return table(
+        f"Not ranked: {count(len(ranking.excluded), 'offer')}, by reason",
+        rows[:EXCLUDED_REASONS],
+        text("Reason", lambda row: plain(row[0], 300)),
+        number("Offers", lambda row: str(len(row[1]))),
+        text("Which", lambda row: listing(_which(row[1]), most=8)),
+        folded=True,
+    )
+
+
+def _which(offers: Sequence[ExcludedOffer]) -> list[str]:
+    gpus = {x.gpu_key for x in offers}
+    if len(gpus) > 1:
+        return sorted({gpu_name(key) for key in gpus})
+    names = [f"{plain(x.provider, 30)} {plain(x.instance, 40)}" for x in offers]
+    return [f"{gpu_name(next(iter(gpus)))} at {names[0]}", *names[1:]]
+
+
+def beaten_table(rows: Sequence[Row]) -> Table:
+    """The offers that another offer beats in every respect, with that other offer."""
+    return table(
+        "Beaten in every respect",
+        [row for row in rows if row.dominated_by is not None],
+        text("Offer", lambda r: offer_lines(r.offer)),
+        text("By", lambda r: plain(r.dominated_by or "")),
+    )
+
+
+def factor_table(rows: Sequence[Row]) -> Table:
+    """The properties of the GPUs in the offers, one per line."""
+    factors = {row.offer.gpu_key: factors_of(load_specs().get(row.offer.gpu_key)) for row in rows}
+
+    def known(name: str, words: Callable[[Any], str] = str) -> Callable[[str], str]:
+        return lambda key: UNKNOWN if factors[key][name] is None else words(factors[key][name])
+
+    def whole(value: float) -> str:
+        return f"{value:,.0f}"
+
+    def share(value: float) -> str:  # of the FP32 rate: "1/2", "1/64"
+        return UNKNOWN if not value else "1/1" if value > 1 else f"1/{1 / value:.0f}"
+
+    return table(
+        "What these GPUs are",
+        list(factors),
+        text("GPU", gpu_name),
+        number(
+            "Memory",
+            lambda key: f"{format_bytes(factors[key]['memory_bytes'])}\n{factors[key]['memory_type'] or ''}",
+        ),
+        number("GB/s", known("memory_bandwidth_bytes_per_s", lambda value: whole(value / 1e9))),
+        number("Cores", known("core_count", whole), optional=1),
+        number("Tensor cores", known("tensor_core_count", whole), optional=4),
+        text("Architecture", known("architecture"), optional=2),
+        text("Line", known("line"), optional=7),
+        text("ECC", known("ecc", {True: "yes", False: "no"}.__getitem__), optional=5),
+        text("FP64", known("fp64_share", share), optional=6),
+        text("Link", known("link"), optional=3),
+        text("Cooling", known("cooling"), optional=8),
+        number("W", known("board_power_w", whole)),
+    )
+
+
+# --- offers as a table ----------------------------------------------------------------------------------
+
+# Length limit of the note on a price in its row; the answers below have it in full.
+_NOTE_CHARACTERS = 80
+
+RANK, P_BEST = "Rank", "P(best)"
+"""Titles of columns with symbols that are explained below the table."""
+
+
+def offers(
+    data: ReportData,
+    ranking: Ranking,
+    rows: Sequence[Row],
+    caption: str,
+    *,
+    wide: bool = False,
+    one_a_gpu: bool = False,
+) -> Table:
+    """A table of offers, one per row, in the order of the ranking.
+
+    Args:
+        data: Has the user's device, whose GPUs are marked.
+        ranking: The ranking of the rows, with its units, job and batches.
+        rows: The rows to show.
+        caption: Title of the table.
+        wide: Whether to add columns for latency and for batches that differ.
+        one_a_gpu: Whether each row represents its GPU: then P(best) is that of the GPU, and a column lists
+            other offers.
+    """
+    late = any(row.latency_s is not None for row in rows)
+    generated = any(row.estimate.case.new_tokens for row in rows)
+    batches = {batches_of(row.estimates) for row in ranking.rows}
+    shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
+    paid_first = _paid_first(data)
+    return table(
+        caption,
+        rows,
+        text("GPUs and offer", lambda r: offer_lines(r.offer, here(data, r))),
+        text("Memory", _gpus_needed) if shared else None,
+        number(RANK, rank_words(ranking)),
+        text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
+        *_paces(ranking, one_a_gpu=one_a_gpu),
+        number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, chance_of(ranking, one_a_gpu=one_a_gpu)),
+        *_token_columns(rows),
+        text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
+        number("Batch", lambda r: " ".join(f"{batch:,}" for batch in batches_of(r.estimates)), optional=5)
+        if wide and len(batches) > 1
+        else None,
+        number("Time of a token" if generated else "Latency", _latency) if wide and late else None,
+        text(
+            "Basis",
+            lambda r: (
+                f"{BASIS_GLYPHS[r.estimate.basis]}{NO_BREAK_SPACE}"
+                f"{'guess' if r.estimate.is_extrapolated else r.estimate.basis}"
+            ),
+            optional=1,
+            glyph=True,
+        ),
+        link("Link", lambda r: price_page(r.offer.provider, r.offer.source), optional=8),
+        text("Remarks", remarks_of, optional=6, below=True),
+        marks=marks(data, rows),
+    )
+
+
+def rank_words(ranking: Ranking) -> Callable[[Row], str]:
+    """Return a function that formats a rank, marked if shared; a dash if a row has none."""
+    shared = ranking.shared_ranks
+    return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
+
+
+def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
+    """Yield columns for throughput and value, and for time and cost of a job if there is one."""
+    timed = any(row.hours.value is not None for row in ranking.rows)
+    if not (timed and ranking.by_reference):
+        yield number(
+            capitalized(per_s_unit(ranking)),
+            lambda r: stacked(ranking.throughput_of(r).words()),
+            optional=(6 if one_a_gpu else 4) if timed else 3,
+        )
+        yield number(
+            capitalized(plain(ranking.value_unit, 60)),
+            lambda r: stacked(ranking.value_of(r).words()),
+            optional=7 * timed,
+        )
+    if timed:
+        yield number(
+            "Time", lambda r: stacked(r.hours.collapsed.by(lambda hours: format_duration(hours * 3600)))
+        )
+        yield number("Cost", lambda r: stacked(r.cost_usd.collapsed.by(format_usd)))
+
+
+def _gpus_needed(row: Row) -> str:
+    if row.estimate.fewest_gpus == 1 and row.parallel_mode is ParallelMode.FSDP:
+        return fits_text(sharded=True)
+    return gpus_needed(row.estimate.fewest_gpus)
+
+
+def _paid_first(data: ReportData) -> Callable[[Row], str]:
+    # Return a function that formats the purchase price of owned hardware: "$1,450 first; ".
+    paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
+
+    def words(row: Row) -> str:
+        offer = row.offer
+        usd = paid.get((offer.instance, offer.gpu_key, offer.gpu_count))
+        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"{format_price(usd)} first; "
+
+    return words
+
+
+def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
+    """Return a function that formats a row's chance of being the best.
+
+    If each row represents its GPU, a rental row has the chance of all offers of that GPU.
+    """
+    best_of_each = ranking.by_gpu if one_a_gpu else ()
+    of_gpu = {each.offer.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
+
+    def chance(row: Row) -> str:
+        own = row.offer.pricing is Pricing.OWNED
+        return format_chance(row.p_best if own else of_gpu.get(row.offer.gpu_key, row.p_best))
+
+    return chance
+
+
+_TOKENS = {
+    "training": "training",
+    "forward pass": "forward pass",
+    "prefill": "prompts of one static batch",
+    "decode": "generated in one static batch",
+}
+
+
+def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
+    # Yield a column for each kind of token with a cost in any of the rows.
+
+    def cost_of(what: str) -> Callable[[Row], str]:
+        return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
+
+    told = (what for row in rows for what, usd in token_costs(row).items() if (usd.value or 0.0) >= LEAST_USD)
+    for what in dict.fromkeys(told):
+        yield number(f"USD per million tokens, {_TOKENS[what]}", cost_of(what), optional=3)
+
+
+def _latency(row: Row) -> str:
+    """Return the time of a batch; for a generation first the time of a token, to which limits apply."""
+    whole = format_duration(row.latency_s)
+    return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
+
+
+def _token_time(row: Row) -> str:
+    times = generation_times(row.estimate)
+    return UNKNOWN if times is None else format_duration(times.per_token_s.value)
+
+
+def also_at(ranking: Ranking) -> Callable[[Row], str]:
+    """Return a function that lists other providers of a GPU: "lium $10.06, aws $12.00"."""
+    elsewhere = {(each.offer.gpu_key, each.source == "own"): each for each in ranking.by_gpu}
+
+    def of(row: Row) -> str:
+        best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
+        found = () if best is None else best.also_at
+        return ", ".join(elsewhere_words(each, row.offer.gpu_count) for each in found) or UNKNOWN
+
+    return of
+
+
+def remarks_of(row: Row) -> str:
+    """Return short remarks on a row."""
+    # The age of a price is in its own column; as a remark on most rows it would be noise.
+    remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
+    offer, lost = row.offer, row.spot_break_even
+    each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
+    batch = f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}"
+    pays = f"while interruptions add less than {format_percent(lost)} to the work" if lost else "at no share"
+    remarks += [
+        words
+        for holds, words in (
+            (offer.kind == "marketplace", CONDITION_WORDS[PriceCondition.SINGLE_HOST]),
+            (offer.note, plain(offer.note or "", _NOTE_CHARACTERS)),
+            (offer.in_stock is not None, in_stock_words(offer)),
+            (row.pareto, "not dominated"),
+            (row.fits_memory is None, "memory not checked"),
+            (row.latency_s is not None, batch),
+            (lost is not None, f"spot pays {pays}"),
+            (offer.gpu_count > 1, f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}"),
+        )
+        if holds
+    ]
+    return ", ".join(dict.fromkeys(remarks)) or "none"
+
+
+def here(data: ReportData, row: Row) -> str:
+    """A mark on offers of the user's model of GPU."""
+    own = data.device is not None and data.device.gpu_key == row.offer.gpu_key
+    return " (yours)" if own else ""
+
+
+def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
+    """The marks of rows: the user's model of GPU, ties at the top, throttled measurements."""
+    leading = sum(row.rank == 1 for row in rows)
+
+    def mark(row: Row) -> RowMark | None:
+        if here(data, row):
+            return "here"
+        if row.rank == 1 and (row.tie or leading > 1):
+            return "tie"
+        return "bad" if any(f.kind is FindingKind.THROTTLED for f in row.findings) else None
+
+    return tuple(mark(row) for row in rows)
+
+
+def head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
+    """Return this many rows in order: the best of each GPU to rent and to own, then the first others."""
+    if len(rows) <= most:
+        return tuple(rows)
+    kept = {id(row) for row in best_to_rent_and_to_own(rows)}
+    kept |= {id(row) for row in [row for row in rows if id(row) not in kept][: max(0, most - len(kept))]}
+    return tuple(row for row in rows if id(row) in kept)
+
+
+SECTIONS = {"answer": _answer, "value": _ranking}

@@ -1,7 +1,5 @@
 """Several devices on the same case, and a CPU against a GPU: whether a GPU is needed at all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,11 +48,11 @@ def devices(data: ReportData) -> list[Part]:
     )
 
 
-JOB_SAMPLES = 1_000_000
-"""A job to compare both on: about 17 passes over the 60,000 images of the classic digit set."""
+# A job to compare both on: about 17 passes over the 60,000 images of the classic digit set.
+_JOB_SAMPLES = 1_000_000
 
-FAR_OFF = 10.0
-"""If the expected time of a CPU exceeds the limit by this factor, it is too slow, whatever its interval."""
+# If the expected time of a CPU exceeds the limit by this factor, it is too slow, whatever its interval.
+_FAR_OFF = 10.0
 
 SMALL_JOB_S = 900.0
 """If a CPU does the job within this time, no GPU is needed [s]."""
@@ -122,23 +120,23 @@ def processor(data: ReportData) -> list[Part]:
 def _need(cpus: Sequence[Result]) -> str:
     """Whether a GPU is needed, judged by the interval of this CPU's fastest row.
 
-    "Not needed" and "too slow" require both ends of the interval. If the expected time is over ``FAR_OFF``
+    "Not needed" and "too slow" require both ends of the interval. If the expected time is over ``_FAR_OFF``
     times the limit, a GPU is needed whatever the interval.
     """
     lows = [result.measurement.samples_per_s_low for result in cpus]
     highs = [result.measurement.samples_per_s_high for result in cpus]
-    surely_s = min((JOB_SAMPLES / low for low in lows if low), default=math.inf)
+    surely_s = min((_JOB_SAMPLES / low for low in lows if low), default=math.inf)
     likely_s = min(map(_job_s, cpus))
-    least_s = min((JOB_SAMPLES / high if high else 0.0) for high in highs)
+    least_s = min((_JOB_SAMPLES / high if high else 0.0) for high in highs)
     flags = sorted({flag for result in cpus for flag in result.doubts})
     flagged = f" (flagged {', '.join(flags)})" if flags else ""
     limit, of = f"{SMALL_JOB_S / 60:.0f} min", f"For {workload_name(cpus[0].case)}{flagged}"
     if surely_s <= SMALL_JOB_S:
         trains = f"this CPU trains on a million samples in {format_duration(surely_s)} or less"
         return f"{of} no GPU is needed: {trains}."
-    if likely_s > FAR_OFF * SMALL_JOB_S:
+    if likely_s > _FAR_OFF * SMALL_JOB_S:
         takes = f"a million samples take this CPU {format_duration(likely_s)} or more"
-        return f"{of} a GPU is needed: {takes}, over {FAR_OFF:.0f} times {limit}."
+        return f"{of} a GPU is needed: {takes}, over {_FAR_OFF:.0f} times {limit}."
     if least_s > SMALL_JOB_S:
         takes = f"it takes {format_duration(least_s)} or more"
         return f"{of} this CPU is too slow to train on a million samples within {limit}: {takes}."
@@ -149,7 +147,7 @@ def _need(cpus: Sequence[Result]) -> str:
 
 
 def _job_s(result: Result) -> float:
-    return JOB_SAMPLES / (result.measurement.samples_per_s or 1e-9)
+    return _JOB_SAMPLES / (result.measurement.samples_per_s or 1e-9)
 
 
 def _factor(pair: CpuGpuPair) -> str:

@@ -1,7 +1,5 @@
 """A device: the driver's values next to the data sheet, and the rest of this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,8 +30,8 @@ from gpubench.units import (
     plain,
 )
 
-DIFFERS = 0.05
-"""Relative difference between driver and data sheet above which the page mentions it."""
+# Relative difference between driver and data sheet above which the page mentions it.
+_DIFFERS = 0.05
 
 _Row = tuple[str, str, str]
 
@@ -94,7 +92,7 @@ def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
     found = [
         f"{what} {show(seen)} against {show(stated)}"
         for what, seen, stated, show in pairs
-        if seen is not None and stated and abs(seen / stated - 1) > DIFFERS
+        if seen is not None and stated and abs(seen / stated - 1) > _DIFFERS
     ]
     off = f"Off the default or the data sheet: {'; '.join(found)}."
     return [Paragraph(text=off, tone="warning")] if found else []

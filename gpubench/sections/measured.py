@@ -1,7 +1,5 @@
 """Measurements: throughput by case, speedup from each choice, latency, CPU compared with GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import cycle, groupby
 
@@ -39,8 +37,7 @@ from gpubench.models.run import TimeToQuality
 from gpubench.profile import load_profiles
 from gpubench.record.sharing import readings_by
 from gpubench.sections.compared import devices, processor
-from gpubench.sections.data import ReportData
-from gpubench.sections.section import unexplained
+from gpubench.sections.data import ReportData, unexplained
 from gpubench.sections.words import (
     FINDINGS,
     explained,
@@ -162,8 +159,8 @@ def _of_peak(result: Result) -> str:
 
 # --- what mixed precision gains ----------------------------------------------------------------------------
 
-SURE_FACTOR = 1.5
-"""A speedup is stated in words if the ends of its interval are within this factor."""
+# A speedup is stated in words if the ends of its interval are within this factor.
+_SURE_FACTOR = 1.5
 
 _BASELINES = {p: f"against {p.words}" for p in Precision if p.is_usual and not p.is_amp}
 _AMP_LOOKS = {
@@ -264,7 +261,7 @@ def _sure(pairs: Sequence[Effect]) -> list[Effect]:
 
 def _narrow(interval: Interval) -> bool:
     low, high = interval.low, interval.high
-    return bool(low and high and high / low <= SURE_FACTOR)
+    return bool(low and high and high / low <= _SURE_FACTOR)
 
 
 def _memory(pair: Effect) -> str:

@@ -1,7 +1,5 @@
 """How it was measured: protocol, launches, rounds, environment, findings, and every case that failed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median

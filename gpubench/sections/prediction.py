@@ -1,7 +1,5 @@
 """The reliability of the figures: measurements, the basis of predictions, and their intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +10,7 @@ from gpubench.labels import gpu_name
 from gpubench.models import Estimate
 from gpubench.predict.answers import Predictions, evidence_on
 from gpubench.predict.calibration import load_calibration
-from gpubench.recommend.choice import best_of_each_gpu
+from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.record.sharing import readings_by
 from gpubench.sections.data import ReportData
 from gpubench.sections.words import MOST_OF_A_NOTE, kinds_words, measured_facts

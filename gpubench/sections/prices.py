@@ -1,19 +1,24 @@
-"""Prices with their dates, owning compared with renting, and doubts about the used specification rows."""
+"""Prices with their dates, owning compared with renting, doubts about the used specification rows.
 
-from __future__ import annotations
+Also the cost today of published MLPerf Training runs.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median_high
+
+import msgspec
 
 from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
 from gpubench.blocks.parts import Block, Charts, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
-from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpu_name, gpus_of
-from gpubench.models import BuyOrRent, PriceCondition, Pricing, Row
+from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpu_name, gpus, gpus_of, offer_name
+from gpubench.models import BuyOrRent, Offer, Pricing, Row
 from gpubench.offers.dates import STALE_AFTER_DAYS, freshness, show_price_date
-from gpubench.recommend.choice import best_of_each_gpu
+from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, rounds
+from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.owning import assumed_of, must_work, payback
+from gpubench.recommend.rows import best_of_each_gpu, first_of_each
 from gpubench.sections.data import ReportData
 from gpubench.units import UNKNOWN, count, format_number, format_price, format_usd, listing, plain
 
@@ -57,13 +62,10 @@ def _owning(data: ReportData) -> Block | None:
 def _best(data: ReportData) -> list[str]:
     if data.ranking is None or data.ranking.max_purchase_usd is None:
         return []
-    best: dict[PriceCondition, BuyOrRent] = {}
-    for each in data.ranking.buy_or_rent:
-        best.setdefault(each.condition, each)
     named = (
         f"{gpus_of(each)} ({CONDITION_WORDS[each.condition]}, {show_price_date(each.price_date)}) for "
         f"{format_price(each.purchase_usd)}"
-        for each in best.values()
+        for each in first_of_each(data.ranking.buy_or_rent, lambda each: each.condition)
     )
     return [f"Best within {format_price(data.ranking.max_purchase_usd)}: {'; '.join(named)}."]
 
@@ -110,8 +112,8 @@ def _hours_to_pay(each: BuyOrRent) -> str:
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 
+# Length limit of a source, which is shown with its license because some licenses require that.
 _MOST_LETTERS_OF_SOURCE = 300
-"""Length limit of a source, which is shown with its license because some licenses require that."""
 
 
 def _prices(data: ReportData) -> Block | None:
@@ -184,3 +186,88 @@ def _footnotes(data: ReportData) -> Block | None:
 
 
 SECTIONS = {"owning": _owning, "prices": _prices, "footnotes": _footnotes}
+
+
+# --- published runs of MLPerf Training ------------------------------------------------------------------
+
+MOST_GPUS_OF_A_MACHINE = 8
+
+
+class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A published run and the cheapest cloud machines that it would fit on.
+
+    Attributes:
+        offer: One machine; None if no cloud lists it on demand.
+        machines: The number of machines.
+        usd: Hours of the run times the price of all machines, without startup; None without an offer.
+    """
+
+    run: PublishedRun
+    offer: Offer | None = None
+    machines: int | None = None
+    usd: float | None = None
+
+
+def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[PricedRun, ...]:
+    """Pair each run with the cheapest on-demand cloud machines of the same GPUs.
+
+    Args:
+        runs: Published runs.
+        offers: Prices; marketplace, spot and reserved offers are skipped, because a published system is a
+            complete machine.
+    """
+    clouds = [
+        offer
+        for offer in offers
+        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.usd_per_gpu_hour > 0
+    ]
+    clouds.sort(key=lambda o: (o.usd_per_gpu_hour, o.provider, o.instance, o.region or ""), reverse=True)
+    cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
+
+    def one(run: PublishedRun) -> PricedRun:
+        # a system with more GPUs than a machine has is priced as several full machines
+        machines, rest = divmod(run.gpus, min(run.gpus, MOST_GPUS_OF_A_MACHINE))
+        offer = cheapest.get((run.gpu_key, run.gpus // machines))
+        if offer is None or rest:
+            return PricedRun(run=run)
+        usd = offer.usd_per_gpu_hour * run.gpus * run.minutes / MINUTES_PER_HOUR
+        return PricedRun(run=run, offer=offer, machines=machines, usd=usd)
+
+    return tuple(map(one, runs))
+
+
+def what() -> str:
+    """Describe the table of published runs: its scope, newest round, and limits."""
+    known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
+    span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
+    return (
+        "Time to train to the stated quality, as submitters published it: their own software, tuned for "
+        f"their own machine. Rounds: {span}; later ones are not in the table. No time to train enters a "
+        "prediction or the ranking; how throughput scales over several GPUs is fitted to published jobs, "
+        "some of them of MLPerf Training. The fastest run of the newest round of each GPU is shown; its cost "
+        "is its hours times today's cheapest on-demand cloud price of as many GPUs, without start-up. "
+        f"Source: {MLPERF_LICENSE}."
+    )
+
+
+def runs_table(runs: Sequence[PricedRun]) -> Table:
+    """Return published runs as a table, in the order given."""
+    return table(
+        "MLPerf Training: minutes to the stated quality",
+        runs,
+        text("Benchmark", lambda p: p.run.benchmark.replace("_", " ")),
+        text("GPUs", lambda p: gpus(p.run.gpu_key, p.run.gpus)),
+        number("Minutes", lambda p: format_number(p.run.minutes)),
+        number("Runs", lambda p: str(p.run.runs), optional=3),
+        text("Round", lambda p: f"{p.run.round}\n{p.run.date}"),
+        text("Submitter", lambda p: f"{plain(p.run.submitter, 40)}\n{plain(p.run.system, 60)}", optional=2),
+        number("Cost of a run", lambda p: format_usd(p.usd)),
+        text("At the price of", _priced_at, optional=1),
+    )
+
+
+def _priced_at(one: PricedRun) -> str:
+    if one.offer is None:
+        return UNKNOWN
+    machines = "" if one.machines == 1 else f"{one.machines} x "
+    return f"{machines}{offer_name(one.offer)}\n{one.offer.price_date}"

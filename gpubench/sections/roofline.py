@@ -1,7 +1,5 @@
 """The roofline of the card: the rate of each step compared with the arithmetic and memory limits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

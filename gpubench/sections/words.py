@@ -1,12 +1,9 @@
 """Texts of the report on cases, offers and evidence; every text is safe to print without escaping."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpubench.blocks.parts import Cell, Fact, Paragraph, Part, table, text
-from gpubench.blocks.parts import Row as Listed
+from gpubench.blocks.parts import Cell, Fact, Paragraph, Part, T, table, text
 from gpubench.effects import Effect, Result
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
@@ -187,6 +184,6 @@ def moment_words(stamp: str) -> str:
     return (moment.astimezone(UTC) if zone else moment).strftime("%Y-%m-%d %H:%M") + zone
 
 
-def explained(what: str, caption: str, rows: Sequence[Listed], *columns: Cell[Listed]) -> list[Part]:
+def explained(what: str, caption: str, rows: Sequence[T], *columns: Cell[T]) -> list[Part]:
     """A table and its explanation; nothing if it has no rows."""
     return [Paragraph(text=what, tone="note"), table(caption, rows, *columns)] if rows else []

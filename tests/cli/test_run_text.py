@@ -25,8 +25,7 @@ from gpubench.models import (
 )
 from gpubench.sections import device
 from gpubench.sections import measured as of_cases
-from gpubench.sections.data import of_run
-from gpubench.sections.section import brief, unexplained
+from gpubench.sections.data import brief, of_run, unexplained
 from gpubench.units import UNKNOWN
 
 

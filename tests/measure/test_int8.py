@@ -13,8 +13,7 @@ from report import samples
 from torch import nn
 
 from gpubench import effects
-from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Block
+from gpubench.blocks.parts import Block, as_markdown
 from gpubench.discovery import load_workload
 from gpubench.measure import guards, quantize
 from gpubench.measure.capability import why_no_precision, why_not_for_task

@@ -9,16 +9,8 @@ import msgspec
 import pytest
 
 from gpubench.models import Offer, Pricing
-from gpubench.offers.dates import (
-    USUAL_ASK_SPREAD,
-    USUAL_DRIFT,
-    PriceChange,
-    asks_of,
-    change_of,
-    drift_of,
-    spread_of,
-)
-from gpubench.offers.table import OfferTable, overlay
+from gpubench.offers.dates import USUAL_DRIFT, PriceChange, change_of, drift_of
+from gpubench.offers.table import USUAL_ASK_SPREAD, OfferTable, asks_of, overlay, spread_of
 
 H100 = "nvidia-h100-sxm-80gb"
 

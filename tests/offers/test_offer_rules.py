@@ -19,14 +19,13 @@ import gpubench
 from gpubench.errors import GpuBenchError
 from gpubench.models import Offer, Pricing
 from gpubench.offers import snapshot as snapshots
-from gpubench.offers.dates import asks_of
 from gpubench.offers.listing import list_offers
 from gpubench.offers.quotes import check, sort_quotes
 from gpubench.offers.refresh import refresh, take_over
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.sources import Quote
-from gpubench.offers.table import UNSTATED_NOTE, Coverage, OfferTable, offer_key
+from gpubench.offers.table import UNSTATED_NOTE, Coverage, OfferTable, asks_of, offer_key
 from gpubench.specs import load_specs
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import Offers
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import embedded_offers
+from gpubench.offers.table import Offers
 
 B300, V100, UNSTATED = "nvidia-b300-sxm-270gb", "nvidia-tesla-v100-sxm2-16gb", "nvidia-h100-unstated-80gb"
 

@@ -14,12 +14,19 @@ import pytest
 
 from gpubench.folders import data_rows, data_table
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import BY_USER, Offers
-from gpubench.offers.dates import ASK_TO_LIST, MARKET_ASKS, USUAL_ASK_SPREAD, asks_of
 from gpubench.offers.listing import outdated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import embedded_offers, load_offers
-from gpubench.offers.table import NOT_RANKED, offer_key
+from gpubench.offers.table import (
+    ASK_TO_LIST,
+    BY_USER,
+    MARKET_ASKS,
+    NOT_RANKED,
+    USUAL_ASK_SPREAD,
+    Offers,
+    asks_of,
+    offer_key,
+)
 from gpubench.recommend.filters import leave_out_doubted
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
@@ -179,7 +186,9 @@ def test_what_hosts_ask_over_clouds_is_fitted_on_the_shipped_prices():
     """The median over 23 GPUs and its spread, on which the weight against few asks is based."""
     table = Offers.of(embedded_offers().offers)
     on_sale = table.kind.is_in(lambda kind: kind not in NOT_RANKED) & table.pricing.equals(Pricing.ON_DEMAND)
-    believed = leave_out_doubted(RankRequest(), AskedPrices(table), table.where(on_sale & (table.price > 0)))
+    believed, _, _ = leave_out_doubted(
+        RankRequest(), AskedPrices(table), table.where(on_sale & (table.price > 0))
+    )
     logs: dict[bool, dict[str, dict[str, list[float]]]] = {True: {}, False: {}}
     for each in (each for each in believed.kept if each.price_date >= "2026-07"):
         of_gpu = logs[each.kind == "marketplace"].setdefault(each.gpu_key, {})

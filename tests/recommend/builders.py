@@ -27,12 +27,11 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.predict.question import Refusal
-from gpubench.recommend import judge as judging
-from gpubench.recommend.contradictions import check
 from gpubench.recommend.eligible import sift
 from gpubench.recommend.evidence import Evidence
+from gpubench.recommend.rank import check, judge_offers
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import Efficiency
+from gpubench.recommend.speeds import Efficiency
 
 TODAY = date(2026, 11, 20)
 H100, L4, T4 = "nvidia-h100-sxm-80gb", "nvidia-l4-24gb", "nvidia-tesla-t4-16gb"
@@ -129,7 +128,7 @@ def rank_of(
 def judge(request, offers, evidence_for, *, drawer=None, **known) -> Ranking:
     """Filter offers and rank the rest."""
     left = sift(request, offers, **known)
-    return judging.judge_offers(request, left, evidence_for, drawer=drawer)
+    return judge_offers(request, left, evidence_for, drawer=drawer)
 
 
 def said(ranking: Ranking) -> str:

@@ -13,11 +13,11 @@ from gpubench.errors import MisuseError
 from gpubench.interval import Interval
 from gpubench.labels import gpus_of
 from gpubench.models import PriceCondition
-from gpubench.offers.columns import Offers
 from gpubench.offers.hardware import card_prices, hosts
-from gpubench.recommend.contradictions import check
+from gpubench.offers.table import Offers
 from gpubench.recommend.filters import apply, host_filters, within_the_sum
 from gpubench.recommend.owning import assumed_of, at_work, offer_of, ownerships
+from gpubench.recommend.rank import check
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 

@@ -13,12 +13,12 @@ from gpubench.errors import MisuseError
 from gpubench.findings import Finding, FindingKind
 from gpubench.models import Pricing
 from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S, feed_errors
-from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.lines import headline
 from gpubench.recommend.owning import offer_of, ownerships
+from gpubench.recommend.rank import check
 from gpubench.recommend.request import RankRequest
-from gpubench.sections.value import rank_words
+from gpubench.sections.answer import rank_words
 
 from .builders import (
     A100,

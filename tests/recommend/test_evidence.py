@@ -36,7 +36,7 @@ from gpubench.recommend.evidence import (
     slow_latency_s,
 )
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import Efficiency, measured_efficiency, scaling_of
+from gpubench.recommend.speeds import Efficiency, measured_efficiency, scaling_of
 from gpubench.record.store import reference_runs, write_run
 from gpubench.sections.prediction import answered
 from gpubench.specs import load_specs

@@ -9,7 +9,7 @@ import pytest
 from gpubench import rank
 from gpubench.findings import FindingKind, describe
 from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S
-from gpubench.sections.value import remarks_of
+from gpubench.sections.answer import remarks_of
 
 from .builders import A100, H100, L4, estimate, offer
 from .test_decision import of_photographs

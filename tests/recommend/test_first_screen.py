@@ -15,7 +15,7 @@ from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.recommend.lines import lines, seller
-from gpubench.sections import answer, value
+from gpubench.sections import answer
 from gpubench.sections.data import of_ranking
 from gpubench.sections.words import MOST_OF_A_NOTE
 from gpubench.units import plain
@@ -151,7 +151,7 @@ def test_marks_that_no_row_has_are_not_explained_because_a_note_of_a_provider_is
     offer = msgspec.structs.replace(found.rows[0].offer, note="a=b, not dominated")
     row = msgspec.structs.replace(found.rows[0], offer=offer, tie=False, pareto=False)
     data = of_ranking(msgspec.structs.replace(found, rows=(row,)))
-    (below,) = (part for part in value.SECTIONS["value"](data).brief if isinstance(part, Bullets))
+    (below,) = (part for part in answer.SECTIONS["value"](data).brief if isinstance(part, Bullets))
     assert not [item for item in below.items if item.startswith(("=:", "not dominated:"))]
 
 

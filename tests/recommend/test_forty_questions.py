@@ -23,8 +23,8 @@ from gpubench.offers.refresh import refresh
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import load_offers
 from gpubench.offers.sources import Complete, Quote
-from gpubench.recommend.contradictions import check
 from gpubench.recommend.owning import break_even, hourly_range, must_work, payback
+from gpubench.recommend.rank import check
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.answer import screen
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import rank
 from gpubench.profile import profile_of
-from gpubench.recommend.hosts import NOTHING_ASKED, need_of
+from gpubench.recommend.factors import NOTHING_ASKED, need_of
 from gpubench.units import GIB
 
 from .builders import H100, offer, rank_of, said

@@ -15,9 +15,8 @@ from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.candidates import LINK_SIGMA
-from gpubench.recommend.contradictions import check
 from gpubench.recommend.lines import headline
-from gpubench.recommend.rank import document
+from gpubench.recommend.rank import check, document
 from gpubench.recommend.request import RankRequest
 from gpubench.stats import Z90
 

@@ -9,7 +9,7 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.findings import FindingKind
 from gpubench.recommend.rank import rank
-from gpubench.sections.value import remarks_of
+from gpubench.sections.answer import remarks_of
 from gpubench.specs import load_specs
 from gpubench.torch_builds import runs_on_todays_torch
 

@@ -18,7 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.folders import data_text
 from gpubench.models import Offer, Pricing
 from gpubench.readings import PublishedRun, load_mlperf, newest_and_fastest, rounds
-from gpubench.sections.mlperf import priced, what
+from gpubench.sections.prices import priced, what
 from gpubench.specs import load_specs
 from tools.published import DATA as PUBLISHED
 

@@ -17,7 +17,6 @@ from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.hardware import card_prices, hosts
 from gpubench.recommend.candidates import QUOTED, drawn_rates
-from gpubench.recommend.contradictions import check
 from gpubench.recommend.lines import lines
 from gpubench.recommend.owning import (
     Ownership,
@@ -30,6 +29,7 @@ from gpubench.recommend.owning import (
     payback,
     pays,
 )
+from gpubench.recommend.rank import check
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import format_usd

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
-from gpubench.recommend import chances
-from gpubench.recommend.chances import wins_of
+from gpubench.recommend import objective
+from gpubench.recommend.objective import wins_of
 
 from .builders import A100, H100, L4, RTX5090, offer, rank_of
 
@@ -50,7 +50,7 @@ def ranked(market, **question):
         return wins_of(scores)
 
     listed = [offer(key, price, instance=str(at), **more) for at, (key, price, more) in enumerate(market)]
-    with patch.object(chances, "wins_of", spy):
+    with patch.object(objective, "wins_of", spy):
         ranking = rank_of(listed, RATES, **{"draws": 4000, "samples": 1e9} | question)
     _at_expected_prices, scores, *_ = seen
     return ranking, -scores

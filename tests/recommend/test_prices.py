@@ -13,12 +13,13 @@ from gpubench import rank
 from gpubench.folders import data_table
 from gpubench.models import Asks, Offer, PriceCondition, Pricing
 from gpubench.offers import snapshot
-from gpubench.offers.dates import SETS_ITS_PRICES, has_day, price_day
+from gpubench.offers.dates import has_day, price_day
 from gpubench.offers.refresh import refresh
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.offers.sources import Quote
+from gpubench.offers.table import SETS_ITS_PRICES
+from gpubench.recommend.economics import Market, drawn_prices, prices_of
 from gpubench.recommend.owning import card_share, offer_of
-from gpubench.recommend.prices import Market, drawn_prices, prices_of
 from gpubench.recommend.request import Range
 from gpubench.sections.answer import screen
 from gpubench.torch_builds import read_on

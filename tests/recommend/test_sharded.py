@@ -15,12 +15,12 @@ from gpubench.predict.request import PredictRequest
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profile_of
 from gpubench.recommend import trial
-from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import MOST_SHARING, Runs, gather
+from gpubench.recommend.rank import check
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.answer import fits_words
+from gpubench.sections.answer import offers as offers_table
 from gpubench.sections.data import ReportData
-from gpubench.sections.value import offers as offers_table
 from gpubench.specs import load_specs
 
 from .builders import H100, RTX5090, TODAY, judge, measurement, offer, run_of

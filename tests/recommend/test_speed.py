@@ -16,7 +16,7 @@ import time
 import numpy as np
 import pytest
 
-from gpubench.recommend import chances
+from gpubench.recommend import objective
 from gpubench.specs import load_specs
 from gpubench.torch_builds import runs_on_todays_torch
 
@@ -64,7 +64,7 @@ def test_the_chance_of_a_fourth_offer_of_a_machine_is_its_own_or_none(monkeypatc
     assert [row.p_best for row in rows] == pytest.approx([0.25] * 4 + [0])
 
     old = [offer(H100, 2 + place / 50, provider=str(place), price_date="2025-11-20") for place in range(5)]
-    monkeypatch.setattr(chances, "IN_DETAIL", 2)
+    monkeypatch.setattr(objective, "IN_DETAIL", 2)
     found = rank_of([*old, offer(T4, 9.0)], {H100: 3000.0, T4: 50.0}, width=1.01, samples=1e8)
     rows = {(row.offer.gpu_key, row.offer.provider): row for row in found.rows}
     known = [rows[H100, str(place)].p_best for place in range(5)]
@@ -151,12 +151,12 @@ def test_rows_that_cannot_lead_are_not_drawn_and_nobodys_chances_change(monkeypa
         rows = rank_of(hosts, rates, width=1.5, samples=1e8).rows
         return [(row.offer, row.p_best) for row in rows]
 
-    monkeypatch.setattr(chances, "IN_DETAIL", 4)
+    monkeypatch.setattr(objective, "IN_DETAIL", 4)
     few = ranked()
     drawn = []
-    may_lead = chances._may_lead
+    may_lead = objective._may_lead
     monkeypatch.setattr(
-        chances, "_may_lead", lambda *asked: drawn.append(may_lead(*asked)) or np.ones_like(drawn[-1])
+        objective, "_may_lead", lambda *asked: drawn.append(may_lead(*asked)) or np.ones_like(drawn[-1])
     )
     every = ranked()
     assert not drawn[0].all()

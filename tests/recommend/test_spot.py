@@ -10,8 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpubench.models import Pricing
-from gpubench.recommend.economics import checkpoint_interval_hours, lost_to_interruptions
-from gpubench.recommend.prices import Market, prices_of
+from gpubench.recommend.economics import Market, checkpoint_interval_hours, lost_to_interruptions, prices_of
 
 from .builders import H100, offer, rank_of, said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpubench.recommend.chances import bands, wins_of
+from gpubench.recommend.objective import bands, wins_of
 
 
 def test_chances_are_counted_over_draws():

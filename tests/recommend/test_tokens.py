@@ -16,10 +16,10 @@ from gpubench.predict.decode import token_time
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for, question_of
 from gpubench.profile import load_profiles, profile_of
+from gpubench.recommend.economics import generation_times, token_costs
 from gpubench.recommend.evidence import Runs, gather
 from gpubench.recommend.rank import document, rank
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.specs import require_spec
 from gpubench.units import format_duration
 from recommend.builders import H100, offer, rank_of

@@ -12,8 +12,7 @@ from gpubench.cli.verbs.run import run_parts
 from gpubench.models import Finding, FindingKind, Launch, MicroResult, Round
 from gpubench.record import store
 from gpubench.record.figures import SPREAD, cold_costs, run_document, spread
-from gpubench.sections.data import of_run
-from gpubench.sections.section import brief
+from gpubench.sections.data import brief, of_run
 
 
 def test_every_measurement_is_one_row_with_case_figures_and_spread(tmp_path, make_run):

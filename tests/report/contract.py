@@ -10,11 +10,9 @@ from typing import Any
 
 from plotly import graph_objects
 
-from gpubench.blocks.markdown import escape
-from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table, printable
+from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table, escape, printable
 from gpubench.report.page import render
-from gpubench.sections.data import ReportData
-from gpubench.sections.section import Section
+from gpubench.sections.data import ReportData, Section
 
 from . import samples
 

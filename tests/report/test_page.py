@@ -22,7 +22,7 @@ from gpubench.blocks.parts import Block, Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.export import REPORT_VERSION
 from gpubench.report.page import render, report
-from gpubench.sections.section import Section
+from gpubench.sections.data import Section
 
 from . import samples
 

@@ -11,10 +11,10 @@ import pytest
 from gpubench.blocks.parts import Block, Bullets, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
 from gpubench.models import Execution, Precision, Status
-from gpubench.recommend.choice import best_of_each_gpu
 from gpubench.recommend.lines import basis_text
+from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.sections import compared, device, measured
-from gpubench.sections.section import HEADINGS, Section, own_sections
+from gpubench.sections.data import HEADINGS, Section, own_sections
 
 from . import samples
 from .contract import SectionContract, texts

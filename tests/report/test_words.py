@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpubench.blocks import markdown, parts
+from gpubench.blocks import parts
 from gpubench.effects import Result
 from gpubench.labels import offer_name
 from gpubench.report import export
@@ -17,7 +17,7 @@ from gpubench.sections import words
 from . import samples
 
 
-@pytest.mark.parametrize("module", [words, export, markdown, parts])
+@pytest.mark.parametrize("module", [words, export, parts])
 def test_the_examples_in_the_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from report import samples
 from report.test_sections import block_of
 
-from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Block, as_html
+from gpubench.blocks.parts import Block, as_html, as_markdown
 from gpubench.blocks.terminal import show
 from gpubench.findings import INFORMATIVE, Finding, FindingKind
 from gpubench.interval import Interval
@@ -27,8 +26,7 @@ from gpubench.models import Execution, Pricing, Ranking, Run
 from gpubench.precisions import Precision
 from gpubench.recommend.rank import document
 from gpubench.record.figures import run_document
-from gpubench.sections.data import ReportData, of_ranking, of_run
-from gpubench.sections.section import unexplained
+from gpubench.sections.data import ReportData, of_ranking, of_run, unexplained
 from gpubench.specs import load_specs
 from gpubench.units import format_usd
 

@@ -16,7 +16,7 @@ from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.measure import feeding as timing
 from gpubench.measure.feeding import PreparationRate, measure_preparation
 from gpubench.recommend.feed import Consumption, FeedReport, consumed_by, feeding
-from gpubench.sections.judged import prepared
+from gpubench.sections.lists import prepared
 
 
 def prepares(images_per_s: float, workers: int = 4, frames: int = 1) -> PreparationRate:

@@ -10,7 +10,7 @@ from gpubench.errors import ExitCode, MisuseError
 from gpubench.models import CudaCheck, PartLog, PartState
 from gpubench.probe import select, torch_view
 from gpubench.record import run_check, store
-from gpubench.sections import judged
+from gpubench.sections import lists
 
 CONFIRMED = "tests/data/confirmed/"
 
@@ -26,7 +26,7 @@ def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
     checked = run_check.check_run(store.read_named(request.results, request.run))
     keys = ("trustworthy", "run_id", "cases", "issues")
-    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: judged.run_judged(checked))
+    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: lists.run_judged(checked))
     return ExitCode.DONE if checked.trustworthy else ExitCode.NO
 
 
@@ -42,7 +42,7 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     answer(
         as_json,
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
-        lambda: judged.card_judged(verdicts),
+        lambda: lists.card_judged(verdicts),
     )
     say(_next(check, verdicts, path))
     return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
@@ -50,7 +50,7 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
 
 def _say_part(log: PartLog, number: int, total: int) -> None:
     took = "" if log.took_s is None else f" in {units.format_duration(log.took_s)}"
-    reason = "" if log.reason is None else f": {units.plain(log.reason, judged.LONGEST_REASON)}"
+    reason = "" if log.reason is None else f": {units.plain(log.reason, lists.LONGEST_REASON)}"
     ended = "" if log.state is PartState.RUNNING else f": {log.state}{took}{reason}"
     say(f"{number}/{total} {log.name}{ended}")
 

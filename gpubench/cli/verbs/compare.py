@@ -6,7 +6,7 @@ from gpubench.errors import ExitCode
 from gpubench.models import Run
 from gpubench.record import compare, store
 from gpubench.record.request import CompareRequest
-from gpubench.sections.judged import compared
+from gpubench.sections.lists import compared
 from gpubench.units import plain
 
 

@@ -5,7 +5,7 @@ from gpubench.cli.output import answer
 from gpubench.errors import ExitCode, StorageError
 from gpubench.probe import health, probe
 from gpubench.record.store import check_writable
-from gpubench.sections.judged import checked_up
+from gpubench.sections.lists import checked_up
 from gpubench.units import format_bytes
 
 

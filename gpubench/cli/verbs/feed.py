@@ -1,7 +1,7 @@
 from gpubench.cli.output import answer, say
 from gpubench.recommend.feed import feed
 from gpubench.recommend.request import FeedRequest
-from gpubench.sections.judged import prepared
+from gpubench.sections.lists import prepared
 
 
 def verb(request: FeedRequest, *, as_json: bool) -> None:

@@ -21,16 +21,16 @@ def verb(request: table.ListRequest, *, as_json: bool) -> None:
         )
     elif request.mlperf:
         from gpubench.offers.snapshot import load_offers
-        from gpubench.sections import mlperf  # loads numpy
+        from gpubench.sections import prices  # loads numpy
 
         runs, offers = readings.load_mlperf(), load_offers(None).offers
         output.answer(
             as_json,
-            lambda: {"mlperf": mlperf.priced(runs, offers)},
-            lambda: [mlperf.runs_table(mlperf.priced(readings.newest_and_fastest(runs), offers))],
+            lambda: {"mlperf": prices.priced(runs, offers)},
+            lambda: [prices.runs_table(prices.priced(readings.newest_and_fastest(runs), offers))],
         )
         if not as_json:
-            output.say(f"{mlperf.what()} Every run: --json.")
+            output.say(f"{prices.what()} Every run: --json.")
     else:
         shipped = profile.load_profiles()
         found = {name: shipped.get(name) for name in discovery.workload_names()}

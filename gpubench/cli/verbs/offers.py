@@ -15,10 +15,10 @@ from gpubench.sections.lists import listed
 from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8
-SHOWN_OFFERS = 2_000
-"""Most rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them."""
-LIST_VERSION = 2
-"""Version of ``gpubench offers list --json``."""
+# Most rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them.
+_SHOWN_OFFERS = 2_000
+# Version of ``gpubench offers list --json``.
+_LIST_VERSION = 2
 
 
 def list_(request: OffersRequest, *, as_json: bool) -> None:
@@ -28,7 +28,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
     def document() -> dict[str, object]:
         return {
-            "schema_version": LIST_VERSION,
+            "schema_version": _LIST_VERSION,
             "as_of": day.isoformat(),
             "clock": clock,
             "offers": [_record(row) for row in rows],
@@ -37,7 +37,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
             "notes": table.notes,
         }
 
-    answer(as_json, document, lambda: listed(rows[:SHOWN_OFFERS]))
+    answer(as_json, document, lambda: listed(rows[:_SHOWN_OFFERS]))
     say(*(() if as_json else _summary(rows, table, clock, explain=request.explain)))
 
 
@@ -57,8 +57,8 @@ def _summary(
 ) -> Iterator[str]:
     if clock:
         yield clock
-    if len(rows) > SHOWN_OFFERS:
-        yield f"the {SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json"
+    if len(rows) > _SHOWN_OFFERS:
+        yield f"the {_SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json"
     stale, old = (sum(row.freshness == age for row in rows) for age in ("stale", "not current"))
     ages = (
         f"; {stale} prices are over {dates.STALE_AFTER_DAYS} days old, {old} over "

@@ -18,8 +18,8 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
     output.answer(as_json, lambda: msgspec.structs.asdict(report) | beside, lambda: machine(report).parts)
 
 
-POPULAR = "resnet50"
-"""The example job for a machine without a GPU: it has published timings on the most GPUs."""
+# The example job for a machine without a GPU: it has published timings on the most GPUs.
+_POPULAR = "resnet50"
 
 
 def overview() -> None:
@@ -31,9 +31,9 @@ def overview() -> None:
     from gpubench.recommend.rank import rank
     from gpubench.sections.answer import screen
 
-    ranking = rank(POPULAR, one_a_gpu=True, limit=1)
+    ranking = rank(_POPULAR, one_a_gpu=True, limit=1)
     terminal.show(
-        parts.Paragraph(text=f"No GPU is in this machine. To train {POPULAR}, as an example:"),
+        parts.Paragraph(text=f"No GPU is in this machine. To train {_POPULAR}, as an example:"),
         *screen(ranking),
         parts.Paragraph(
             text="Ask for yours: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py, "

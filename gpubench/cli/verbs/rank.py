@@ -9,13 +9,13 @@ from gpubench.models import Ranking
 from gpubench.offers.sources import SourceError
 from gpubench.recommend import lines, rank
 from gpubench.recommend.request import RankRequest
-from gpubench.sections import answer, data, section, value
+from gpubench.sections import answer, data
 
 HUMAN_LIMIT = 20
 
 
-SNAPSHOT_LIMIT_S = 1.0
-"""Time limit for fetching a published snapshot and its hash; after it, the local prices are used."""
+# Time limit for fetching a published snapshot and its hash; after it, the local prices are used.
+_SNAPSHOT_LIMIT_S = 1.0
 
 
 def verb(
@@ -52,7 +52,7 @@ def _read_published(url: str, request: RankRequest) -> None:
     from gpubench.offers import refresh, transport  # only this ranking needs the network
 
     try:
-        with transport.HttpTransport(within_s=SNAPSHOT_LIMIT_S) as way:
+        with transport.HttpTransport(within_s=_SNAPSHOT_LIMIT_S) as way:
             refresh.take_over(url, way, results=request.results)
     except (SourceError, StorageError) as error:
         output.say(f"snapshot-url: {error}; the prices that are here stand, with their days")
@@ -75,7 +75,7 @@ def ranking_parts(
     """
     hint = None if shown.table or shown.explain else more_by
     said = data.of_ranking(ranking, limit, every_offer=shown.table and shown.explain, more_by=hint)
-    rows = value.shown_rows(said, ranking)
-    beside = [value.factor_table(rows)] if shown.table else []
-    left_out = [value.beaten_table(rows), value.excluded_table(ranking)] if shown.explain else []
-    return [*section.brief(said, "answer", "value", "owning"), *beside, *left_out]
+    rows = answer.shown_rows(said, ranking)
+    beside = [answer.factor_table(rows)] if shown.table else []
+    left_out = [answer.beaten_table(rows), answer.excluded_table(ranking)] if shown.explain else []
+    return [*data.brief(said, "answer", "value", "owning"), *beside, *left_out]

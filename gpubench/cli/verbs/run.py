@@ -19,7 +19,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.record import figures, store
 from gpubench.report import page as pages
 from gpubench.report.request import format_of
-from gpubench.sections import answer, data, device, measured, section
+from gpubench.sections import answer, data, device, measured
 from gpubench.session import session as sessions
 
 
@@ -96,7 +96,7 @@ def run_parts(run: Run) -> list[Part]:
     """Return the summary of a run: the device, the cases, comparisons, and doubts."""
     said = data.of_run(run)
     shown = [*measured.screen(said), *device.micro_in_short(said)]
-    return [*section.brief(said, "device"), *shown, *section.brief(said, "method")]
+    return [*data.brief(said, "device"), *shown, *data.brief(said, "method")]
 
 
 def _close(run: Run, plan: Plan, results: Path | None) -> None:

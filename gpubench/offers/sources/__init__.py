@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Providers where hosts set the prices and there are no instance types.
 _MARKETPLACES = frozenset({"lium", "runpod", "spheron", "tensordock", "vast"})
-"""Providers where hosts set the prices and there are no instance types."""
 
 
 def kind_of(provider: str) -> str:

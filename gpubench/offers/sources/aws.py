@@ -4,8 +4,6 @@ It needs AWS credentials that boto3 can find, with ``pricing:GetProducts``. Rese
 upfront payment. Spot prices are in the catalog that gpuhunt collects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

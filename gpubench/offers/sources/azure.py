@@ -4,8 +4,6 @@ Interface: https://learn.microsoft.com/rest/api/cost-management/retail-prices/az
 The answer has neither GPU nor vCPUs; they come from the table of instances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec
@@ -27,8 +25,8 @@ from gpubench.offers.sources import (
 URL = "https://prices.azure.com/api/retail/prices"
 FILTER = "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') and priceType eq '{}'"
 PRICE_TYPES = ("Consumption", "Reservation")
-CLOSED_REGIONS = ("usgov", "usdod")
-"""Sovereign clouds, which have listed prices but rent only to government agencies."""
+# Sovereign clouds, which have listed prices but rent only to government agencies.
+_CLOSED_REGIONS = ("usgov", "usdod")
 MAX_PAGES = 300
 _TERMS = {"1 Year": 1, "3 Years": 3}
 
@@ -78,7 +76,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
 
 def _quote(item: _Item) -> Quote | None:
     """Return a quote, or None for Windows, low priority, dedicated hosts and closed clouds."""
-    if item.armRegionName.startswith(CLOSED_REGIONS):
+    if item.armRegionName.startswith(_CLOSED_REGIONS):
         return None
     if "Windows" in item.productName or "Low Priority" in item.meterName or "Dedicated" in item.productName:
         return None

@@ -5,8 +5,6 @@ GPUHUNT_CATALOG_DIR is a folder of ``<provider>.csv`` to read instead of the net
 another URL to fetch from.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import logging

@@ -5,8 +5,6 @@ Its prices are per GPU, for the smallest machine of each cloud. Clouds with anot
 because that source knows their instances.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -34,10 +32,10 @@ CLOUDS = frozenset(
 )
 """The clouds to read, unless they have their own source; they rent out machines, not API calls."""
 _ITS_NAMES = {"ovh": "ovhcloud"}
+# The pricing of each kind; reserved prices come without a term and are skipped.
 _KINDS = {"on-demand": Pricing.ON_DEMAND, "community": Pricing.ON_DEMAND, "spot": Pricing.SPOT}
-"""The pricing of each kind; reserved prices come without a term and are skipped."""
+# Memory size at the end of an A100's name, in gigabytes.
 _SIZE = re.compile(r"-(40|80)$")
-"""Memory size at the end of an A100's name, in gigabytes."""
 
 
 class _Row(msgspec.Struct):

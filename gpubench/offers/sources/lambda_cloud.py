@@ -4,8 +4,6 @@ Interface: https://docs.lambda.ai/public-cloud/cloud-api (list available instanc
 in all regions, so the offers have no region.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Interface: https://docs.runpod.io (GraphQL, gpuTypes). Its spot price has equall
 only on-demand is taken. ``stockStatus`` is High, Medium or Low, and null if none is free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
@@ -33,8 +31,8 @@ QUERY = (
     f"community: lowestPrice(input: {{gpuCount: 1, secureCloud: false}}) {{ {_MACHINE} }} "
     f"secure: lowestPrice(input: {{gpuCount: 1, secureCloud: true}}) {{ {_MACHINE} }} }} }}"
 )
-PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
-"""Fallback if the first query is refused; it has no machine data."""
+# Fallback if the first query is refused; it has no machine data.
+_PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
 
 
 class _Cloud(NamedTuple):
@@ -99,7 +97,7 @@ class _Answer(msgspec.Struct):
 
 def fetch(transport: Transport) -> Iterator[Said]:
     """Yield a quote per GPU type and cloud that has a price."""
-    answer = _asked(transport, QUERY) or _asked(transport, PLAIN_QUERY)
+    answer = _asked(transport, QUERY) or _asked(transport, _PLAIN_QUERY)
     if answer is None or answer.data is None:
         raise SourceError("RunPod answered with an error instead of prices")
     gpus, unread = decode_rows(answer.data.gpuTypes, _GpuType, "RunPod")
@@ -138,7 +136,7 @@ def _asked(transport: Transport, query: str) -> _Answer | None:
     try:
         answer = decode(transport(URL, body={"query": query}), _Answer, "RunPod")
     except SourceError:
-        if query == PLAIN_QUERY:
+        if query == _PLAIN_QUERY:
             raise
         return None
     return answer if answer.data is not None else None

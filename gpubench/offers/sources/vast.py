@@ -6,8 +6,6 @@ Interface: https://docs.vast.ai/api (search offers). A broad query is truncated 
     are skipped.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
@@ -75,14 +73,14 @@ MODELS = (
 )
 
 
+# Minimum price; a host with a price of zero would hide all others.
 _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
-"""Minimum price; a host with a price of zero would hide all others."""
 
 
-LEAST_RELIABILITY = 0.98
-"""Minimum availability of a host: below this, a one-day job is likely to be interrupted."""
+# Minimum availability of a host: below this, a one-day job is likely to be interrupted.
+_LEAST_RELIABILITY = 0.98
+# Vast's label for a host vetted as a data center.
 _DATA_CENTER = (1, "datacenter")
-"""Vast's label for a host vetted as a data center."""
 _NOT_NEGATIVE = msgspec.Meta(ge=0)
 
 
@@ -194,7 +192,7 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
 def _passes(host: _Host) -> bool:
     return (
         host.verification in {None, "verified"}
-        and (host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY)
+        and (host.reliability2 is None or host.reliability2 >= _LEAST_RELIABILITY)
         and (host.pcie_bw is None or host.pcie_bw * 1e9 >= LEAST_PCIE_BYTES_PER_S)
     )
 
