@@ -36,7 +36,7 @@ sys.dont_write_bytecode = False  # each run would otherwise rewrite the asserts 
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
 settings.load_profile("gpubench")
-# Of a broken line only that a test fails is asked, and not for which smallest example: that search takes minutes.
+# For a mutant it only matters that a test fails, not the smallest example, which takes minutes to find.
 settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 

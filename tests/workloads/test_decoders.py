@@ -257,10 +257,11 @@ def test_the_arithmetic_of_experts_is_that_of_those_that_a_token_passes() -> Non
 # --- the software stacks ------------------------------------------------------------------------------------
 
 PEFT_LAYERS = Path(__file__).parents[1] / "data" / "peft_layers.csv"
-"""What one block of a Qwen2 with random weights runs that is no product and unpacks nothing, views left out:
-operators that TorchDispatchMode saw in two blocks less those in one, forward and back, on a CPU under autocast
-to bfloat16. Transformers 5.23, PEFT 0.21.2 (rank 16 on attention, ``prepare_model_for_kbit_training`` where
-the base lies in 4 bits), bitsandbytes 0.50.2."""
+"""The operators of one Qwen2 block with random weights, without products, unpacking and views. They are the
+operators that TorchDispatchMode saw in two blocks minus those in one, forward and backward, on a CPU under
+autocast to bfloat16. Transformers 5.23, PEFT 0.21.2 (rank 16 on attention,
+``prepare_model_for_kbit_training`` for a base in 4 bits), bitsandbytes 0.50.2.
+"""
 
 
 def _peft_layers() -> list[dict[str, Any]]:
