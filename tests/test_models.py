@@ -75,7 +75,7 @@ def test_a_throughput_has_no_upper_end_where_its_step_time_may_be_next_to_nothin
     assert (m.samples_per_s_low is not None, m.samples_per_s_high is not None) == (True, has_high)
 
 
-def test_several_gpus_are_held_against_the_peak_of_all_of_them():
+def test_several_gpus_are_compared_with_the_peak_of_all_of_them():
     """One step a second of batch 2 on each of 4 GPUs: 8 samples of 10 FLOP, against 4 times 100 FLOP/s."""
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
     m = Measurement(

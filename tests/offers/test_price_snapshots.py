@@ -61,7 +61,7 @@ def test_the_row_with_a_spot_price_only_is_a_spot_offer_only():
     assert [o.pricing for o in offers] == [Pricing.SPOT]
 
 
-def test_refreshed_lies_over_embedded_and_the_users_file_over_both(tmp_path, write_table):
+def test_refreshed_overrides_embedded_and_the_users_file_overrides_both(tmp_path, write_table):
     _write(tmp_path / "offers", "20261119T000000Z.json", _t4("0.40"), _t4("0.41", region="mars-1"))
     own = write_table(
         {"provider": "AWS", "instance": "g4dn.xlarge", "region": "us-east-1", "on_demand_usd_per_h": "0.30"}

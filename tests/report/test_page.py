@@ -105,7 +105,7 @@ def test_nothing_points_outside_the_file(page):
                 assert value.startswith(("#", "data:")), value
 
 
-def test_only_our_own_elements_stand_on_the_page(page):
+def test_only_our_own_elements_are_on_the_page(page):
     assert {"iframe", "object", "embed", "form", "img", "base", "video"}.isdisjoint(
         tag for tag, _ in page.elements
     )
@@ -250,7 +250,7 @@ def test_the_ending_of_the_file_chooses_the_format(tmp_path, name, start):
 
 
 @pytest.mark.parametrize("name", ["x.pdf", "x.txt", "x.html.gz", ".pdf"])
-def test_an_ending_that_means_no_format_is_refused(tmp_path, name):
+def test_an_unknown_file_extension_is_refused(tmp_path, name):
     with pytest.raises(MisuseError, match="html, md,"):
         report(tmp_path / name, data=samples.report_data())
     assert list(tmp_path.iterdir()) == []

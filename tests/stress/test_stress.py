@@ -226,7 +226,7 @@ def send(process: subprocess.Popen[str], number: signal.Signals, whom: str) -> N
 
 
 @times(1, 100)
-def test_of_two_that_resume_at_once_neither_takes_anything_away(tmp_path, count):
+def test_two_that_resume_at_once_lose_nothing(tmp_path, count):
     place = Place(tmp_path)
     for n in range(count):
         first = place.start(*NEW)
@@ -273,7 +273,7 @@ def variants(run: Run, count: int) -> list[Run]:
 
 
 @times(3, 100)
-def test_of_many_that_add_other_content_under_one_id_one_is_stored(tmp_path, make_run, count):
+def test_if_many_add_different_content_under_one_id_one_is_stored(tmp_path, make_run, count):
     for n in range(count):
         root = tmp_path / f"mine-{n}"
         offered = []

@@ -155,7 +155,7 @@ SLICE = {
 
 
 @pytest.mark.slow
-def test_a_slice_of_a_card_is_checked_by_what_it_tells(inside_gpu, tmp_path, monkeypatch):
+def test_a_slice_of_a_card_is_checked_by_its_own_values(inside_gpu, tmp_path, monkeypatch):
     """It has its own UUID, and CUDA releases differ in which one they show; the card is known by its bus id."""
     device = inside_gpu("a100_mig", properties=SLICE)
     only(monkeypatch, "device", "precision", "load")
@@ -169,7 +169,7 @@ def test_a_slice_of_a_card_is_checked_by_what_it_tells(inside_gpu, tmp_path, mon
     assert "MIG-3" not in path.read_text()
 
 
-def test_what_there_is_no_time_for_is_left_out(hanging):
+def test_parts_without_time_are_left_out(hanging):
     made = hanging(PART_S / 4, "clock", "clock")
     assert ends(made) == {"clock": PartState.LEFT_OUT}
     assert "no time left" in made.parts[0].reason
@@ -321,7 +321,7 @@ def test_without_a_gpu_the_exit_code_is_3(folder):
     ],
     ids=["a torch without CUDA", "a driver that is too old", "MIG without a slice", "an absent card"],
 )
-def test_what_keeps_torch_from_the_card_is_one_line_and_its_exit_code(
+def test_the_reason_why_torch_cannot_use_the_card_is_one_line_and_its_exit_code(
     gpu_environment, folder, asked, code, words
 ):
     visible = asked.get("visible")

@@ -95,7 +95,7 @@ def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monk
     assert (sample.sm_clock_hz, sample.memory_clock_hz, sample.temperature_c) == (1980e6, 3201e6, 40.0)
 
 
-def test_samples_lie_on_the_clock_of_the_rounds(make_slow, monkeypatch):
+def test_samples_are_on_the_clock_of_the_rounds(make_slow, monkeypatch):
     monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     gpu = make_slow()
     began_s = gpu.machine.now_ns * 1e-9

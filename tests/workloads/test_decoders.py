@@ -352,7 +352,7 @@ def test_no_precision_is_advised_that_the_model_is_not_offered_at() -> None:
 
 
 @pytest.mark.parametrize(("name", "tokens", "reserved_gib"), [row[:3] for row in READ])
-def test_what_a_plain_stack_reserved_lies_in_the_interval(
+def test_the_reserved_memory_of_a_plain_stack_is_in_the_interval(
     name: str, tokens: int, reserved_gib: float
 ) -> None:
     (told,) = memory(name, gpu="RTX 4080", qlora=True, batch_size=1, execution="eager", context=tokens)
@@ -363,7 +363,7 @@ def test_what_a_plain_stack_reserved_lies_in_the_interval(
     assert figure.value == pytest.approx(reserved_gib * GIB, rel=0.16)
 
 
-def test_every_model_is_told_in_each_way() -> None:
+def test_every_model_is_predicted_in_each_way() -> None:
     for row in load_decoders():
         _is_told_in_each_way(row)
 
@@ -444,7 +444,7 @@ def test_the_answer_names_the_model_as_it_was_typed() -> None:
         ),
     ],
 )
-def test_a_name_that_is_not_there_says_what_is_near_and_what_to_bring(asked: list[str], words: str) -> None:
+def test_an_unknown_name_gets_similar_names_and_what_to_provide(asked: list[str], words: str) -> None:
     done = here(*asked)
     assert done.returncode == 2
     assert re.search(words, done.stderr)
