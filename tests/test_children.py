@@ -298,9 +298,7 @@ def test_an_invalid_answer_of_a_child_is_named_and_the_child_is_ended(code, how)
 
 
 def test_a_child_is_ended_for_the_cpu_time_it_takes_and_not_for_that_of_others():
-    """One sleeps longer than its CPU time limit; one works forever, and one lets another process work
-    forever.
-    """
+    """One sleeps longer than its CPU time limit; one works forever, and one lets another process work forever."""
     asleep = "time.sleep(3)\nos.write(out, b'\"done\"\\n')\n"
     of_one = {"time_limit_s": 300, "cpu_limit_s": 2}
     assert run_child(("-c", SAYS + asleep), (), str, **of_one).answer == "done"
@@ -345,9 +343,7 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch):
     reason="before Python 3.11.4 Popen leaves its first pipe open where no descriptor is left for its second",
 )
 def test_without_descriptors_a_child_starts_completely_or_not_at_all():
-    """At any small number of free file descriptors: its pipes, its process, its guard and the daemon search
-    need some.
-    """
+    """At any small number of free file descriptors: its pipes, its process, its guard and the daemon search need some."""
     process, (limit, most) = psutil.Process(), resource.getrlimit(resource.RLIMIT_NOFILE)
     before, hows = process.num_fds(), []
     holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]  # the limit applies to the highest number

@@ -162,9 +162,7 @@ def test_from_five_launches_on_what_varies_within_them_is_in_their_means():
 
 
 def test_rows_of_a_run_know_how_far_launches_of_the_others_differ():
-    """Alone 4.303 times the standard error, less next to similar cases; the raw data and the file stay
-    unchanged.
-    """
+    """Alone 4.303 times the standard error, less next to similar cases; the raw data and the file stay unchanged."""
     three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
     alone = make_measurement(three)
     others = [msgspec.structs.replace(alone, case=make_case(batch_size=n)) for n in (1, 2)]

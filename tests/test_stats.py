@@ -229,9 +229,7 @@ def test_equal_blocks_have_a_ratio_without_width_and_few_have_none():
 
 
 def test_the_interval_of_a_ratio_holds_it_under_drift_and_correlation():
-    """Blocks of 0.2 % noise at correlation 0.5 that drift by 0.1 % each: 95 % of the intervals contain the
-    ratio.
-    """
+    """Blocks of 0.2 % noise at correlation 0.5 that drift by 0.1 % each: 95 % of the intervals contain the ratio."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(1000):
         error, times = 0.0, []

@@ -208,9 +208,7 @@ def test_one_card_has_one_answer(ask: Any, execution: str, batch_size: int) -> N
 
 
 def test_with_several_cards_the_answer_names_the_card_of_the_top_figures(ask: Any) -> None:
-    """Each card is a class of its own: the one with GDDR memory, whatever the order; a single card needs no
-    name.
-    """
+    """Each card is a class of its own: the one with GDDR memory, whatever the order; a single card needs no name."""
     radeon, geforce = "amd-radeon-rx-7700s-8gb", "nvidia-geforce-rtx-4090-24gb"
     both = "vgg16", "--gpu", f"{radeon},{geforce}", "--batch-size", "12", "--execution", "eager"
     answer = json.loads(ask(*both, "--json")[1])

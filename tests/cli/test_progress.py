@@ -137,9 +137,7 @@ def test_a_gain_whose_interval_holds_one_is_not_distinguished() -> None:
 
 
 def test_a_gain_that_the_page_does_not_claim_is_not_printed_below_it() -> None:
-    """The page shows no gain with ends that differ by more than half, and neither does the last line of a
-    run.
-    """
+    """The page shows no gain with ends that differ by more than half, and neither does the last line of a run."""
     amp, fp32 = (
         next(
             m

@@ -1,6 +1,4 @@
-"""`gpubench run --gpus 2 --device cpu`: from the command line to the stored file and the section that reads
-it.
-"""
+"""`gpubench run --gpus 2 --device cpu`: from the command line to the stored file and the section that reads it."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ class WorkloadContract:
     name: str
     train_ratio: tuple[float, float] = (1.0, 3.0)
     is_traced = True
-    """Whether the default run traces it; if it takes long and is similar to another, only the slow tests do.
-    """
+    """Whether the default run traces it; if it takes long and is similar to another, only the slow tests do."""
 
     @property
     def workload(self) -> Workload:

@@ -15,9 +15,7 @@ EPSILON = 1e-6
 
 
 class NormOfChannels(nn.LayerNorm):
-    """Layer norm over the channels of an image, which are the last dimension inside and the second
-    outside.
-    """
+    """Layer norm over the channels of an image, which are the last dimension inside and the second outside."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each place."""

@@ -1,7 +1,6 @@
 """Rows of the profile tables that are traced from networks of torchvision and timm.
 
-These packages do not work with the CPU build of torch in the tests. Use a separate environment outside this
-folder::
+These packages do not work with the CPU build of torch in the tests. Use a separate environment outside this folder::
 
     python3 -m venv tv && tv/bin/pip install torch==2.14.1 torchvision==0.29.1 timm .
     tv/bin/python tests/definitions/libraries.py           # prints the rows that differ from the table

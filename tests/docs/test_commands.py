@@ -64,9 +64,7 @@ ELSEWHERE = {
         "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_timed_beside_one_and_are_in_the_report"
     ),
 }
-"""Prefixes of lines that need a network, a new environment, minutes or cards, and the test that executes
-each.
-"""
+"""Prefixes of lines that need a network, a new environment, minutes or cards, and the test that executes each."""
 
 CONFIG = {
     "model_type": "llama",

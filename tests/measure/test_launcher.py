@@ -315,9 +315,7 @@ def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
 
 
 def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
-    """A process dies, and the driver says that the GPU is gone: the remaining cases fail at once, with its
-    reason.
-    """
+    """A process dies, and the driver says that the GPU is gone: the remaining cases fail at once, with its reason."""
     monkeypatch.setattr(capability, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
     seen = []
     plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))

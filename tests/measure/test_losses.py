@@ -91,9 +91,7 @@ def test_four_losses_and_earlier_ones_of_the_same_batches_carry_a_verdict(
 
 
 def test_seven_losses_of_slow_steps_carry_none() -> None:
-    """Two single steps and five rounds of one step: three of the last four have no earlier step on their
-    batch.
-    """
+    """Two single steps and five rounds of one step: three of the last four have no earlier step on their batch."""
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None
 

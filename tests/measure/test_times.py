@@ -63,9 +63,7 @@ class Heat:
 
 
 def power_w(unit: Unit, *, host_bound: bool) -> float:
-    """Return the power draw of a row, measured on an H100: large networks, graphs of small ones, and eager
-    rows.
-    """
+    """Return the power draw of a row, measured on an H100: large networks, graphs of small ones, and eager rows."""
     if not host_bound:
         return 600.0
     return 310.0 if unit.planned.case.execution is Execution.GRAPH else 190.0

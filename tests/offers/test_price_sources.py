@@ -69,8 +69,7 @@ ROWS_OF = {
         "usd_hr",
     ),
 }
-"""For each source that reads JSON: one page of its answer, the place of its rows, and the field of a price.
-"""
+"""For each source that reads JSON: one page of its answer, the place of its rows, and the field of a price."""
 
 
 KEYS = ("LAMBDA_API_KEY",)
@@ -419,9 +418,7 @@ def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
 
 
 def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_reads(monkeypatch):
-    """Its prices are per GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda have their own
-    sources.
-    """
+    """Its prices are per GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda have their own sources."""
     monkeypatch.setattr(gpurentalprices, "own_sources", lambda: ())
     replay = Replay("gpurentalprices.json")
     table = offers(gpurentalprices.SOURCE, replay)

@@ -259,9 +259,7 @@ def test_a_step_at_the_same_precision_starts_before_one_with_amp(vgg16):
 
 
 def test_no_interval_ends_beyond_the_peak_of_its_gpu():
-    """MI355X: 2.5e15 FLOP/s dense at BF16, 3.9e15 FLOPs per sequence of 4096 tokens, though its interval is
-    wide.
-    """
+    """MI355X: 2.5e15 FLOP/s dense at BF16, 3.9e15 FLOPs per sequence of 4096 tokens, though its interval is wide."""
     asked = question_of(load_profiles()["llama_70b"], "bf16")
     spec = load_specs()["amd-mi355x-288gb"]
     answer = estimate(asked, [spec], most_sharing=8)[spec.key]
@@ -411,9 +409,7 @@ def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16
 
 
 def test_a_peak_at_tf32_is_none_of_strict_fp32(vgg16):
-    """For a convolution in strict fp32 cuDNN takes memory that it does not take at TF32; both kinds of AMP
-    are equal.
-    """
+    """For a convolution in strict fp32 cuDNN takes memory that it does not take at TF32; both kinds of AMP are equal."""
     spec = load_specs()[H100]
     tf32 = msgspec.structs.replace(case_on(vgg16, H100), precision=Precision.TF32)
     peaks = peaks_of(vgg16, [run_of(H100, (tf32, 1500.0), peak_memory_bytes=6271 * 2**20)])

@@ -131,9 +131,7 @@ def test_the_loss_of_a_product_falls_with_its_width():
 
 
 def test_no_row_does_more_arithmetic_than_the_best_product_of_its_family():
-    """A reading that no card of the family could repeat starts a prediction that is capped, widened and
-    marked.
-    """
+    """A reading that no card of the family could repeat starts a prediction that is capped, widened and marked."""
     profile, spec = load_profiles()["llama_8b_lora"], load_specs()[RTX_3090]
     question = question_of(profile, None)
     case = case_for(question, spec)

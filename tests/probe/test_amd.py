@@ -24,8 +24,7 @@ from gpubench.probe.torch_view import TorchBuild, View
 
 MI300X = ("0002:0c:00.0", "AMD Instinct MI300X", 192 << 30, 304, "gfx942", "0x0000000000001234")
 XTX = ("0000:03:00.0", "AMD Radeon RX 7900 XTX", 24 << 30, 96, "gfx1100", "N/A")
-"""Place, name, memory, compute units, architecture and serial number of a card, as the library reports them.
-"""
+"""Place, name, memory, compute units, architecture and serial number of a card, as the library reports them."""
 
 
 class RefusedError(Exception):

@@ -36,9 +36,7 @@ print(json.dumps(answers))
 
 
 def ask(environment: dict[str, str], *devices: str) -> dict:
-    """The results of ``--device`` for each of these (exit code and message), and the probe; in one child
-    process.
-    """
+    """The results of ``--device`` for each of these (exit code and message), and the probe; in one child process."""
     done = subprocess.run(
         [sys.executable, "-c", ASK, *devices], env=environment, capture_output=True, text=True, check=True
     )

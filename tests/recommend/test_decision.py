@@ -103,9 +103,7 @@ def test_the_vcpus_for_feeding_are_next_to_each_choice():
 
 
 def hungry():
-    """3,000 photographs/s need 20 vCPUs at 150/s each: 10 prepare 1,500/s, and two jobs of 5.4 million
-    differ.
-    """
+    """3,000 photographs/s need 20 vCPUs at 150/s each: 10 prepare 1,500/s, and two jobs of 5.4 million differ."""
     return [
         offer(H100, 2.0, instance="ten", vcpus=10),
         offer(H100, 3.0, instance="twenty", vcpus=20),
@@ -287,9 +285,7 @@ def test_hardware_to_buy_is_next_to_a_ranking_of_rent():
 
 
 def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
-    """The choice, its chances and the number of offers are still those of all; for a single GPU every offer
-    is listed.
-    """
+    """The choice, its chances and the number of offers are still those of all; for a single GPU every offer is listed."""
     every = rank_of(market(), RATES, samples=1e8)
     few = rank_of(market(), RATES, samples=1e8, one_a_gpu=True)
     assert [row.offer.gpu_key for row in few.rows] == [each.offer.gpu_key for each in every.by_gpu]

@@ -322,9 +322,7 @@ def test_storage_egress_and_tax_are_on_the_bill():
 
 
 def test_owned_hardware_pays_neither_storage_nor_egress():
-    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, plus 20 % tax: the disk of the user's own machine is already
-    paid.
-    """
+    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, plus 20 % tax: the disk of the user's own machine is already paid."""
     of_a_cloud = {"storage_usd_per_month": 73, "egress_usd": 5, "tax": 0.2, "rent_or_buy": "buy"}
     mine = offer(H100, 2.0, provider="own", pricing=Pricing.OWNED, kind="owned")
     row = rank_of([mine], {H100: 3000.0}, samples=1e8, **of_a_cloud).rows[0]
@@ -459,9 +457,7 @@ def test_the_document_says_each_thing_once():
 
 
 def test_an_answer_that_is_not_among_the_rows_follows_them():
-    """An L4 at 0.1 USD/h is the cheapest, an H100 at 2 USD/h the fastest: even with a limit of one row there
-    are two.
-    """
+    """An L4 at 0.1 USD/h is the cheapest, an H100 at 2 USD/h the fastest: even with a limit of one row there are two."""
     ranking = rank_of([offer(H100), offer(L4, 0.1)], {H100: 3000.0, L4: 500.0}, samples=1e8, limit=1)
     written = document(ranking)
     assert len(ranking.rows) == 1

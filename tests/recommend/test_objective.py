@@ -232,9 +232,7 @@ def test_the_loss_allowed_on_spot_can_be_typed_back_above_one_too():
 
 
 def test_an_offer_beyond_the_detailed_rows_can_still_win():
-    """For one GPU, four at 2.40 USD have the more expensive start and the cheaper work: they win if the GPU
-    is slow.
-    """
+    """For one GPU, four at 2.40 USD have the more expensive start and the cheaper work: they win if the GPU is slow."""
     many = [offer(H100, 1.0 + n / 1e6, instance=f"n{n:04}") for n in range(1010)]
     large = offer(H100, 2.4, gpu_count=4, instance="large")
     options = {"samples": 1.08e7, "startup_minutes": 20, "jobs": "ddp"}

@@ -175,9 +175,7 @@ def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
 
 
 def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alike():
-    """Two cards of 600 and a host of 800, no energy: the cards are 0.6 of the cost, so 0.6 x 0.3 after a
-    year.
-    """
+    """Two cards of 600 and a host of 800, no energy: the cards are 0.6 of the cost, so 0.6 x 0.3 after a year."""
     cards = {
         "host_usd": 800.0, "condition": PriceCondition.USED, "source": "a report", "price_date": "2025-11-20",
         "power_w": 0.0, "resale_usd": Range.of(0.0),

@@ -167,9 +167,7 @@ def test_chances_of_gpus_make_one(gpubench):
 
 
 def test_the_chance_of_an_offer_and_that_of_its_gpu_are_distinguished(gpubench):
-    """The card's chance is for one host's offer, the column's for all sellers of the GPU: each names its
-    subject.
-    """
+    """The card's chance is for one host's offer, the column's for all sellers of the GPU: each names its subject."""
     choice = rank("llama_1b").first
     assert choice.row.p_best < choice.p_best_of_gpu
     shown = " ".join(gpubench("llama_1b", "--limit", "1", "--explain", COLUMNS="120").stdout.split())

@@ -1,6 +1,4 @@
-"""Buyers' questions on the shipped prices, by the command itself; each sum is recomputed here from the
-tables.
-"""
+"""Buyers' questions on the shipped prices, by the command itself; each sum is recomputed here from the tables."""
 
 from __future__ import annotations
 
@@ -258,9 +256,7 @@ def test_buying_lists_what_the_rent_that_it_is_compared_with_rests_on():
 
 
 def test_a_wider_choice_never_costs_more():
-    """Whatever the prices, the first row of a wider choice is worth no less, and within one choice it is the
-    best.
-    """
+    """Whatever the prices, the first row of a wider choice is worth no less, and within one choice it is the best."""
 
     def least(*words, **given):
         rows = ask(*words, **given)["rows"]
@@ -286,9 +282,7 @@ def test_a_filter_changes_no_figure_of_remaining_offers():
 
 
 def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to():
-    """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 %
-    tax.
-    """
+    """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 % tax."""
     extras = {"startup_minutes": 20, "billing_minutes": 60, "storage_usd_per_month": 100}
     rows = ask("vgg16", "--samples", "1e8", "--limit", "400", egress_usd=12, tax=0.19, **extras)["rows"]
     assert len(rows) > 100

@@ -144,9 +144,7 @@ def test_a_generation_without_token_times_has_no_limit_and_says_so():
 
 
 def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against():
-    """It replaces the time of the whole batch, which is far above any limit on a token; the column has its
-    name.
-    """
+    """It replaces the time of the whole batch, which is far above any limit on a token; the column has its name."""
     asked = ("llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50")
     shown = here("rank", *asked, "--table", "--explain", COLUMNS="700").stdout
     row = rank("llama_8b", gpu="h100", batch_size=8, max_latency_ms=50).rows[0]

@@ -214,9 +214,7 @@ def test_our_names_are_known_gpus():
 
 
 def test_the_likely_and_the_maximum_cost_are_reported(tmp_path):
-    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at no more than
-    3.75: 2.19.
-    """
+    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at no more than 3.75: 2.19."""
     task, script, made = written(tmp_path, ranking(), gpu="h100")
     machine = made.machine
     assert machine == "1x H100 SXM5 80GB at aws p5.4xlarge: about $1.50, at most $2.19"

@@ -160,9 +160,7 @@ def test_more_gpus_than_can_be_are_not_believed(make_run):
 
 @pytest.mark.parametrize(("spread", "believed"), [(0.4, True), (0.02, False), (None, False)])
 def test_a_noisy_single_gpu_makes_no_job_impossible(make_run, spread, believed):
-    """2.3 times one GPU: impossible for two GPUs only if the intervals of both leave no other way, or are
-    unknown.
-    """
+    """2.3 times one GPU: impossible for two GPUs only if the intervals of both leave no other way, or are unknown."""
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
     alone = (

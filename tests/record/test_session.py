@@ -37,9 +37,7 @@ MODEL = own_net('raise ValueError("mine")')
 
 SHORT = ("--device", "cpu", "--micro", "none", "--precision", "fp32", "--batch-size", "8")
 INFER = (*SHORT, "--task", "infer")
-"""Inference if the task does not matter: every optimizer imports torch's compiler, which takes as long as
-torch.
-"""
+"""Inference if the task does not matter: every optimizer imports torch's compiler, which takes as long as torch."""
 PROGRAM = """
 import os, pathlib, sys, msgspec
 from gpubench.measure import launcher, messages, plan

@@ -1,6 +1,4 @@
-"""The page as a calculator: it answers like `gpubench rank`, in a real Chromium, and its address holds the
-question.
-"""
+"""The page as a calculator: it answers like `gpubench rank`, in a real Chromium, and its address holds the question."""
 
 from __future__ import annotations
 
@@ -154,9 +152,7 @@ def key_of(row) -> tuple:
 
 
 def test_the_script_answers_as_the_library_does(engine):
-    """Over random settings P(best) agrees to 0.2 points, dollars and hours to 0.1 %, and every answer is the
-    same.
-    """
+    """Over random settings P(best) agrees to 0.2 points, dollars and hours to 0.1 %, and every answer is the same."""
     answered = 0
     found = engine.evaluate(ANSWER, [data(), settings()])
     for setting, script in zip(settings(), found, strict=True):

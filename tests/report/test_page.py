@@ -1,6 +1,4 @@
-"""The HTML file: self-contained, escaped, labeled; checked by a parser, because the plotly script contains
-URLs.
-"""
+"""The HTML file: self-contained, escaped, labeled; checked by a parser, because the plotly script contains URLs."""
 
 from __future__ import annotations
 
@@ -210,9 +208,7 @@ QUIET_ON_PURPOSE = {charts.RULE, charts.BAND, charts.PAPER}
     ("light", "dark"), [pair for pair in PALETTE.items() if pair[0] not in QUIET_ON_PURPOSE]
 )
 def test_colors_stand_out_from_the_page_in_light_and_dark(light, dark):
-    """Text and marks have a contrast of at least 3 to 1 (WCAG 2.2, 1.4.11); rules and bands are fainter on
-    purpose.
-    """
+    """Text and marks have a contrast of at least 3 to 1 (WCAG 2.2, 1.4.11); rules and bands are fainter on purpose."""
     assert contrast(light, "#ffffff") >= 3
     assert contrast(dark, PALETTE["#ffffff"]) >= 3
 

@@ -93,9 +93,7 @@ def test_amp_is_compared_with_a_baseline_that_is_named():
 
 
 def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
-    """fp32 at 100 ms, AMP at 20 ms a step, half-widths a and b: 5, times and over exp(hypot(ln(1+a),
-    ln(1+b))).
-    """
+    """fp32 at 100 ms, AMP at 20 ms a step, half-widths a and b: 5, times and over exp(hypot(ln(1+a), ln(1+b)))."""
     fp32 = samples.measurement(samples.case(precision=Precision.FP32), 0.1, 0.01)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02, 0.01)
     run = samples.h200_run(measurements=(fp32, amp))

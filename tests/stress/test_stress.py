@@ -133,9 +133,7 @@ class Place:
 @times(4, 500)
 @pytest.mark.usefixtures("heeded_signals")
 def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
-    """Signals to the command, its child, or its whole group, in any phase of a new run, a resumed one, a
-    trace.
-    """
+    """Signals to the command, its child, or its whole group, in any phase of a new run, a resumed one, a trace."""
     seed = int(os.environ.get("GPUBENCH_STRESS_SEED", "20261122"))
     chance = random.Random(seed)
     place = Place(tmp_path)

@@ -88,9 +88,7 @@ def test_a_trial_that_fails_otherwise_says_why(make_gpu):
 
 @pytest.fixture
 def processes(make_gpu, monkeypatch):
-    """The devices of the processes that a search starts; each process runs in this one, with its own fake
-    device.
-    """
+    """The devices of the processes that a search starts; each process runs in this one, with its own fake device."""
     started = []
 
     class InHere:

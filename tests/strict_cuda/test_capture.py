@@ -176,9 +176,7 @@ def test_a_graph_holds_little_more_than_the_eager_step(gpu):
 
 
 def test_the_steps_before_a_capture_are_not_next_to_the_cache_of_eager_steps(gpu):
-    """A cache serves the stream that filled it: two copies of 20 layers' activations would double the need of
-    a step.
-    """
+    """A cache serves the stream that filled it: two copies of 20 layers' activations would double the need of a step."""
     layers, side, batch = 20, 16, 65536
     reserved = {}
     for execution in (Execution.EAGER, Execution.GRAPH):

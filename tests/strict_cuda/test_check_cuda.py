@@ -37,8 +37,7 @@ LITTLE = Amounts(
 ROOMY_GIB = 72
 """Memory of the fake device.
 
-The cap, a share of what the driver shows, leaves 150 MiB, 128 of them for cuBLAS on the two streams of a
-graph.
+The cap, a share of what the driver shows, leaves 150 MiB, 128 of them for cuBLAS on the two streams of a graph.
 """
 
 

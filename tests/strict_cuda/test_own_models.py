@@ -1,6 +1,4 @@
-"""The kinds of models that users bring, on the strict fake: a model that trains in a plain loop is measured
-here.
-"""
+"""The kinds of models that users bring, on the strict fake: a model that trains in a plain loop is measured here."""
 
 from __future__ import annotations
 

@@ -68,9 +68,7 @@ def test_energy_and_held_clocks_are_those_of_the_timed_rounds(make_slow):
 
 
 def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monkeypatch):
-    """mJ, mW, MHz and ns from the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the
-    record.
-    """
+    """mJ, mW, MHz and ns from the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the record."""
     monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     calls, faults = load_dump("h200"), []
     for function, answers, arguments in (

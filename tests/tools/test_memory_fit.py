@@ -129,9 +129,7 @@ def test_reserved_and_unstated_readings_together_are_within_twelve_per_cent() ->
 
 
 def test_the_wider_interval_of_a_compiled_step_covers_a_compiled_loss() -> None:
-    """Llama 3 8B, weights in bfloat16 and FP8: all below the likely figure of the eager step, the bound
-    above.
-    """
+    """Llama 3 8B, weights in bfloat16 and FP8: all below the likely figure of the eager step, the bound above."""
     compiled = [r for r in READINGS if r.compiles_loss]
     assert len(compiled) == 14
     assert {r.precision for r in compiled} == {"amp", "fp8"}
@@ -221,9 +219,7 @@ def test_the_fixed_part_is_that_of_the_sound_readings() -> None:
 
 @pytest.mark.parametrize("card_class", CardClass)
 def test_no_likely_figure_is_beyond_its_ends(card_class: CardClass) -> None:
-    """The point at which the fixed part and the factor together are closest to the workspace of the upper
-    end.
-    """
+    """The point at which the fixed part and the factor together are closest to the workspace of the upper end."""
     for profile in load_profiles().values():
         for precision in (Precision.FP32, Precision.AMP_BF16):
             for execution in (Execution.EAGER, Execution.GRAPH):
@@ -267,9 +263,7 @@ def test_an_allocator_held_to_the_upper_end_runs_the_step_and_less_ends_strict_f
 
 
 def test_a_compiled_model_takes_what_an_eager_one_does_unless_its_loss_is_compiled_too() -> None:
-    """VGG16's convolutions, ReLU and pooling become one: 24 % less. With the loss there are no float32
-    scores.
-    """
+    """VGG16's convolutions, ReLU and pooling become one: 24 % less. With the loss there are no float32 scores."""
     compiled = [r for r in ALONE if r.execution is Execution.COMPILE]
     assert len(compiled) == 5
     shares = {(r.workload, r.compiled_loss): r.allocated_bytes / r.need.allocated.value for r in compiled}
@@ -332,9 +326,7 @@ RADEONS_OF_8_GIB = ("amd-radeon-rx-5700-8gb", "amd-radeon-rx-7700s-8gb")
 @pytest.mark.parametrize("name", ["resnet50", "vgg16"])
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_FP16])
 def test_a_step_that_ran_on_a_radeon_is_not_refused_there(key, name, precision) -> None:
-    """The class of other vendors has readings from cards of 256 GB; alone it lets no step fit on a card of 8
-    GB.
-    """
+    """The class of other vendors has readings from cards of 256 GB; alone it lets no step fit on a card of 8 GB."""
     batches = {r.batch_size for r in READINGS if r.kind == "ran" and r.gpu_key == key}
     assert batches == {12}  # as in all published rows of these cards
     profile, spec = load_profiles()[name], load_specs()[key]

@@ -38,9 +38,7 @@ from gpubench.recipes import ADAPTER_BASES
 from gpubench.units import GIB
 
 COUNTED_WITHIN = 5e-4
-"""The table rounds to 0.1 million; for GPT-J, Phi and OLMo 2 its counts leave out the bias of the head, or
-norms.
-"""
+"""The table rounds to 0.1 million; for GPT-J, Phi and OLMo 2 its counts leave out the bias of the head, or norms."""
 BATCHES = (1, 2, 4, 16, 64)
 OF_A_TRACE = {
     "llama_8b_lora": "llama-3-8b",
@@ -289,9 +287,7 @@ def _of_one_layer(row: dict[str, Any], stack: Stack = Stack.PLAIN) -> tuple[floa
 
 @pytest.mark.parametrize("row", _peft_layers(), ids=lambda row: "-".join(list(row.values())[:6]))
 def test_a_layer_of_a_plain_stack_runs_what_was_seen_of_peft(row: dict[str, Any]) -> None:
-    """Over 4 bits, counted in the bytes that float32 adds to the same layer over 16 bits; an element here has
-    two.
-    """
+    """Over 4 bits, counted in the bytes that float32 adds to the same layer over 16 bits; an element here has two."""
     moved, kernels = _of_one_layer(row)
     assert kernels == pytest.approx(int(row["kernels"]) + int(row["products"]), rel=0.01)
     if row["trainable"] == "lora":

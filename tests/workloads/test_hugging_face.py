@@ -109,9 +109,7 @@ def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
 
 @pytest.mark.slow
 def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_they_help(config, traced_here):
-    """2,048 scores of 50,000 words, in float32 and more than once, are most of the memory of such a small
-    model.
-    """
+    """2,048 scores of 50,000 words, in float32 and more than once, are most of the memory of such a small model."""
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
     (answer,) = memory(config(sizes), gpu="RTX 3060", batch_size=16)

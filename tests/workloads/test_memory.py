@@ -140,9 +140,7 @@ def _levels(events: list[Any]) -> Iterator[int]:
 @pytest.mark.parametrize("is_amp", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> None:
-    """CPU kernels on both sides; fused recurrent layers are written out, because the memory of oneDNN's is
-    unknown.
-    """
+    """CPU kernels on both sides; fused recurrent layers are written out, because the memory of oneDNN's is unknown."""
     workload = load_workload(name)
     assert workload.tiny is not None
     with torch.backends.mkldnn.flags(enabled="lstm" not in name):
@@ -298,9 +296,7 @@ def test_attention_keeps_no_matrix_of_scores_whoever_calls_it() -> None:
 
 
 def test_cross_entropy_takes_its_logarithms_in_half_precision_under_cudas_autocast() -> None:
-    """By hand, per score: 2 bytes of logarithms, 4 cast for the sum, and 4 of their gradient; 2 of the
-    scores.
-    """
+    """By hand, per score: 2 bytes of logarithms, 4 cast for the sum, and 4 of their gradient; 2 of the scores."""
 
     def build(batch_size: int, _seed: int) -> Task:
         scores, words = torch.randn(batch_size, 4), torch.zeros(batch_size, dtype=torch.int64)
@@ -619,9 +615,7 @@ def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
 
 
 def test_recomputed_blocks_save_memory_where_a_model_has_blocks() -> None:
-    """A transformer's layers and a ResNet's bottlenecks are repeated blocks; VGG16 is one sequence of single
-    layers.
-    """
+    """A transformer's layers and a ResNet's bottlenecks are repeated blocks; VGG16 is one sequence of single layers."""
     slopes = {
         (name, s.recipe.checkpointing): s.lines[-1].bytes_per_sample
         for name in ("bert_base", "resnet50", "vgg16")
@@ -938,9 +932,7 @@ def test_measured_figures_replace_the_model_each_its_own() -> None:
 
 
 def test_cache_measured_with_a_peak_is_not_a_need() -> None:
-    """An H100 measured 7.8 GiB of tensors, 13.6 reserved and 14.5 in use: cuDNN's trials had taken free
-    memory.
-    """
+    """An H100 measured 7.8 GiB of tensors, 13.6 reserved and 14.5 in use: cuDNN's trials had taken free memory."""
     profile = load_profiles()["vgg16"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
     read = MeasuredMemory(
@@ -1333,9 +1325,7 @@ MOMENTS = st.lists(
 @given(MOMENTS)
 @example([[Moment(100, 0)] * 2, [Moment(136, 40)] * 2, [Moment(220, 200)] * 2])
 def test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment(moments: Any) -> None:
-    """Only lines that are the highest somewhere are kept, and none may be missing for any share of the
-    gradients.
-    """
+    """Only lines that are the highest somewhere are kept, and none may be missing for any share of the gradients."""
     traces = [StepTrace(each, 0, 0, 0, 0) for each in zip(*moments, strict=True)]
     step = on_lines(*traces, TaskKind.TRAIN, is_amp=False, recipe=Recipe())
     for at, batch in enumerate(BATCHES):

@@ -599,9 +599,7 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_profile_of_another_model_that_a_model_sends_as_its_own_is_refused(tmp_path: Path) -> None:
-    """Written into the pipe of its process; with the name of a standard workload it would pass for that
-    workload.
-    """
+    """Written into the pipe of its process; with the name of a standard workload it would pass for that workload."""
     line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
     forged = f"import os, sys\nos.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\nos._exit(0)\n"
     with pytest.raises(MisuseError, match=r"^my_model\.py: .*'lstm'$"):
