@@ -568,7 +568,7 @@ def test_a_wheel_is_built_of_what_travels(tmp_path):
     ],
 )
 def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_path, told, package):
-    """Never by its name on the index, which may belong to somebody else."""
+    """The name on the index may belong to somebody else, so it is never used."""
     root = tmp_path / "a checkout"
     root.mkdir()
     (root / "pyproject.toml").write_text("")

@@ -21,7 +21,7 @@ from strict_cuda.machine import Machine
 from strict_cuda.models import acting
 
 LONG_KERNEL_S = 0.5
-"""So two steps last ten seconds, from which on energy is reported."""
+"""So two steps last ten seconds, the minimum for reporting energy."""
 
 
 @pytest.fixture
