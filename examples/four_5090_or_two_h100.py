@@ -1,7 +1,7 @@
-"""Four RTX 5090, two H100, or rent? Asked of many small jobs, and of one large job.
+"""Four RTX 5090, two H100, or rent? This example compares them for many small jobs and for one large job.
 
-Run it with ``python examples/four_5090_or_two_h100.py``. It needs no GPU and no network: speeds are
-measured where you have runs, and predicted where you have none. Prices of the quotes are examples: put yours.
+Run it with ``python examples/four_5090_or_two_h100.py``. It needs no GPU and no network: speeds are measured
+if you have runs, and predicted otherwise. The quoted prices are examples; replace them with yours.
 """
 
 from __future__ import annotations

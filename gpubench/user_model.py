@@ -282,7 +282,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     """
     if not path.exists():
         where, near = plain(str(path), 300), names.nearest(path.name, decoders.decoder_names())
-        known = f"; known without a file: {', '.join(near)}" if near else ""
+        known = f"; known without a file are {', '.join(near)}" if near else ""
         raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder{known}")
     try:
         fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))

@@ -58,9 +58,7 @@ def gpubench(
 def here(
     *arguments: object, cwd: Path | str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process through the same entry point, since starting an interpreter takes half a
-    second.
-    """
+    """Run a command in this process through the same entry point, since starting an interpreter takes half a second."""
     from gpubench.cli.app import main
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))

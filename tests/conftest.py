@@ -36,15 +36,17 @@ sys.dont_write_bytecode = False  # each run would otherwise rewrite the asserts 
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
 settings.load_profile("gpubench")
-# Of a broken line only that a test fails is asked, and not for which smallest example: that search takes minutes.
+# For a mutant it only matters that a test fails, not the smallest example, which takes minutes to find.
 settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _light_collections() -> None:
-    """Keep what lived before a file of tests out of its collections: torch and all tests are a million objects.
+    """Exclude earlier objects from the garbage collections of a test file: torch and all tests are a million
+    objects.
 
-    Each trace of a model and each measured case collects. Anew for each file, as some import more.
+    Each trace of a model and each measured case collects garbage. This is repeated for each file, because
+    some import more.
     """
     gc.collect()
     gc.freeze()
@@ -52,7 +54,7 @@ def _light_collections() -> None:
 
 @pytest.fixture(scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Names of folders; mktemp would look through those of all earlier tests for the next number."""
+    """Folder names; mktemp would search those of all earlier tests for the next number."""
     root = tmp_path_factory.mktemp("homes")
     return (root / str(number) for number in itertools.count())
 
@@ -68,7 +70,7 @@ def _private_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trace models of the user's own in this process, where the child process is not what is tested.
+    """Trace users' models in this process, unless the child process itself is tested.
 
     Each child would import torch first, which takes several times as long as the trace of a small model.
     """
@@ -87,7 +89,7 @@ def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def traced_as_asked(traced_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, where no other way to train the model is asked for: a large one is traced by each for 10 s."""
+    """The same without other ways to train the model, since tracing a large one takes 10 s for each way."""
     from gpubench.profile import liveness
 
     monkeypatch.setattr(liveness, "_variants", lambda workload, *, has_blocks: ())
@@ -95,7 +97,7 @@ def traced_as_asked(traced_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the children that import torch off this process, where their start is not what is tested."""
+    """Fork the children that import torch from this process, unless their start itself is tested."""
     import forked_child
 
     from gpubench import children
@@ -105,10 +107,10 @@ def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def heeded_signals() -> Iterator[None]:
-    """Have the processes that a test starts heed the signals that it sends them.
+    """Let the processes that a test starts receive its signals.
 
-    A shell starts what it puts into the background with SIGINT ignored, ``nohup`` with SIGHUP, and each process
-    hands that on to its own. A handler of this process's own becomes the default in a child.
+    A shell starts background processes with SIGINT ignored, ``nohup`` with SIGHUP, and processes inherit
+    that. A handler of this process becomes the default in a child.
     """
     heeding = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in heeding.items()}
@@ -119,7 +121,7 @@ def heeded_signals() -> Iterator[None]:
 
 @pytest.fixture
 def tiny_budget() -> Budget:
-    """Everything as in --quick, in a fraction of a second."""
+    """The rules of --quick, in a fraction of a second."""
     return msgspec.structs.replace(
         QUICK,
         timed_s=0.25,

@@ -145,9 +145,7 @@ def score_reserved() -> list[ReservedOutcome]:
 
 
 def score_reserved_alone(execution: Execution) -> list[ReservedOutcome]:
-    """The same for steps each alone in its process, none of which was fitted, and for those with an eager
-    loss.
-    """
+    """The same for steps each alone in its process, none of which was fitted, and for those with an eager loss."""
     sound = sound_readings()
     outcomes = []
     for read in ALONE:

@@ -21,7 +21,7 @@ MUTANTS = (
         file="gpubench/recommend/objective.py",
         old='p_cheapest=p_by("cost"),',
         new='p_cheapest=p_by("value"),',
-        killer="recommend/test_hour_worth.py::test_the_chances_of_a_row_do_not_hang_on_the_order_that_is_asked_for",
+        killer="recommend/test_hour_worth.py::test_the_chances_of_a_row_do_not_depend_on_the_sort_order",
     ),
     Mutant(
         name="a job of a second is free where an hour is billed",
@@ -56,7 +56,7 @@ MUTANTS = (
         file="gpubench/recommend/owning.py",
         old="pair)[1] / (1 + request.tax)",
         new="pair)[1]",
-        killer="recommend/test_owning.py::test_what_is_paid_before_the_first_step_counts_in_the_break_even",
+        killer="recommend/test_owning.py::test_start_up_cost_counts_in_the_break_even",
     ),
     Mutant(
         name="a card that idles half of the time costs as if it idled less",
@@ -70,14 +70,14 @@ MUTANTS = (
         file="gpubench/recommend/objective.py",
         old="rate = pool.rate[rows] / pool.delivered[rows]",
         new="rate = pool.rate[rows]",
-        killer="recommend/test_objective.py::test_what_spot_may_lose_is_the_same_whatever_it_is_taken_to_lose",
+        killer="recommend/test_objective.py::test_the_loss_allowed_on_spot_does_not_depend_on_the_assumed_loss",
     ),
     Mutant(
         name="a commitment costs most where the machine is used most",
         file="gpubench/recommend/owning.py",
         old="uses = owned.utilization if is_committed else owned.utilization[::-1]",
         new="uses = owned.utilization[::-1]",
-        killer="recommend/test_owning.py::test_a_commitment_is_dear_where_it_is_little_used_and_cheap_where_it_is_used_much",
+        killer="recommend/test_owning.py::test_a_commitment_is_expensive_when_little_used_and_cheap_when_much_used",
     ),
     Mutant(
         name="the interval of a cost holds half of what an old price may be off by",
@@ -149,7 +149,7 @@ MUTANTS = (
         file="gpubench/predict/anchors.py",
         old='usable = [r for r in usable if r.basis == "measured"] or usable',
         new="usable = list(usable)",
-        killer="predict/test_estimate.py::test_what_the_user_measured_stands_alone",
+        killer="predict/test_estimate.py::test_a_users_measurement_is_used_alone",
     ),
     # --- offers and their prices --------------------------------------------------------------------------------
     Mutant(
@@ -157,14 +157,14 @@ MUTANTS = (
         file="gpubench/offers/outliers.py",
         old="is_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1",
         new="is_low = ratio * MAX_RATIO < 1",
-        killer="offers/test_outliers.py::test_with_no_standard_of_its_own_kind_a_price_is_held_to_the_others_twice_as_loosely",
+        killer="offers/test_outliers.py::test_without_a_standard_of_its_kind_a_price_is_compared_with_others_at_twice_the_tolerance",
     ),
     Mutant(
         name="a price that fell to a tenth overnight is believed",
         file="gpubench/offers/outliers.py",
         old="if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:",
         new="if not ratio <= MAX_RATIO:",
-        killer="offers/test_price_refresh.py::test_a_jump_against_the_own_last_price_is_set_aside_and_the_old_price_stays",
+        killer="offers/test_price_refresh.py::test_a_jump_from_the_last_price_is_set_aside_and_the_old_price_stays",
     ),
     Mutant(
         name="a price that doubled in four years drifts as if it had doubled in one",
@@ -200,7 +200,7 @@ MUTANTS = (
         file="gpubench/interval.py",
         old="max(1 - low, high - 1)",
         new="min(1 - low, high - 1)",
-        killer="record/test_run_check.py::test_a_difference_is_said_only_where_the_interval_excludes_that_there_is_none",
+        killer="record/test_run_check.py::test_a_difference_is_claimed_only_if_the_interval_excludes_zero",
     ),
     Mutant(
         name="a run that may be slower by more than the tolerance is not slower",
@@ -250,7 +250,7 @@ MUTANTS = (
         file="gpubench/sections/compared.py",
         old="if least_s > SMALL_JOB_S:",
         new="if surely_s > SMALL_JOB_S:",
-        killer="report/test_deeper_sections.py::test_what_the_interval_leaves_open_is_not_told",
+        killer="report/test_deeper_sections.py::test_a_difference_inside_the_interval_is_not_claimed",
     ),
     Mutant(
         name="a million samples cost as many dollars as a dollar buys samples",
@@ -293,7 +293,7 @@ MUTANTS = (
         file="gpubench/profile/allowance.py",
         old="other.memory_bytes <= spec.memory_bytes",
         new="other.memory_bytes >= spec.memory_bytes",
-        killer="tools/test_memory_fit.py::test_a_step_that_ran_speaks_for_its_line_of_cards_with_no_less_memory_alone",
+        killer="tools/test_memory_fit.py::test_a_published_step_counts_only_for_its_line_of_cards_with_enough_memory",
     ),
     Mutant(
         name="a step that keeps gradients saves them once more for its backward pass",
@@ -322,14 +322,14 @@ MUTANTS = (
         file="gpubench/stats.py",
         old="if prior is not None and variance <= STANDS_ALONE * prior.variance:",
         new="if prior is not None:",
-        killer="test_stats.py::test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_restless_case",
+        killer="test_stats.py::test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_noisy_case",
     ),
     Mutant(
         name="seven cases of three launches make one figure as sure as twenty launches",
         file="gpubench/stats.py",
         old="weight = min(prior.freedom, freedom)",
         new="weight = min(prior.freedom, 10 * freedom)",
-        killer="test_stats.py::test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_restless_case",
+        killer="test_stats.py::test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_noisy_case",
     ),
     Mutant(
         name="one process is as sure as if all were alike",
@@ -343,7 +343,7 @@ MUTANTS = (
         file="gpubench/models/measurement.py",
         old="(1 + self.relative_half_width + (self.slowing_to_come or 0.0))",
         new="(1 + self.relative_half_width)",
-        killer="measure/test_checks.py::test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_said",
+        killer="measure/test_checks.py::test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_reported",
     ),
     Mutant(
         name="the warmth of a card counts from the mean of its launches",
@@ -357,21 +357,21 @@ MUTANTS = (
         file="gpubench/recommend/candidates.py",
         old="is_here = offers.is_owned & offers.provider.equals(QUOTED)",
         new="is_here = offers.is_owned",
-        killer="recommend/test_owning.py::test_only_the_machine_of_ones_own_that_was_measured_is_known_better_than_its_kind",
+        killer="recommend/test_owning.py::test_only_the_users_measured_machine_is_known_better_than_its_model",
     ),
     Mutant(
         name="the machine at hand is predicted as surely as if it were measured",
         file="gpubench/recommend/candidates.py",
         old='measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]',
         new="measured = [key in load_specs() for key, each in pairs]",
-        killer="recommend/test_owning.py::test_only_the_machine_of_ones_own_that_was_measured_is_known_better_than_its_kind",
+        killer="recommend/test_owning.py::test_only_the_users_measured_machine_is_known_better_than_its_model",
     ),
     Mutant(
         name="a price of years ago ranks beside one of last week",
         file="gpubench/offers/listing.py",
         old="if age > NOT_CURRENT_AFTER_DAYS and paid in newer",
         new="if age > NOT_CURRENT_AFTER_DAYS and paid not in newer",
-        killer="offers/test_shipped_prices.py::test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike",
+        killer="offers/test_shipped_prices.py::test_an_old_price_competes_with_a_newer_one_of_the_same_gpu_and_pricing",
     ),
     Mutant(
         name="a price of which no day is known ranks beside the one of that day",
@@ -392,7 +392,7 @@ MUTANTS = (
         file="gpubench/offers/outliers.py",
         old="hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))",
         new="hosts = None",
-        killer="offers/test_shipped_prices.py::test_an_ask_is_held_to_the_median_that_its_own_marketplace_had",
+        killer="offers/test_shipped_prices.py::test_an_ask_is_compared_with_the_median_of_its_own_marketplace",
     ),
     Mutant(
         name="two names in one stranger's file bear each other out",
@@ -406,7 +406,7 @@ MUTANTS = (
         file="gpubench/recommend/factors.py",
         old="return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0",
         new="return RAM_BYTES_PER_GPU * gpu_count if weights else 0.0",
-        killer="recommend/test_hosts.py::test_a_host_with_too_little_memory_falls_and_one_that_does_not_say_stays",
+        killer="recommend/test_hosts.py::test_a_host_with_too_little_memory_is_excluded_and_an_unstated_one_stays",
     ),
     Mutant(
         name="an A100 of 40 GB is priced as one of 80",

@@ -18,8 +18,7 @@ from typing import IO
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("gpubench", "tools", "workloads", "tests", "docs", "examples", "results")
-"""What the package and its tests need from the project; ``pyproject.toml`` and ``README.md`` are copied too.
-"""
+"""What the package and its tests need from the project; ``pyproject.toml`` and ``README.md`` are copied too."""
 NOT_OF_THE_PRODUCT = ("test_rules.py",)
 """Tests of the strict fake itself: no line of the package makes them fail."""
 LONG = ("test_every_case.py",)

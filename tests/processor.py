@@ -10,9 +10,7 @@ from torch import nn
 
 @cache
 def runs_lstm(dtype: torch.dtype) -> bool:
-    """Whether oneDNN has an LSTM for this CPU that trains under autocast to a type: bf16 needs AVX-512, fp16
-    more.
-    """
+    """Whether oneDNN has an LSTM for this CPU that trains under autocast to a type: bf16 needs AVX-512, fp16 more."""
     layer = nn.LSTM(16, 16)
     try:
         with torch.autocast("cpu", dtype=dtype):

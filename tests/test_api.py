@@ -220,7 +220,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
 """The return type of each public function; a report returns the path of its file."""
 
 
-def test_what_every_function_returns_is_held_to_the_rules_below() -> None:
+def test_every_function_returns_types_that_keep_the_rules_below() -> None:
     assert {name.split()[0] for name in ANSWERS} == {*FUNCTIONS} - {"report"}
 
 

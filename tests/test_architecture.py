@@ -134,7 +134,7 @@ def test_every_file_that_the_page_names_is_there():
         ("a sentence of the answer", "data/sentences.json", '"sureness"'),
     ],
 )
-def test_what_one_looks_for_is_where_the_page_says(asked, place, what):
+def test_the_page_names_the_right_places(asked, place, what):
     looked_for = PAGE.partition("## Where is")[2].partition("\n## ")[0]
     (row,) = (line for line in looked_for.splitlines() if line.startswith(f"| {asked}"))
     assert f"`gpubench/{place}`" in row

@@ -113,7 +113,7 @@ def test_a_model_that_is_traced_ends_with_the_command_and_leaves_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("hang", HANGS)
-def test_whatever_a_traced_model_is_at_it_ends_with_a_killed_command(tmp_path, hang):
+def test_a_traced_model_ends_with_a_killed_command_at_any_moment(tmp_path, hang):
     mark = tmp_path / "mark"
     (tmp_path / "mine.py").write_text(MODEL.format(mark=str(mark), hang=HANGS[hang]))
     assert left_after(TRACE, tmp_path, mark, signal.SIGKILL) == []
@@ -234,7 +234,7 @@ def test_a_child_whose_parent_was_gone_before_it_was_bound_ends_at_once():
     assert (done.returncode, done.stdout) == (1, b"")
 
 
-def test_a_child_that_a_thread_started_goes_on_while_that_thread_waits_for_it():
+def test_a_child_that_a_thread_started_continues_while_that_thread_waits_for_it():
     """The kernel's signal comes when the thread that started the child ends; the other threads end here."""
     code = "import os, sys, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3])); time.sleep(1)"
     found = []
@@ -286,7 +286,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("code", "how"), HOSTILE.values(), ids=HOSTILE)
-def test_whatever_a_child_sends_instead_of_an_answer_is_named_and_it_is_ended(code, how):
+def test_an_invalid_answer_of_a_child_is_named_and_the_child_is_ended(code, how):
     watch = Stopwatch()
     limit_s = 2.0 if "gave no answer" in how else 60.0
     asked = run_child(("-c", SAYS + code), (), str, time_limit_s=limit_s)
@@ -298,9 +298,7 @@ def test_whatever_a_child_sends_instead_of_an_answer_is_named_and_it_is_ended(co
 
 
 def test_a_child_is_ended_for_the_cpu_time_it_takes_and_not_for_that_of_others():
-    """One sleeps longer than its CPU time limit; one works forever, and one lets another process work
-    forever.
-    """
+    """One sleeps longer than its CPU time limit; one works forever, and one lets another process work forever."""
     asleep = "time.sleep(3)\nos.write(out, b'\"done\"\\n')\n"
     of_one = {"time_limit_s": 300, "cpu_limit_s": 2}
     assert run_child(("-c", SAYS + asleep), (), str, **of_one).answer == "done"
@@ -344,10 +342,8 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch):
     sys.version_info < (3, 11, 4),
     reason="before Python 3.11.4 Popen leaves its first pipe open where no descriptor is left for its second",
 )
-def test_where_descriptors_run_out_a_child_is_there_in_whole_or_not_at_all():
-    """At any small number of free file descriptors: its pipes, its process, its guard and the daemon search
-    need some.
-    """
+def test_without_descriptors_a_child_starts_completely_or_not_at_all():
+    """At any small number of free file descriptors: its pipes, its process, its guard and the daemon search need some."""
     process, (limit, most) = psutil.Process(), resource.getrlimit(resource.RLIMIT_NOFILE)
     before, hows = process.num_fds(), []
     holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]  # the limit applies to the highest number
@@ -391,7 +387,7 @@ def test_a_child_whose_time_is_over_is_killed_without_being_asked_first(by):
     assert is_gone(child.pid)
 
 
-def test_a_child_whose_time_comes_while_it_is_let_go_is_not_given_more():
+def test_a_child_past_its_deadline_gets_no_more_time_while_it_is_released():
     child = ChildProcess(("-c", STUBBORN), msgspec.json.Decoder(str))
     wait_until(lambda: "ready" in child.output())
     watch = Stopwatch()

@@ -28,9 +28,7 @@ def file_of(named: str) -> Path:
 
 
 def source_of(named: str) -> str:
-    """The source of a test that the table names, with its parameters and the functions of its file that it
-    calls.
-    """
+    """The source of a test that the table names, with its parameters and the functions of its file that it calls."""
     text = file_of(named).read_text(encoding="utf-8")
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     test = functions[f"test_{named.split('::')[1]}"]

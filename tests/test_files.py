@@ -63,7 +63,7 @@ def refused(read, path: Path) -> str:
 
 
 @pytest.mark.parametrize("given", [".", "/"])
-def test_a_path_without_a_name_is_said_as_it_was_given(given):
+def test_a_path_without_a_name_is_reported_as_it_was_given(given):
     assert f"cannot read {given}: " in refused(lambda path: read_bytes(path, 1000), Path(given))
 
 
@@ -97,7 +97,7 @@ class TestEachReader:
         refused(read, tmp_path / "a\0.json")
         refused(read, tmp_path / ("a" * 300 + ".json"))
 
-    def test_a_gigabyte_of_nothing_is_refused_by_its_size(self, read, tmp_path):
+    def test_an_empty_gigabyte_is_refused_by_its_size(self, read, tmp_path):
         with (tmp_path / "a.json").open("wb") as file:
             file.truncate(1 << 30)
         assert "1.00 GiB" in refused(read, tmp_path / "a.json")
@@ -188,7 +188,7 @@ def test_a_planted_link_is_replaced_and_what_it_leads_to_stays(tmp_path, name, w
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
-def test_no_name_that_could_be_foreseen_is_written(tmp_path):
+def test_no_predictable_name_is_written(tmp_path):
     """A person who may write into the folder cannot plant a link that the next write follows."""
     seen = set()
     real = os.open
@@ -243,7 +243,7 @@ def test_a_device_is_written_as_it_is(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["null"]
 
 
-def test_a_full_device_is_said():
+def test_a_full_device_is_reported():
     with pytest.raises(StorageError, match="No space left"):
         write_file(Path("/dev/full"), b"x" * 100_000)
 
@@ -306,7 +306,7 @@ def test_the_half_that_a_killed_writer_left_goes_with_the_next_write(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [fresh.name, other.name, "page.html"]
 
 
-def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_text("old")
 

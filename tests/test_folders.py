@@ -135,6 +135,6 @@ def test_a_folder_that_lacks_a_table_is_refused_and_named(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "name", ["calibration.json", "capacity.json", "memory_allowance.json", "workload_profiles.json"]
 )
-def test_a_made_table_stands_as_its_maker_writes_it(name):
+def test_a_generated_table_is_as_its_maker_writes_it(name):
     stored = data_bytes(name)
     assert table_json(msgspec.json.decode(stored)) == stored

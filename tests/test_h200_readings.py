@@ -44,7 +44,7 @@ def test_values_are_in_si_units():
     assert h200_readings().micro["launch device", None, "1 launch"] == pytest.approx(3.87e-6, rel=1e-2)
 
 
-def test_micro_benchmarks_bear_the_names_that_gpubench_gives_them():
+def test_micro_benchmarks_have_the_names_that_gpubench_gives_them():
 
     h200 = DeviceProfile(backend="cuda", compute_capability=(9, 0))
     probes = [*other_probes(alone=False), *gemm_probes(h200)]

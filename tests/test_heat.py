@@ -37,7 +37,7 @@ def test_a_card_that_warms_up_has_the_usual_rise_to_come_from_its_last_launch_on
     assert slowing_to_come(launches(1.0, 1.0, celsius=(50.0, 60.0))) == pytest.approx(0.0006 * (25 + 5))
 
 
-def test_a_card_that_stands_has_what_its_slope_is_worth_and_one_that_tells_nothing_is_unknown():
+def test_a_steady_card_has_the_rise_of_its_slope_and_a_card_without_readings_is_unknown():
     """One degree in half a minute, 60 s of it, 0.06 % each: 0.12 %."""
     steady = launches(1.0, 1.1, 1.2, celsius=(60.0, 60.0, 61.0))
     assert slowing_to_come(steady) == 0.0
@@ -99,7 +99,7 @@ def test_what_a_degree_costs_is_the_slope_that_scipy_finds_and_its_upper_end():
     assert slowing_per_c([*rows, blind]) == slowing_per_c(rows)
 
 
-def test_a_card_whose_pace_heat_does_not_change_has_next_to_nothing_to_come():
+def test_a_card_that_heat_does_not_slow_has_almost_no_slowdown_to_come():
     """An H100 at 1980 MHz from 41 to 57 degrees."""
     rng = np.random.default_rng(1)
     rows = [
@@ -111,7 +111,7 @@ def test_a_card_whose_pace_heat_does_not_change_has_next_to_nothing_to_come():
     assert slowing_per_c([faster, faster]) == 0.0
 
 
-def test_launches_too_restless_or_too_alike_tell_no_slope():
+def test_launches_too_noisy_or_too_alike_tell_no_slope():
     rng = np.random.default_rng(2)
     restless = [launches(*(1 + 0.07 * rng.standard_normal(3)).tolist()) for _ in range(7)]
     alike = [launches(1.0, 1.001, 1.002, celsius=(60.0, 60.0, 61.0))] * 3

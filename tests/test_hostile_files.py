@@ -112,7 +112,7 @@ def test_every_reader_takes_a_sound_file_and_says_one_line_of_any_other(tmp_path
     [r for r in READERS.values() if not r.on_command],
     ids=[n for n, r in READERS.items() if not r.on_command],
 )
-def test_what_gpubench_finds_by_itself_is_never_a_link(tmp_path, reader: Reader):
+def test_files_that_gpubench_finds_itself_are_never_links(tmp_path, reader: Reader):
     target = tmp_path / "elsewhere"
     target.write_bytes(reader.sample())
     path = tmp_path / f"x{reader.ending}"
@@ -133,7 +133,7 @@ def create(path: Path) -> None:
 
 @pytest.mark.parametrize("writer", [write, create], ids=lambda writer: writer.__name__)
 @pytest.mark.parametrize("make", [fifo, folder, unix_socket, link_to_itself], ids=lambda make: make.__name__)
-def test_every_writer_says_what_stands_in_its_way_and_waits_for_nobody(tmp_path, writer, make):
+def test_every_writer_says_what_is_in_its_way_and_waits_for_nobody(tmp_path, writer, make):
     path = tmp_path / "x"
     make(path)
     kind = stat.S_IFMT(path.lstat().st_mode)

@@ -16,7 +16,7 @@ from gpubench.units import format_percent, format_usd
     ("interval", "expected"),
     [(Interval(1.0, 0.9, 1.1), True), (Interval(1.5, 1.2, 1.9), False), (Interval(1.0, 0.9), None)],
 )
-def test_whether_one_is_held_is_unknown_without_both_ends(interval: Interval, expected: bool | None) -> None:
+def test_containment_is_unknown_without_both_ends(interval: Interval, expected: bool | None) -> None:
     assert interval.holds(1) is expected
 
 
@@ -48,7 +48,7 @@ def test_no_end_of_an_interval_is_rounded_onto_its_estimate(value: float, half_w
     assert low < point < high
 
 
-def test_a_unit_stands_behind_the_value_and_the_ends_follow() -> None:
+def test_a_unit_follows_the_value_and_the_ends_come_last() -> None:
     assert Interval(4.4321, 4.41, 4.45).text("x") == "4.432x (4.410 to 4.450)"
     assert Interval(None).text("x") == "—"
 

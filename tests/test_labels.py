@@ -29,10 +29,10 @@ def test_every_way_to_pay_and_every_condition_of_a_price_has_its_own_words() -> 
 
 
 @pytest.mark.parametrize("condition", sorted(CONDITIONS))
-def test_beside_cards_stands_only_what_somebody_says_of_them(condition: PriceCondition) -> None:
+def test_cards_have_only_the_stated_facts(condition: PriceCondition) -> None:
     assert card_condition(condition) == ("" if condition is PriceCondition.UNSTATED else condition)
 
 
-def test_what_comes_from_outside_is_stripped_of_escapes() -> None:
+def test_text_from_outside_is_stripped_of_escapes() -> None:
     assert "\x1b" not in offer_name(offer(provider="evil\x1b[31m"))
     assert "\x1b" not in gpu_name("\x1b[31mred")

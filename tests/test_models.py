@@ -75,7 +75,7 @@ def test_a_throughput_has_no_upper_end_where_its_step_time_may_be_next_to_nothin
     assert (m.samples_per_s_low is not None, m.samples_per_s_high is not None) == (True, has_high)
 
 
-def test_several_gpus_are_held_against_the_peak_of_all_of_them():
+def test_several_gpus_are_compared_with_the_peak_of_all_of_them():
     """One step a second of batch 2 on each of 4 GPUs: 8 samples of 10 FLOP, against 4 times 100 FLOP/s."""
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
     m = Measurement(
@@ -162,9 +162,7 @@ def test_from_five_launches_on_what_varies_within_them_is_in_their_means():
 
 
 def test_rows_of_a_run_know_how_far_launches_of_the_others_differ():
-    """Alone 4.303 times the standard error, less next to similar cases; the raw data and the file stay
-    unchanged.
-    """
+    """Alone 4.303 times the standard error, less next to similar cases; the raw data and the file stay unchanged."""
     three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
     alone = make_measurement(three)
     others = [msgspec.structs.replace(alone, case=make_case(batch_size=n)) for n in (1, 2)]

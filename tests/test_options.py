@@ -68,12 +68,12 @@ def within(parameter: Option, value: float) -> bool:
     [(RankRequest, "gpu"), (OffersRequest, "gpu"), (FeedRequest, "gpu")]
     + [(each, "provider") for each in (RankRequest, OffersRequest, RefreshRequest)],
 )
-def test_names_may_be_told_apart_by_commas_as_well(request_type: type, name: str) -> None:
+def test_names_may_be_separated_by_commas_as_well(request_type: type, name: str) -> None:
     given = [{name: "one, two"}, {name: ["one", "two"]}]
     assert [getattr(request_from(request_type, each), f"{name}s") for each in given] == [("one", "two")] * 2
 
 
-def test_a_price_of_nothing_is_a_ceiling_too() -> None:
+def test_a_price_of_zero_is_a_ceiling_too() -> None:
     assert request_from(RankRequest, {"max_usd_per_hour": 0.0}, "rank").max_usd_per_hour == 0
     with pytest.raises(MisuseError, match="max_usd_per_hour -1"):
         request_from(RankRequest, {"max_usd_per_hour": -1.0}, "rank")
@@ -357,7 +357,7 @@ def test_an_earlier_spelling_says_what_it_is_now(words, instead) -> None:
     ],
     ids=lambda value: value[-1],
 )
-def test_choices_stand_in_the_help_and_in_one_refusal(words, choices) -> None:
+def test_choices_are_in_the_help_and_in_the_refusal(words, choices) -> None:
     known = ", ".join(choices)
     refused = said(*words, "foo")[1]
     assert f"gpubench: {words[-1]} 'foo' is unknown; choose from {known}\n" in refused
@@ -365,7 +365,7 @@ def test_choices_stand_in_the_help_and_in_one_refusal(words, choices) -> None:
     assert f"[{'|'.join(choices)}]" in shown.replace("| ", "|")  # a line may end after a choice
 
 
-def test_a_part_of_a_choice_is_told_the_whole() -> None:
+def test_a_part_of_a_choice_gets_the_whole_name() -> None:
     refused = said("rank", "vgg16", "--precision", "fp16")[1]
     assert "--precision 'fp16' is unknown (amp-fp16 is nearest); choose from amp" in refused
 
@@ -415,7 +415,7 @@ def test_a_large_number_is_read_as_people_write_it(typed_as, number) -> None:
 
 
 @pytest.mark.parametrize("typed_as", ["30m", "1,25", "1,0000", "k", "10kk", "10 k 3", "-3k"])
-def test_what_may_mean_another_number_is_refused(typed_as) -> None:
+def test_an_ambiguous_number_is_refused(typed_as) -> None:
     with pytest.raises(MisuseError, match="samples"):
         request_from(RankRequest, {"samples": typed_as})
 

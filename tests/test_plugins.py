@@ -45,7 +45,7 @@ def gpubench(env, *words, cwd=None):
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_probe_and_doctor_go_on_without_a_backend_that_does_not_load(installed, body):
+def test_probe_and_doctor_continue_without_a_backend_that_does_not_load(installed, body):
     env = installed("gpubench.backends", body)
     done = gpubench(env, "probe")
     assert done.returncode == 0, done.stderr
@@ -56,7 +56,7 @@ def test_probe_and_doctor_go_on_without_a_backend_that_does_not_load(installed, 
 
 
 @pytest.mark.parametrize("body", [*BODIES.values(), ""], ids=[*BODIES, "is none"])
-def test_refresh_goes_on_without_a_source_that_does_not_load(installed, body):
+def test_refresh_continues_without_a_source_that_does_not_load(installed, body):
     from gpubench.offers.sources import own_sources
 
     env = installed("gpubench.offers", body)

@@ -124,9 +124,7 @@ def test_a_variable_forces_tf32_by_any_value_but_zero(value: str, forced: bool) 
 
 
 def test_a_new_precision_is_one_member_and_one_row(tmp_path: Path) -> None:
-    """Every room reads the table: in a copy of the package, two edits of one file make amp-fp8 known
-    everywhere.
-    """
+    """Every room reads the table: in a copy of the package, two edits of one file make amp-fp8 known everywhere."""
     copies = [
         shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
         for folder in (PACKAGE, PACKAGE.with_name("tools"))

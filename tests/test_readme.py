@@ -129,7 +129,7 @@ pre { padding: 16px; overflow: auto } code { font-size: 85% } pre code { font-si
 """The sizes in which GitHub renders a page."""
 
 
-def test_the_readme_stands_on_two_screens():
+def test_the_readme_fits_on_two_screens():
     markdown_it = pytest.importorskip("markdown_it")
     playwright = pytest.importorskip("playwright.sync_api")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

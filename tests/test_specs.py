@@ -27,7 +27,7 @@ from gpubench.units import GIB
         ("V100", "nvidia-tesla-v100-sxm2-32gb"),
     ],
 )
-def test_a_name_that_leaves_the_form_factor_open_is_taken_for_the_module_and_that_is_said(name, key):
+def test_a_name_without_a_form_factor_means_the_module_and_says_so(name, key):
     assert usual_spec(name).key == key
     said = meaning_taken(name)
     assert (said is None) == (name not in {"H100", "A100", "V100"})
@@ -142,7 +142,7 @@ def test_the_number_of_a_geforce_is_enough_where_one_family_has_it(typed, key):
 
 
 @pytest.mark.parametrize("typed", ["6000", "16", "40", "4091"])
-def test_a_number_of_no_geforce_or_of_several_cards_is_not_guessed(typed):
+def test_an_unknown_or_ambiguous_geforce_number_is_not_guessed(typed):
     with pytest.raises(MisuseError, match="nearest"):
         require_spec(typed)
 
@@ -163,7 +163,7 @@ def test_an_ambiguous_name_shows_what_it_can_mean():
 
 @pytest.mark.parametrize("join", [" ", "-", "_", "  "])
 @pytest.mark.parametrize("case", [str.upper, str.lower, str.title])
-def test_words_of_a_name_are_one_in_any_case_and_however_joined(case, join):
+def test_a_name_matches_in_any_case_and_with_any_separator(case, join):
     """A name may be ambiguous until the memory is given: "V100-pcie" is two cards, with 32 GB it is one."""
     assert require_spec(case(join.join(("v100", "pcie", "32gb")))).key == "nvidia-tesla-v100-pcie-32gb"
     with pytest.raises(

@@ -156,7 +156,7 @@ def test_two_cases_have_no_prior_and_neither_have_equal_launches():
     assert stats.prior_of([1e-6] * 7, [2.0] * 7) == stats.Prior(pytest.approx(1e-6), math.inf)
 
 
-def test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_restless_case():
+def test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_noisy_case():
     """Launches 0.99, 1, 1.01: variance 1e-4, two degrees of freedom."""
     means, plain = [0.99, 1.0, 1.01], 4.30265 * 0.01 / math.sqrt(3)
     width = stats.between_launches_half_width
@@ -229,9 +229,7 @@ def test_equal_blocks_have_a_ratio_without_width_and_few_have_none():
 
 
 def test_the_interval_of_a_ratio_holds_it_under_drift_and_correlation():
-    """Blocks of 0.2 % noise at correlation 0.5 that drift by 0.1 % each: 95 % of the intervals contain the
-    ratio.
-    """
+    """Blocks of 0.2 % noise at correlation 0.5 that drift by 0.1 % each: 95 % of the intervals contain the ratio."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(1000):
         error, times = 0.0, []

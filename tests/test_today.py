@@ -79,7 +79,7 @@ def test_a_day_may_be_asked_for(given):
         datetime(2026, 10, 4, tzinfo=UTC),
     ],
 )
-def test_what_is_no_day_is_refused(given):
+def test_an_invalid_day_is_refused(given):
     with pytest.raises(MisuseError, match="YYYY-MM-DD"):
         request_from(RankRequest, {"as_of": given}, "rank")
 

@@ -37,7 +37,7 @@ from gpubench.torch_builds import (
         ("11.0", None),
     ],
 )
-def test_what_is_not_known_is_held_against_no_gpu(target, runs):
+def test_unknown_facts_exclude_no_gpu(target, runs):
     assert runs_on_todays_torch(target) is runs
 
 
@@ -65,7 +65,7 @@ def test_the_default_build_comes_first_of_its_release_and_releases_count_as_numb
     assert releases[0] > (2, 9)
 
 
-def test_an_amd_card_is_held_against_the_newest_release_whose_rocm_builds_were_read():
+def test_an_amd_card_is_compared_with_the_newest_release_whose_rocm_builds_were_read():
     read = [build.release for build in load_builds() if build.cuda is None and build.architectures]
     assert runs_on_todays_torch("gfx942") is True
     assert read[0] != newest_release(), "else this shows nothing"

@@ -143,7 +143,7 @@ def describe(path: Path, name: str) -> Described:
     if fields["model_type"] not in types:
         close = nearest(known, tuple(types))
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise MisuseError(f'{name}: this version of transformers has no architecture "{known}"{hint}')
+        raise MisuseError(f'{name}: this version of transformers knows no architecture "{known}"{hint}')
     kept: Any = _kept(fields, name)
     made = Described(name, kept, Kind.CAUSAL, None)
     try:

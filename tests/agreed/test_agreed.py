@@ -111,7 +111,7 @@ def test_a_verb_has_the_options_of_the_table(verb):
     )
 
 
-def test_what_went_says_what_the_table_says_of_it():
+def test_a_removed_option_gives_the_message_of_the_table():
     text = resources.files("gpubench").joinpath("data", "gone.csv").read_text(encoding="utf-8")
     gone = csv.DictReader(text.splitlines())
     told = {(row["verb"], row["option"].removeprefix("--")): row["instead"] for row in gone}
@@ -184,7 +184,7 @@ def test_a_sentence_is_short_plain_english_with_named_fields(each):
     assert not re.search(r"^Of what|\bsuch\b|\bwhose\b|\bthat which\b", each["text"])
 
 
-def test_a_sentence_is_said_with_its_fields():
+def test_a_sentence_is_reported_with_its_fields():
     assert say("relax_budget", usd="$12.30") == "A budget of $12.30 would be enough."
     with pytest.raises(KeyError):
         say("relax_budget")

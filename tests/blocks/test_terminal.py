@@ -47,7 +47,7 @@ def tables(draw) -> Table:
 
 
 @given(tables(), st.integers(80, 200))
-def test_what_fits_is_whole_and_what_does_not_is_named(made, width):
+def test_complete_sentences_fit_and_the_others_are_named(made, width):
     shown, widths, hidden = fitted(made, width)
     assert {c.title for c in made.columns} == {c.title for c in shown.columns} | set(hidden)
     assert all(next(c for c in made.columns if c.title == title).optional for title in hidden)
@@ -59,7 +59,7 @@ def test_what_fits_is_whole_and_what_does_not_is_named(made, width):
             )
 
 
-def test_what_makes_the_rows_tall_gets_the_room_and_no_figure_leaves_its_unit(capsys, monkeypatch):
+def test_the_tallest_column_gets_the_room_and_no_figure_leaves_its_unit(capsys, monkeypatch):
     made = Table(
         caption="",
         columns=(Column(title="name", numeric=False), Column(title="time", numeric=True)),
@@ -87,7 +87,7 @@ def printed(capsys, monkeypatch, *parts, columns=80) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", ["0", "-80", "wide", "", "9" * 5000])
-def test_a_width_that_is_none_is_taken_for_not_set(capsys, monkeypatch, columns):
+def test_an_invalid_width_counts_as_not_set(capsys, monkeypatch, columns):
     made = Table(caption="", columns=(Column(title="GPU"),), rows=(("1x L4 of some provider",),))
     monkeypatch.delenv("COLUMNS", raising=False)
     show(made)
@@ -137,7 +137,7 @@ def test_the_least_needed_column_goes_first_and_is_named(capsys, monkeypatch):
     assert all(len(line) <= 60 for line in lines)
 
 
-def test_a_column_without_a_word_is_left_out(capsys, monkeypatch):
+def test_an_empty_column_is_left_out(capsys, monkeypatch):
     made = table(
         "", ["a", "b"], text("Name", str), number("Memory", lambda _: "—"), text("Findings", lambda _: "none")
     )

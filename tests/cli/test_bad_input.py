@@ -86,7 +86,7 @@ def test_what_torch_says_when_it_opens_the_gpu(fake_nvml, tmp_path, words: str, 
     assert "LAUNCH_BLOCKING" not in line
 
 
-def test_what_torch_says_is_explained_to_python_too(fake_nvml, tmp_path) -> None:
+def test_errors_of_torch_are_explained_in_python_too(fake_nvml, tmp_path) -> None:
     words = "CUDA error: no kernel image is available for execution on the device" + ADVICE
     environment = fake_nvml("h200") | torch_that_says(words, tmp_path)
     program = (

@@ -58,7 +58,7 @@ def test_a_short_document_is_one_line_of_at_most_8_kb(arguments):
     json.loads(text)
 
 
-def test_folders_and_price_tables_of_ones_own_are_told_as_they_were_typed(tmp_path):
+def test_folders_and_price_tables_of_the_user_are_reported_as_they_were_typed(tmp_path):
     table = tmp_path / "mine.csv"
     columns = "provider,instance,gpu_key,gpu_count,price_usd_per_hour,price_date"
     table.write_text(f"{columns}\nlab,mine,RTX 4090,1,0.40,{time.strftime('%Y-%m-%d')}\n", encoding="utf-8")
@@ -174,7 +174,7 @@ def test_a_short_refusal_says_why():
         (("memory", "--gpu", "L4", "--json", "--brief"), "is short as it is: leave --brief out"),
     ],
 )
-def test_where_it_means_nothing_one_line_says_so(arguments, words):
+def test_an_option_without_effect_is_one_line(arguments, words):
     done = here(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr

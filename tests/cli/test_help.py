@@ -29,7 +29,7 @@ def test_no_word_of_a_help_text_is_taken_for_markup(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(verbs()))
-def test_no_type_of_python_stands_in_a_help_text(name: str) -> None:
+def test_no_type_of_python_is_in_a_help_text(name: str) -> None:
     """``<bool>`` next to a switch would mean that it takes a value."""
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).output
     assert "--help" in shown

@@ -84,7 +84,7 @@ def test_a_signal_while_a_class_is_made_is_an_interruption(where, monkeypatch, c
     assert capsys.readouterr().err == "gpubench: interrupted\n"
 
 
-def test_an_interruption_in_the_middle_of_a_verb_is_said(monkeypatch, capsys):
+def test_an_interruption_in_the_middle_of_a_verb_is_reported(monkeypatch, capsys):
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 

@@ -207,10 +207,8 @@ def test_one_card_has_one_answer(ask: Any, execution: str, batch_size: int) -> N
     )
 
 
-def test_of_several_cards_the_answer_says_whose_figures_stand_at_the_top(ask: Any) -> None:
-    """Each card is a class of its own: the one with GDDR memory, whatever the order; a single card needs no
-    name.
-    """
+def test_with_several_cards_the_answer_names_the_card_of_the_top_figures(ask: Any) -> None:
+    """Each card is a class of its own: the one with GDDR memory, whatever the order; a single card needs no name."""
     radeon, geforce = "amd-radeon-rx-7700s-8gb", "nvidia-geforce-rtx-4090-24gb"
     both = "vgg16", "--gpu", f"{radeon},{geforce}", "--batch-size", "12", "--execution", "eager"
     answer = json.loads(ask(*both, "--json")[1])
@@ -221,7 +219,7 @@ def test_of_several_cards_the_answer_says_whose_figures_stand_at_the_top(ask: An
     assert "On RX 7700S" not in ask("vgg16", "--gpu", radeon)[1]
 
 
-def test_what_ran_eagerly_tells_nothing_of_what_a_graph_finds_pinned(ask: Any) -> None:
+def test_an_eager_step_says_nothing_about_the_pinned_memory_of_a_graph(ask: Any) -> None:
     asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--json"
     graph, eager = (
         json.loads(ask(*asked, "--batch-size", "12", "--execution", how)[1])["cards"][0]
@@ -247,7 +245,7 @@ def test_the_fewest_micro_batches_are_those_by_which_each_is_judged(ask: Any) ->
     assert told["fits"]
 
 
-def test_a_card_without_a_workload_says_what_it_has_room_for(ask: Any) -> None:
+def test_a_card_without_a_workload_lists_the_models_that_fit(ask: Any) -> None:
     card = "--gpu", "nvidia-geforce-rtx-4090-24gb"
     code, out, _ = ask(*card)
     assert code == 0
@@ -263,7 +261,7 @@ def test_a_card_without_a_workload_says_what_it_has_room_for(ask: Any) -> None:
     assert "name one" in err
 
 
-def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
+def test_without_a_gpu_named_cards_are_sorted_by_size(ask: Any) -> None:
     _, out, _ = ask("vgg16", "--json")
     cards = json.loads(out)["cards"]
     sizes = [card["usable_bytes"] for card in cards]
@@ -274,7 +272,7 @@ def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
 
 
 @pytest.mark.usefixtures("traced_as_asked")
-def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: Path) -> None:
+def test_a_users_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: Path) -> None:
     """By hand at 8 x 2,048 tokens: a matrix of scores in half precision and two in float32 are 21.0 GB.
 
     Weights and AdamW's states are 2.2 GB, their copies in half precision 0.4, layers about 5.5: too much for
@@ -339,7 +337,7 @@ def test_a_kernel_for_cuda_alone_has_the_widest_bound(
 
 @pytest.mark.usefixtures("traced_here")
 @pytest.mark.parametrize("kernel", [BY_DISPATCHER, pytest.param(BY_ASSERTION, marks=pytest.mark.slow)])
-def test_the_bound_of_a_kernel_for_cuda_alone_holds_what_is_traced_without_it_and_no_speed_is_told(
+def test_the_bound_of_a_kernel_for_cuda_alone_holds_what_is_traced_without_it_and_no_speed_is_reported(
     ask: Any, tmp_path: Path, kernel: str
 ) -> None:
     path, plain = tmp_path / "net.py", tmp_path / "plain.py"
@@ -369,7 +367,7 @@ def test_the_bound_of_a_kernel_for_cuda_alone_holds_what_is_traced_without_it_an
         ("def fast(x):\n    raise RuntimeError('needs a gpu')\n", "RuntimeError: needs a gpu"),
     ],
 )
-def test_what_is_no_missing_kernel_is_the_models_own_error(
+def test_an_error_other_than_a_missing_kernel_is_the_models_own(
     ask: Any, tmp_path: Path, kernel: str, message: str
 ) -> None:
     path = tmp_path / "net.py"

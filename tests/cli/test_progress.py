@@ -100,7 +100,7 @@ def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
     assert " is 4." in printed[gain]
 
 
-def test_a_quick_run_of_a_cpu_is_told_in_sixty_lines(
+def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch, samples.cpu_run())
@@ -119,7 +119,7 @@ def test_a_run_about_threads_frameworks_or_int8_does_not_end_in_what_to_rent(
     assert not any("Sensible" in line for line in printed)
 
 
-def test_a_gain_whose_interval_holds_one_is_not_told_apart() -> None:
+def test_a_gain_whose_interval_holds_one_is_not_distinguished() -> None:
     run = samples.h200_run()
     amp, fp32 = (
         next(
@@ -136,10 +136,8 @@ def test_a_gain_whose_interval_holds_one_is_not_told_apart() -> None:
     assert sentence.endswith(" % would have been.")
 
 
-def test_a_gain_that_the_page_denies_is_not_printed_below_it() -> None:
-    """The page shows no gain with ends that differ by more than half, and neither does the last line of a
-    run.
-    """
+def test_a_gain_that_the_page_does_not_claim_is_not_printed_below_it() -> None:
+    """The page shows no gain with ends that differ by more than half, and neither does the last line of a run."""
     amp, fp32 = (
         next(
             m
@@ -157,7 +155,7 @@ def test_a_gain_that_the_page_denies_is_not_printed_below_it() -> None:
     assert closing_sentence(samples.h200_run(measurements=(rough, fp32))) is None
 
 
-def test_a_run_that_goes_on_says_how_much_of_it_is_left() -> None:
+def test_a_run_that_continues_says_how_much_of_it_is_left() -> None:
     left = msgspec.structs.replace(PLANNED, left=7)
     assert all(each in line_of(left) for each in ("7 of 18 launches", "budget default", "at most 5 min"))
     single = line_of(msgspec.structs.replace(left, launches=1, left=2))

@@ -1,6 +1,4 @@
-"""`gpubench run --gpus 2 --device cpu`: from the command line to the stored file and the section that reads
-it.
-"""
+"""`gpubench run --gpus 2 --device cpu`: from the command line to the stored file and the section that reads it."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["ddp", "fsdp", "independent"])
-def test_two_processes_on_a_cpu_are_timed_beside_one_and_stand_in_the_report(tmp_path, jobs):
+def test_two_processes_on_a_cpu_are_timed_beside_one_and_are_in_the_report(tmp_path, jobs):
     strong = ["--strong"] if jobs != "independent" else []
     done = run(
         tmp_path, "--gpus", "2", "--jobs", jobs, *strong, "--quick", "--precision", "fp32", "--batch-size", "64",

@@ -100,7 +100,7 @@ def test_a_forward_pass_has_no_loss_after_so_many_steps() -> None:
     assert passed[loss] == UNKNOWN
 
 
-def test_too_few_passes_are_said_where_a_quantile_is_missing() -> None:
+def test_too_few_passes_are_reported_where_a_quantile_is_missing() -> None:
     _, (enough,) = said(run_of(measured(TaskKind.INFER, Precision.FP32, 1, 0.002, passes=100)), "latency")
     _, (few,) = said(run_of(measured(TaskKind.INFER, Precision.FP32, 1, 0.002, passes=57)), "latency")
     assert (enough["p95"], enough["p99"]) == ("2.00 ms", "2.00 ms")
@@ -112,7 +112,7 @@ def noisy(measurement: Measurement, value: float) -> Measurement:
     return msgspec.structs.replace(measurement, findings=(finding,))
 
 
-def test_ratios_of_one_launch_are_said_to_rest_on_it_once() -> None:
+def test_ratios_of_one_launch_say_so_once() -> None:
     pairs = (*both(TaskKind.TRAIN, 64), *both(TaskKind.INFER, 64))
     sentences, _ = said(run_of(*pairs), "amp")
     assert sentences[0].count("single launch") == 1
@@ -144,7 +144,7 @@ def test_a_doubt_names_the_case_with_the_worst_value_in_per_cent() -> None:
     assert f"({fp32.label}: 8.1 %, limit 5.0 %)" in alone
 
 
-def test_what_failed_is_named_with_its_reason() -> None:
+def test_a_failure_is_named_with_its_reason() -> None:
     fp32, amp = both(TaskKind.TRAIN, 64)
     broken = Measurement(case=amp.case, status=Status.INVALID, reason="the loss is not finite")
     _, (row,) = said(run_of(fp32, broken), "method")
@@ -178,7 +178,7 @@ def test_one_thread_is_one_thread() -> None:
     assert said(run, "device")[0][0].endswith("1 thread")
 
 
-def test_no_advice_is_to_wait_for_a_fixed_time_or_to_pass_what_was_passed() -> None:
+def test_no_advice_is_to_wait_a_fixed_time_or_to_pass_a_given_option() -> None:
     words = {kind: describe(Finding(kind=kind)) for kind in FindingKind}
     for kind in (FindingKind.NOT_STEADY, FindingKind.NOT_CONVERGED, FindingKind.DRIFTING):
         assert "pass --publish without --time-limit, or close" in words[kind]

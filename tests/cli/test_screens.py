@@ -56,7 +56,7 @@ def test_no_word_is_broken_and_no_line_too_long_or_one_too_many(command, tmp_pat
     ids=["order", "limit"],
 )
 @pytest.mark.parametrize("whole", [(), ("--table",)], ids=["head", "table"])
-def test_what_was_asked_about_energy_is_on_the_screen(asked, columns, whole, monkeypatch):
+def test_the_answer_about_energy_is_on_the_screen(asked, columns, whole, monkeypatch):
     monkeypatch.setenv("COLUMNS", WIDE)
     told = here("predict", "show", "vgg16", *asked, *whole).stdout
     (titles,) = (line for line in told.splitlines() if line.startswith("GPU "))

@@ -179,7 +179,7 @@ def test_a_run_that_is_terminated_is_stored_as_interrupted(command: Command, pha
 
 
 @pytest.mark.parametrize("verb", TRACES)
-def test_a_model_that_hangs_while_it_is_read_keeps_no_command(command: Command, verb: str) -> None:
+def test_a_model_that_hangs_on_import_does_not_block_the_command(command: Command, verb: str) -> None:
     command.assert_ends_on_sigterm(
         (*TRACES[verb], "--results", "results"), command.told("hangs import"), hangs="import"
     )

@@ -79,7 +79,7 @@ def test_a_log_without_room_changes_no_exit_code(arguments, code) -> None:
         assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False).returncode == code
 
 
-def test_a_reader_of_the_log_that_leaves_early_is_no_other_end_than_one_of_the_output() -> None:
+def test_a_reader_of_the_log_that_leaves_early_ends_it_like_one_of_the_output() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "gpubench", "offers", "list"]
@@ -129,7 +129,7 @@ def test_an_unexpected_error_is_one_line_where_no_log_can_be_written(tmp_path, p
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell of another kind")
-def test_a_closed_stdout_is_said_before_any_work(tmp_path):
+def test_a_closed_stdout_is_reported_before_any_work(tmp_path):
     program = f'"{sys.executable}" -m gpubench list --gpus >&-'
     done = subprocess.run(["sh", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == ExitCode.STORAGE

@@ -41,7 +41,7 @@ def without_torch(environment: dict[str, str], *arguments: str) -> subprocess.Co
         (("feed",), 2, f"{INSTALL} 'kornia>="),
     ],
 )
-def test_what_needs_torch_names_the_line_that_installs_it(no_torch, arguments, code, line):
+def test_verbs_that_need_torch_name_the_command_that_installs_it(no_torch, arguments, code, line):
     done = without_torch(no_torch, *arguments)
     last = done.stderr.strip().splitlines()[-1]
     assert (done.returncode, line in last) == (code, True), done.stderr

@@ -33,14 +33,11 @@ OLDEST_TORCH = "2.13"
 """Before it, torch records other calls of some workloads, and draws other weights of narrow types."""
 OWN_PACKAGE = "gpubench_workloads"
 OUTPUTS = 16
-"""Number of stored outputs of the tiny model: enough to distinguish two functions, few enough to round alike.
-"""
+"""Number of stored outputs of the tiny model: enough to distinguish two functions, few enough to round alike."""
 SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "betas", "weight_decay", "eps", "amsgrad", "maximize",
 )  # fmt: skip
-"""The settings that determine the mathematics of an optimizer; other defaults choose a kernel and vary with
-torch.
-"""
+"""The settings that determine the mathematics of an optimizer; other defaults choose a kernel and vary with torch."""
 
 
 def fingerprint(workload: Workload) -> dict[str, str]:
@@ -117,9 +114,7 @@ def _watched(model: nn.Module, inside: list[bool], found: list[Any]) -> Iterator
 
 
 def _settings(module: nn.Module) -> Any:
-    """The constructor arguments of a module, if it stores them; defaults are left out, because torch adds new
-    ones.
-    """
+    """The constructor arguments of a module, if it stores them; defaults are left out, because torch adds new ones."""
     defaults = {name: value for kind in type(module).__mro__ for name, value in _defaults(kind).items()}
     kept = {name: getattr(module, name) for name in sorted(defaults) if hasattr(module, name)}
     return _plain({name: value for name, value in kept.items() if _differs(value, defaults[name])})
@@ -201,9 +196,7 @@ def _outputs(task: Task) -> list[float]:
 
 
 def _drawn(random_number: Callable[[], float], like: Tensor) -> Tensor:
-    """Values that preserve the size of a signal from layer to layer: scales from 0.5 to 1.5, all else around
-    0.
-    """
+    """Values that preserve the size of a signal from layer to layer: scales from 0.5 to 1.5, all else around 0."""
     flat = torch.tensor([random_number() for _ in range(like.numel())]).view_as(like)
     if like.dim() == 1:
         return 0.5 + flat

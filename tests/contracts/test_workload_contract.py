@@ -45,8 +45,7 @@ class WorkloadContract:
     name: str
     train_ratio: tuple[float, float] = (1.0, 3.0)
     is_traced = True
-    """Whether the default run traces it; if it takes long and is similar to another, only the slow tests do.
-    """
+    """Whether the default run traces it; if it takes long and is similar to another, only the slow tests do."""
 
     @property
     def workload(self) -> Workload:
@@ -323,7 +322,7 @@ class TestVgg16(StatedContract):
         assert fixed == pytest.approx(1.660e9, rel=0.001)
         assert sum(o.count for o in self.profile.train) == pytest.approx(105, rel=0.06)
 
-    def test_its_parameters_bear_the_names_of_torchvision(self) -> None:
+    def test_its_parameters_have_the_names_of_torchvision(self) -> None:
         with torch.device("meta"):
             names = {n for n, _ in self.workload.build(1, 0).model.named_parameters()}
         convolutions = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
@@ -474,7 +473,7 @@ class TestResnet50(StatedContract):
         assert fixed == pytest.approx(0.307e9, rel=0.01)
         assert sum(o.count for o in self.profile.train) == pytest.approx(460, rel=0.01)
 
-    def test_its_parameters_bear_the_names_of_torchvision(self) -> None:
+    def test_its_parameters_have_the_names_of_torchvision(self) -> None:
         with torch.device("meta"):
             names = [n for n, _ in self.workload.build(1, 0).model.named_parameters()]
         assert len(names) == 161

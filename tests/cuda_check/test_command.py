@@ -70,13 +70,13 @@ def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, wo
     [((), "at most 5 min"), (("--full",), "all of it; ")],
     ids=["in five minutes", "full"],
 )
-def test_what_it_takes_is_announced_with_each_part(command, arguments, words):
+def test_the_duration_is_announced_with_each_part(command, arguments, words):
     said = command(check(), *arguments).stderr
     assert words in said.splitlines()[0]
     assert len(said.splitlines()) == 1 + len(STEPS) + 1
 
 
-def test_each_judgment_is_a_line_of_the_table_and_each_reason_is_told(command):
+def test_each_judgment_is_a_line_of_the_table_and_each_reason_is_reported(command):
     done = command(check(faults=faults(waiting=row(Status.FAILED, "no such kernel"))))
     text = " ".join(done.stdout.split())
     for part in ("precision", "clock", "graph", "load", "cases", "faults"):

@@ -56,7 +56,7 @@ def line_of(stored: CudaCheck) -> str:
     return f"{stored.device.name}, torch {stored.environment.torch}"
 
 
-def test_every_confirmed_card_still_passes_and_stands_on_the_page_of_limits():
+def test_every_confirmed_card_still_passes_and_is_on_the_page_of_limits():
     listed = re.search(
         r"Confirmed on: (.+?)\n\n", (ROOT / "docs" / "limits.md").read_text(encoding="utf-8"), re.DOTALL
     )

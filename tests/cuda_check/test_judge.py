@@ -149,7 +149,7 @@ def test_a_clock_that_does_not_wait_fails_by_events_and_by_the_time_to_issue():
     assert state_of(made, "clock", "without waiting") == "FAILED"
 
 
-def test_where_the_host_sets_the_pace_nothing_is_decided():
+def test_a_host_bound_case_decides_nothing():
     made = check(clock=clock(by_hand=blocks(1.3), issue_s=(0.019, 0.02, 0.021)))
     assert state_of(made, "clock", "by hand") == state_of(made, "clock", "without waiting") == "undecided"
     assert not failed(judge(made))

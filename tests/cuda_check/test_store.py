@@ -162,7 +162,7 @@ WORDS = sorted({word for _, text in FIXED for word in (text, *re.findall(r"\w+",
 
 
 @given(user=st.sampled_from(WORDS), host=st.sampled_from(WORDS))
-def test_words_of_gpubench_stay_whoever_the_user_is(user, host):
+def test_gpubenchs_own_words_stay_whatever_the_user_name(user, host):
     """The file of a user called ``nvidia`` on a host called ``h200`` can still be read and judged."""
     with (
         mock.patch.object(platform, "node", return_value=host),
@@ -176,7 +176,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9_-]{2,15}", fullmatch=True).filter(lambda n:
 
 
 @given(user=NAMES, short=NAMES, domain=st.sampled_from(["", ".lan", ".lab.example"]), upper=st.booleans())
-def test_neither_user_nor_host_in_any_form_stays_in_what_was_said(user, short, domain, upper):
+def test_neither_user_nor_host_in_any_form_stays_in_a_message(user, short, domain, upper):
     host = short + domain
     shown = (host.upper(), short.upper()) if upper else (host, short)
     text = f"{user}@{shown[0]}: no answer of ({shown[1]}) for {user}; {domain.strip('.')}"
@@ -232,7 +232,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_lost(tmp_pat
         (json.dumps({"kind": "cuda-check", "schema_version": 99}), "not a check"),
     ],
 )
-def test_what_is_no_check_is_refused(tmp_path, content, words):
+def test_an_invalid_check_is_refused(tmp_path, content, words):
     path = tmp_path / "check.json"
     path.write_text(content)
     with pytest.raises(MisuseError, match=words):

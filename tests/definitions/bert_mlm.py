@@ -1,4 +1,4 @@
-"""BERT-base guessing every one of 512 tokens, the embedding tied to the head."""
+"""BERT-base that predicts each of 512 tokens, with the embedding tied to the head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCABULARY, LENGTH, WIDTH, HEADS, LAYERS, DROPOUT = 30_522, 512, 768, 12, 12, 0.
 
 
 class Layer(nn.Module):
-    """Self-attention and feed-forward network, each with dropout, a sum and a norm behind it."""
+    """Self-attention and feed-forward network, each followed by dropout, a sum and a norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each token; shape kept."""
+        """Transform each token; keeps the shape."""
         query, key, value = (
             f(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2) for f in (self.query, self.key, self.value)
         )

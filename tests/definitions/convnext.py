@@ -15,7 +15,7 @@ EPSILON = 1e-6
 
 
 class NormOfChannels(nn.LayerNorm):
-    """Layer norm over the channels of an image, which stands last inside and second outside."""
+    """Layer norm over the channels of an image, which are the last dimension inside and the second outside."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each place."""
@@ -23,7 +23,7 @@ class NormOfChannels(nn.LayerNorm):
 
 
 class Block(nn.Module):
-    """Depthwise convolution, norm and two linear layers beside a shortcut that drops whole samples.
+    """Depthwise convolution, norm and two linear layers, with a shortcut that drops whole samples.
 
     Shapes:
         x, out: (N, width, S, S).

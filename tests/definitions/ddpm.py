@@ -35,7 +35,7 @@ class SelfAttention(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions, the time added between them, beside a shortcut."""
+    """Two 3 x 3 convolutions with the time embedding added between them, and a shortcut."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class ResidualBlock(nn.Module):
 
 
 class Level(nn.Module):
-    """Two residual blocks, and attention at one side of image."""
+    """Two residual blocks, and attention at one image size."""
 
     def __init__(self, channels: int, width: int, side: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The U-Net of Stable Diffusion 1.5, as milabench trains it beside a frozen image encoder and text encoder."""
+"""The U-Net of Stable Diffusion 1.5, as milabench trains it with a frozen image encoder and text encoder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FROZEN = 83_653_863 + 123_060_480
 
 
 class Residual(nn.Module):
-    """Two convolutions, each after a group norm, with the time between; a 1 x 1 beside where widths differ.
+    """Two convolutions, each after a group norm, with the time between; a 1 x 1 shortcut if widths differ.
 
     Shapes:
         x: (N, entering, S, S); time: (N, time width); out: (N, width, S, S).
@@ -40,7 +40,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of the places to themselves, or to the text.
+    """Attention of the places to themselves, or to the text.
 
     Shapes:
         x, out: (N, places, width); seen: (N, places or tokens, its width).
@@ -157,7 +157,7 @@ def _waves(times: Tensor) -> Tensor:
 
 
 def build(batch_size: int, seed: int) -> Task:
-    """Build one training step with AdamW over all weights at once.
+    """Build one training step with AdamW, which updates all weights at once.
 
     Shapes:
         inputs: latents (N, 4, 64, 64), times (N,), text (N, 77, 768); targets: as the latents.

@@ -15,7 +15,7 @@ SMOOTHING = 0.1
 
 
 class Modulation(nn.Module):
-    """A query at each place, times what ever wider depthwise convolutions gathered around it, each gated.
+    """A query at each place, times the gated context from increasingly wide depthwise convolutions.
 
     Shapes:
         x, out: (N, width, S, S).

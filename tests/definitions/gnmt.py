@@ -23,7 +23,7 @@ class AdditiveAttention(nn.Module):
     """Normalized additive attention (Bahdanau, Cho and Bengio 2014, arXiv:1409.0473; Salimans and Kingma
     2016).
 
-    Every query meets every key in its own tensor, which no kernel fuses.
+    Every pair of query and key has its own tensor, which no kernel fuses.
 
     Shapes:
         query: (N, Q, width); keys, and the values that are averaged: (N, K, width); out: (N, Q, width).
@@ -66,7 +66,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The first layer asks for what the encoder said; every later one reads the answer beside its input.
+    """The first layer attends to the encoder; every later one gets the result next to its input.
 
     Shapes:
         x, encoded: (N, T, width); out: (N, T, vocabulary).

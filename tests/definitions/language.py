@@ -18,10 +18,10 @@ SEGMENTS = 2
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one network; the feed-forward network is four times as wide as the rest.
+    """The sizes of one network; the feed-forward network is four times as wide as the rest.
 
     Attributes:
-        positions: Places that have an embedding, at least as many as the sequence is long.
+        positions: Number of position embeddings, at least the length of the sequence.
     """
 
     width: int
@@ -136,7 +136,7 @@ class Spans(nn.Module):
 
 
 class Pretraining(nn.Module):
-    """BERT that guesses words; whether a sentence follows another is computed too, and not trained.
+    """BERT that predicts words; next-sentence prediction is computed too, but not trained.
 
     Shapes:
         tokens: (N, T) int64; logits: (N, T, vocabulary).
@@ -231,7 +231,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, network: Callable[[Sizes]
 
 
 def span_cross_entropy(logits: Tensor, ends: Tensor) -> Tensor:
-    """Mean loss of both ends; here both are drawn alike.
+    """Mean loss of both ends; both have the same distribution here.
 
     Shapes:
         logits: (N, T, 2); ends: (N,).

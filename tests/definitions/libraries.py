@@ -1,7 +1,6 @@
-"""Rows of the tables of profiles that are traced from the networks of torchvision and timm.
+"""Rows of the profile tables that are traced from networks of torchvision and timm.
 
-These do not import beside the CPU build of torch that the tests use; in an environment of their own, outside
-of this folder::
+These packages do not work with the CPU build of torch in the tests. Use a separate environment outside this folder::
 
     python3 -m venv tv && tv/bin/pip install torch==2.14.1 torchvision==0.29.1 timm .
     tv/bin/python tests/definitions/libraries.py           # prints the rows that differ from the table
@@ -44,11 +43,11 @@ class Network:
 
     Attributes:
         library: The package.
-        name: Of the network there.
-        side: Of the square images [pixels].
+        name: Name of the network there.
+        side: Side of the square images [pixels].
         classes: Number of classes.
-        approximate: Why the row holds for ratios of GPUs only; empty where it does not.
-        sized: Whether the network is built for its side, where it has to be.
+        approximate: Why the row is valid only for ratios of GPUs; empty otherwise.
+        sized: Whether the network must be built for its image side.
     """
 
     library: str

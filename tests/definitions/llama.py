@@ -80,7 +80,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, norm, head, and the loss in float32, after which the scores die.
+    """Embedding, layers, norm, head, and the loss in float32, after which the scores are freed.
 
     Shapes:
         tokens: (N, T) int64; out: a scalar.

@@ -14,7 +14,7 @@ from gpubench.workload import Task, Workload, seeded
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a decoder, and of the adapters beside its linear layers.
+    """The sizes of a decoder and of the adapters on its linear layers.
 
     Attributes:
         rank: Width of the adapters.
@@ -42,7 +42,7 @@ LLAMA_8B = Sizes(128_256, 4_096, 32, 8, 14_336, 32, 8, frozenset({"query", "valu
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer, and beside it two narrow ones that are trained.
+    """A frozen linear layer, with two narrow trained ones in parallel.
 
     Shapes:
         x: (N, T, inputs); out: (N, T, outputs).
@@ -123,7 +123,7 @@ class Layer(nn.Module):
 
 
 def _rotate(x: Tensor) -> Tensor:
-    """Turn pairs of channels by an angle that grows with the place, in float32; shape and type kept."""
+    """Rotate pairs of channels by an angle that grows with the position, in float32; keeps shape and type."""
     wide = x.float()
     half = wide.shape[-1] // 2
     angle = torch.ones(wide.shape[-2], wide.shape[-1])
@@ -132,7 +132,7 @@ def _rotate(x: Tensor) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """Embedding, layers each computed again in the backward pass, head.
+    """Embedding, layers that are each recomputed in the backward pass, head.
 
     Shapes:
         tokens: (N, T) int64; out: the loss, a scalar.
@@ -146,10 +146,10 @@ class Decoder(nn.Module):
         self.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False).requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score each word against the next; the logits die with this call.
+        """Score each token against the next; the logits are freed at the end of this call.
 
-        Under autocast the trainer's library (accelerate) casts every output of a forward pass to float32, and
-        so the logits too, once the loss is there.
+        Under autocast the trainer's library (accelerate) casts every output of a forward pass to float32,
+        including the logits after the loss is computed.
         """
         x = self.words(tokens).requires_grad_()
         for layer in self.layers:

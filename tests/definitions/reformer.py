@@ -37,7 +37,7 @@ def shares_of(scores: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
 
 
 class Attention(nn.Module):
-    """What both kinds share: projections to heads and back.
+    """Shared by both kinds: projections to heads and back.
 
     Shapes:
         x, out: (N, T, width).
@@ -204,7 +204,7 @@ class Reversible(torch.autograd.Function):
 
 
 class Reformer(nn.Module):
-    """Embeddings, of places by row and column of a grid, reversible layers, and a head on every token.
+    """Embeddings, with positions by row and column of a grid, reversible layers, and a head on every token.
 
     Shapes:
         tokens: (N, 4096) int64; logits: (N, 4096, 320).

@@ -1,4 +1,4 @@
-"""SSD300 on a ResNet-50 whose fourth stage keeps its resolution, as NVIDIA trains it."""
+"""SSD300 as NVIDIA trains it, on a ResNet-50 with full resolution in the fourth stage."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SSD(nn.Module):
 
 
 def loss(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
-    """Error of the boxes that hold something, and of up to three times as many that hold nothing."""
+    """Error of the boxes with an object, and of up to three times as many without one."""
     places, scores = outputs
     wanted, labels = targets
     holds = labels > 0

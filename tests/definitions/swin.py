@@ -1,4 +1,4 @@
-"""Swin-B as timm had it in 2022: windows of 7 x 7, every other layer shifted, the scores of attention kept."""
+"""Swin-B as in timm of 2022: windows of 7 x 7, every other layer shifted, attention scores kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WindowAttention(nn.Module):
     """Attention inside each window, with a learned bias for every distance between two pixels.
 
     Shapes:
-        windows, out: (N * windows, 49, width); mask: (windows, 49, 49), of windows that hold unconnected parts.
+        windows, out: (N * windows, 49, width); mask: (windows, 49, 49), for windows with unconnected parts.
     """
 
     def __init__(self, width: int) -> None:
@@ -45,7 +45,7 @@ class WindowAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention in windows, moved by half a window in every other layer, and a feed-forward network.
+    """Attention in windows, shifted by half a window in every other layer, and a feed-forward network.
 
     Shapes:
         x, out: (N, side, side, width).

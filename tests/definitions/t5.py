@@ -27,7 +27,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention whose scores take a bias: without it in the first layer of a stack, which makes it."""
+    """Attention with a bias on its scores; the first layer of a stack computes the bias."""
 
     def __init__(self, *, makes_bias: bool = False) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Attention(nn.Module):
         self.bias = nn.Embedding(BUCKETS, HEADS) if makes_bias else None
 
     def forward(self, x: Tensor, bias: Tensor, other: Tensor | None = None) -> Tensor:
-        """Add what was attended to; ``other`` are the encoder's states.
+        """Add the attention output; ``other`` has the encoder's states.
 
         Shapes:
             x, out: (N, T, width); bias: (N, heads, T, T).

@@ -14,7 +14,7 @@ def test_the_page_has_the_table_that_the_readings_give() -> None:
     assert table() in (DOCS / "memory-evidence.md").read_text(encoding="utf-8")
 
 
-def test_a_step_is_played_with_its_states_made_once_and_a_graph_takes_a_pool_of_its_own() -> None:
+def test_a_replayed_step_creates_its_states_once_and_a_graph_has_its_own_pool() -> None:
     """64 MiB of weights and the same of states; a step that takes 32 MiB, twice at once."""
     step = Order((64 * MIB,), (64 * MIB,), (), ((0, 32 * MIB), (1, 32 * MIB), (0, 0), (1, 0)))
     eager = reserved_bytes(step, [], in_graph=False)
@@ -22,7 +22,7 @@ def test_a_step_is_played_with_its_states_made_once_and_a_graph_takes_a_pool_of_
     assert reserved_bytes(step, [], in_graph=True) == eager
 
 
-def test_an_order_between_two_batches_lies_on_their_line() -> None:
+def test_an_order_between_two_batches_is_on_their_line() -> None:
     small = Order((10,), (), (2,), ((0, 20), (0, 0)))
     large = Order((10,), (), (4,), ((0, 40), (0, 0)))
     assert between(small, large, 8) == Order((10,), (), (8,), ((0, 80), (0, 0)))

@@ -1,4 +1,4 @@
-"""VGG16 with a batch norm behind each convolution, forward and backward passes alone: what a Radeon of 8 GB ran."""
+"""VGG16 with a batch norm after each convolution, only forward and backward passes, as run on a Radeon of 8 GB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubench_workloads.vgg16 import CONFIGURATION_D, Vgg
 
 
 def build(batch_size: int, seed: int) -> Task:
-    """Build one step, whose optimizer keeps no state.
+    """Build one step with an optimizer that keeps no state.
 
     Shapes:
         inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).

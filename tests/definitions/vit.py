@@ -14,7 +14,7 @@ WIDTH, HEADS, LAYERS, PATCH, SIDE = 768, 12, 12, 16, 224
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each normed before and added to its input."""
+    """Attention and a feed-forward network, each with a norm before it and added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -61,12 +61,10 @@ ELSEWHERE = {
     ),
     "torchrun --nnodes 2": "measure/test_nodes.py::test_two_machines_do_one_run_and_another_command_adds_a_launch",
     "gpubench run vgg16 --gpus 4": (
-        "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_timed_beside_one_and_stand_in_the_report"
+        "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_timed_beside_one_and_are_in_the_report"
     ),
 }
-"""Prefixes of lines that need a network, a new environment, minutes or cards, and the test that executes
-each.
-"""
+"""Prefixes of lines that need a network, a new environment, minutes or cards, and the test that executes each."""
 
 CONFIG = {
     "model_type": "llama",

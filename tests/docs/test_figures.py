@@ -128,9 +128,7 @@ def reserved_row(
 
 
 def reserved_without_it(least: float, *, twice: bool) -> str:
-    """Mean error of likely reserved memory without the fixed part; transients count once, or twice in a
-    graph.
-    """
+    """Mean error of likely reserved memory without the fixed part; transients count once, or twice in a graph."""
     errors = []
     for r in sound_readings():
         assert r.need.reserved.value is not None

@@ -25,12 +25,12 @@ def maker():
 
 
 @pytest.mark.parametrize("name", sorted(pages.PAGES))
-def test_a_made_page_is_as_the_program_makes_it_today(maker, name):
+def test_a_generated_page_is_current(maker, name):
     """Renew with ``python tests/golden/pages.py``; every command of the cookbook is run for it."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker.PAGES[name]()
 
 
-def test_every_price_source_stands_in_the_table_of_prices():
+def test_every_price_source_is_in_the_table_of_prices():
     table = (
         (ROOT / "docs" / "prices.md")
         .read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_every_price_source_stands_in_the_table_of_prices():
     assert named == own | {"gpuhunt-*"}
 
 
-def test_every_workload_stands_beside_the_question_that_it_answers():
+def test_every_workload_is_next_to_the_question_that_it_answers():
     table = (
         (ROOT / "docs" / "workloads.md")
         .read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def help_of(verb: tuple[str, ...]) -> tuple[int, str]:
     return code, out
 
 
-def test_there_are_commands_to_hold_to():
+def test_there_are_commands_to_check():
     assert len(commands()) > 60
 
 

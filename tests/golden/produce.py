@@ -1,11 +1,10 @@
 """The output of gpubench for the frozen fixture: each golden by its name, and the only place that normalizes
 it.
 
-Some parts belong to the machine or to a release instead of the fixture, and are replaced or left out: the
-path of the results folder (``<results>``), gpubench's version (``<version>``), the sizes of the plotly script
-and of the data in the page (``<size>``); floating-point figures beyond six significant digits, which
-processors may round differently; and ``launches`` of a run in JSON documents, the raw rounds, which are in
-the golden of the run's file.
+Some parts belong to the machine or to a release instead of the fixture, and are replaced or left out: the path of the
+results folder (``<results>``), gpubench's version (``<version>``), the sizes of the plotly script and of the data in
+the page (``<size>``); floating-point figures beyond six significant digits, which processors may round differently;
+and ``launches`` of a run in JSON documents, the raw rounds, which are in the golden of the run's file.
 """
 
 from __future__ import annotations
@@ -121,9 +120,7 @@ class _Stream(io.TextIOWrapper):
 def run(
     *arguments: str, columns: int = 120, terminal: bool = False, variables: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
-    """Run the command line in this process with additional ``variables``; return exit code, stdout and
-    stderr.
-    """
+    """Run the command line in this process with additional ``variables``; return exit code, stdout and stderr."""
     out, err = _Stream(terminal=terminal), _Stream(terminal=terminal)
     with (
         patch.object(sys, "argv", ["gpubench", *arguments]),

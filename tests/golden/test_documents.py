@@ -62,7 +62,7 @@ def test_a_new_key_and_another_type_are_noticed(change):
         validate("rank", document | change)
 
 
-def test_every_document_with_a_schema_has_a_golden_and_stands_on_the_page():
+def test_every_document_with_a_schema_has_a_golden_and_is_on_the_page():
     assert {name for name, _ in GOLDENS} == set(DOCUMENTS)
     page = (DOCS / "json.md").read_text(encoding="utf-8")
     for name, (printed_by, _) in DOCUMENTS.items():

@@ -1,6 +1,4 @@
-"""The output of gpubench for a frozen fixture, compared with its earlier output: see README.md in this
-folder.
-"""
+"""The output of gpubench for a frozen fixture, compared with its earlier output: see README.md in this folder."""
 
 from __future__ import annotations
 

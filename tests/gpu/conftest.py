@@ -1,6 +1,4 @@
-"""Tests that need an NVIDIA GPU: `pytest -m gpu tests/gpu`. Without one, each test is skipped with its
-reason.
-"""
+"""Tests that need an NVIDIA GPU: `pytest -m gpu tests/gpu`. Without one, each test is skipped with its reason."""
 
 from __future__ import annotations
 

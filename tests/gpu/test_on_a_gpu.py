@@ -144,7 +144,7 @@ def test_a_small_batch_is_bound_by_the_host_and_a_graph_frees_it(gpu):
     assert FindingKind.HOST_BOUND in {f.kind for f in eager.findings} or eager.gpu_busy >= 0.9
 
 
-def test_a_batch_that_cannot_fit_is_out_of_memory_and_the_next_case_goes_on(gpu):
+def test_a_batch_that_cannot_fit_is_out_of_memory_and_the_next_case_continues(gpu):
     huge, small = measure(
         gpu,
         planned("bert_base", Precision.FP32, Execution.EAGER, 2048),

@@ -81,9 +81,7 @@ def both(
 def some_blocks(
     probe: Callable[[int], float], by_hand: Callable[[int], float], count: int, fours: int
 ) -> Blocks:
-    """Return blocks of both after two copies of each, because the first copies touch memory that was never
-    written.
-    """
+    """Return blocks of both after two copies of each, because the first copies touch memory that was never written."""
     probe(2), by_hand(2)
     return in_fours(lambda: probe(count), lambda: by_hand(count), fours)
 

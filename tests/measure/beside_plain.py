@@ -37,9 +37,7 @@ BLOCK_S = float(os.environ.get("BLOCK_S", "0.5"))
 
 
 def plain_loop(task: Task) -> Callable[[int], Seconds]:
-    """Return a function that trains a task for a number of steps, as in a tutorial, and returns their time
-    [s].
-    """
+    """Return a function that trains a task for a number of steps, as in a tutorial, and returns their time [s]."""
     model, criterion = task.model, task.loss
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]

@@ -161,7 +161,7 @@ KINDS = (
     Kind(
         "processes differ by 0.3 % (standard deviation)",
         partial(Card, process_sd=0.003),
-        "three launches see it; one takes it from what is usual",
+        "three launches see it; one assumes the usual spread",
     ),
     Kind(
         "processes differ by 7 %, rounds by 5 %",
@@ -187,12 +187,12 @@ KINDS = (
     Kind(
         "1.5 % slower as it heats, time constant 60 s",
         Heating,
-        "one launch is over before; three show that the card warms up, and the low end allows for the rest",
+        "one launch ends too early; three show that the card warms up, and the low end allows for the rest",
     ),
     Kind(
         "25 % slower as it heats, time constant 120 s (a laptop)",
         partial(Heating, slower=1 / 3, constant_s=120.0, hotter_c=55.0),
-        "rest between cases keeps it cooler than long work; 120 s is assumed (0.77 at 200 s)",
+        "idle time between cases keeps it cooler than long work; 120 s is assumed (0.77 at 200 s)",
     ),
 )
 

@@ -52,7 +52,7 @@ def test_the_interval_of_a_median_is_that_of_its_order_statistics():
 
 
 @pytest.mark.parametrize("sampler", [False, True])
-def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make_case, cpu, sampler):
+def test_the_harness_is_compared_with_the_loop_by_hand_for_real(monkeypatch, make_case, cpu, sampler):
     """On the CPU, in blocks of a few milliseconds: the ratio of real steps is near 1."""
     monkeypatch.setattr(beside_hand, "WARM_STEPS", 4)
     found = (compare(make_case(batch_size=8), cpu, sampler=sampler, block_s=0.02) for _ in range(TRIES))

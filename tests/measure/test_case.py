@@ -189,7 +189,7 @@ def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):
     assert desk.phases == ["build", "check", "first steps", "first steps", "warm-up", "timed", "second look"]
 
 
-def test_in_haste_only_eager_rows_are_looked_at_a_second_time(measured, monkeypatch):
+def test_in_a_short_run_only_eager_rows_are_profiled_again(measured, monkeypatch):
     """Only these steps show whether the host limits the speed; ten seconds of two minutes went to graphs."""
     monkeypatch.setattr(case, "prepare", lambda work: work.step)
     hasty = msgspec.structs.replace(BUDGET, in_haste=True)
@@ -263,7 +263,7 @@ def test_on_the_cpu_fp32_is_its_own_reference_and_amp_is_not(measured, monkeypat
 
 
 @pytest.mark.parametrize("way", [Execution.GRAPH, Execution.COMPILE])
-def test_what_was_captured_or_compiled_is_held_against_eager_steps(measured, monkeypatch, way):
+def test_captured_and_compiled_steps_are_compared_with_eager_ones(measured, monkeypatch, way):
     monkeypatch.setattr(case, "prepare", lambda work: work.step)
     done, desk = measured(execution=way)
     assert done.launch.graph_error == 0.0
@@ -284,7 +284,7 @@ def test_a_step_that_cannot_be_captured_is_unsupported_with_the_reason(measured,
     assert done.launch.rounds == ()
 
 
-def test_a_loss_without_end_on_the_device_alone_is_still_seen_in_the_file(make_case):
+def test_an_infinite_loss_on_the_device_only_is_still_visible_in_the_file(make_case):
     for field in ("reference_error", "graph_error"):
         launch = LaunchRecorder(index=0, **{field: math.inf}).launch()
         done = SimpleNamespace(launch=launch, status=Status.OK)
@@ -387,7 +387,7 @@ def with_changes(task, **changes):
     return Task(**({n: getattr(task, n) for n in ("model", "batches", "loss", "optimizer")} | changes))
 
 
-def test_a_model_is_compiled_anew_for_each_case(make_case, graphs_compiled):
+def test_a_model_is_compiled_again_for_each_case(make_case, graphs_compiled):
     """Past its limit torch would run a further batch size eagerly, and before it compile for any size."""
     limit = "recompile_limit" if torch.__version__ >= "2.6" else "cache_size_limit"
     with torch._dynamo.config.patch({limit: 1}):
@@ -398,7 +398,7 @@ def test_a_model_is_compiled_anew_for_each_case(make_case, graphs_compiled):
     assert len(graphs_compiled) == 3
 
 
-def test_a_model_of_which_nothing_was_compiled_is_unsupported(make_case, graphs_compiled, monkeypatch):
+def test_a_model_without_compiled_parts_is_unsupported(make_case, graphs_compiled, monkeypatch):
     class Opaque(nn.Sequential):
         @torch.compiler.disable
         def forward(self, x):
@@ -458,7 +458,7 @@ def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
 # --- the start of the child ---------------------------------------------------------------------------------
 
 
-def test_what_measures_is_imported_on_a_torch_without_selective_checkpointing():
+def test_measuring_modules_import_on_a_torch_without_selective_checkpointing():
     """torch 2.4 has neither of the names; only a case that requests it may need them."""
     lacking = (
         "import torch.utils.checkpoint as module\n"
@@ -513,7 +513,7 @@ def test_inference_at_batch_one_keeps_the_time_of_each_pass(measured):
     ("ticks", "found"),
     [((10, 1), set()), ((60, 0), {FindingKind.HOST_BUSY}), ((0, 3), {FindingKind.HOST_BUSY})],
 )
-def test_what_others_took_of_the_host_is_stored_with_the_case_and_judged(
+def test_the_host_load_of_others_is_stored_with_the_case_and_judged(
     measured, monkeypatch, tmp_path, ticks, found
 ):
     """The counters advance with the steps; the load is the share of the ticks that belong to others."""

@@ -129,7 +129,7 @@ def test_clock_event_reasons_are_judged_by_their_share(make_measurement, reasons
         ({"board_limit": 0.24, "reliability": 0.24}, {K.CLOCK_EVENTS}),
     ],
 )
-def test_what_falls_between_samples_is_found_in_the_drivers_own_counters(
+def test_events_between_samples_are_found_in_the_drivers_own_counters(
     make_measurement, held_clocks_s, expected
 ):
     """24 rounds of one second."""
@@ -180,7 +180,7 @@ def test_a_device_that_reports_idle_while_rounds_are_timed_is_host_bound(make_me
     assert kinds(graph)[0] == set()
 
 
-def test_without_graph_and_profiler_the_issue_time_tells(make_measurement):
+def test_without_graph_and_profiler_the_issue_time_decides(make_measurement):
     slow_host, fast_host = (0.95, 1.0) * 3, (0.2, 1.0) * 3
     assert kinds(make_measurement(launch={"host_issue_s": slow_host}))[0] == {K.HOST_BOUND}
     assert kinds(make_measurement(launch={"host_issue_s": fast_host}))[0] == set()
@@ -233,7 +233,7 @@ def run_of(*measurements, budget="default", backend="cuda", **device):
     )
 
 
-def test_a_peak_that_is_not_known_is_said_once_for_the_run(make_measurement, make_case):
+def test_a_peak_that_is_not_known_is_reported_once_for_the_run(make_measurement, make_case):
     def row(peak, launch=None, **case):
         return make_measurement(
             case=make_case(**case), flops_per_sample=1.0, peak_flops_per_s=peak, launch=launch
@@ -258,7 +258,7 @@ def launches_at(make_measurement, *step_s, target=0.005, wobble=0.0):
     return msgspec.structs.replace(whole, launches=tuple(launches))
 
 
-def test_launches_that_settle_at_different_speeds_are_said(make_measurement):
+def test_launches_that_settle_at_different_speeds_are_reported(make_measurement):
     """22.5, 25.5, 22.5 ms: Student's t of two degrees of freedom, 4.303, times 1.732 / sqrt(3) over 23.5."""
     restless = launches_at(make_measurement, 0.0225, 0.0255, 0.0225)
     found, judged = kinds(restless, launches=3)
@@ -276,7 +276,7 @@ def test_launches_that_settle_at_different_speeds_are_said(make_measurement):
     assert kinds(launches_at(make_measurement, 0.0225))[0] == set()
 
 
-def test_one_restless_launch_widens_the_interval_no_more_than_it_moves_the_estimate(make_measurement):
+def test_one_noisy_launch_widens_the_interval_no_more_than_it_moves_the_estimate(make_measurement):
     calm = launches_at(make_measurement, 0.02, 0.02, 0.02, wobble=0.001)
     wild = launches_at(make_measurement, 0.02, 0.02, 0.02, wobble=0.04)
     one = msgspec.structs.replace(calm, launches=(*calm.launches[:2], wild.launches[2]))
@@ -305,7 +305,7 @@ def test_a_launch_that_is_not_sure_is_named_from_the_file_whatever_its_process_s
     assert kinds(make_measurement(walls=(1.0, 1.02, 0.98) * 8))[0] == set()
 
 
-def test_of_several_findings_of_a_kind_the_largest_by_size_stays():
+def test_among_several_findings_of_a_kind_the_largest_stays():
     def drift(*values):
         (kept,) = checks.unique(Finding(kind=K.DRIFTING, value=v) for v in values)
         return kept.value
@@ -341,7 +341,7 @@ def test_a_switch_that_was_found_otherwise_makes_the_row_invalid(make_measuremen
 
 
 @pytest.mark.parametrize("error", [None, float("nan"), float("inf")])
-def test_a_probe_error_that_is_no_number_is_no_proof_of_fp32(make_measurement, make_case, error):
+def test_a_probe_error_that_is_not_a_number_does_not_prove_fp32(make_measurement, make_case, error):
     launch = {"precision_errors": {"matmul": 5e-7, "conv": error}}
     row = make_measurement(launch=launch)
     assert kinds(row)[0] == {K.TF32_IN_FORCE}
@@ -413,7 +413,7 @@ def test_a_row_faster_than_the_best_product_is_wrong_or_the_product_is(
     assert judged.mfu_of_gemm == (share if share is None else pytest.approx(share))
 
 
-def test_the_slope_over_two_calls_is_not_held_against_the_time_of_all_calls(make_measurement):
+def test_the_slope_over_two_calls_is_not_compared_with_the_time_of_all_calls(make_measurement):
     slopes = tuple(msgspec.structs.replace(done, call_s=0.5) for done in rounds([0.01] * 24))
     assert kinds(make_measurement(launch={"rounds": slopes, "told_in_s": 20.0}))[0] == set()
 
@@ -427,12 +427,12 @@ def test_the_slope_over_two_calls_is_not_held_against_the_time_of_all_calls(make
         ({}, set()),
     ],
 )
-def test_a_busy_host_is_said_and_the_row_stays(make_measurement, launch, found):
+def test_a_busy_host_is_reported_and_the_row_stays(make_measurement, launch, found):
     seen, judged = kinds(make_measurement(launch=launch))
     assert (seen, judged.status) == (found, Status.OK)
 
 
-def test_what_a_busy_host_or_no_proof_gave_leads_and_anchors_nothing():
+def test_a_row_from_a_busy_host_or_without_proof_leads_and_anchors_nothing():
     assert {K.HOST_BUSY, K.PRECISION_UNPROVEN} == UNFOUNDED
     assert not UNFOUNDED & INFORMATIVE
 
@@ -537,23 +537,23 @@ def test_each_limit_is_where_the_contract_has_it(make_measurement, make_case, na
         assert found == ({kind} if share > 1 else set()), share
 
 
-def test_fewer_launches_than_planned_are_said(make_measurement):
+def test_fewer_launches_than_planned_are_reported(make_measurement):
     assert kinds(make_measurement(), launches=3)[0] == {K.LAUNCHES_MISSING}
 
 
-def test_energy_that_was_integrated_or_is_missing_is_said_and_a_short_region_is_no_fault(make_measurement):
+def test_integrated_or_missing_energy_is_reported_and_a_short_region_is_not_a_fault(make_measurement):
     assert kinds(make_measurement(launch={"energy_source": "power_integral"}))[0] == {K.NO_ENERGY_COUNTER}
     unknown = {"energy_source": None}
     assert kinds(make_measurement(walls=(1.0,) * 24, launch=unknown))[0] == {K.NO_ENERGY_COUNTER}
     assert kinds(make_measurement(walls=(0.1,) * 24, launch=unknown))[0] == set()
 
 
-def test_what_only_the_child_could_see_is_passed_on(make_measurement):
+def test_findings_of_the_child_are_passed_on(make_measurement):
     own = (Finding(kind=K.NOT_STEADY, value="temperature"), Finding(kind=K.DRIFTING, value=-0.02))
     assert kinds(make_measurement(launch={"findings": own}))[0] == {K.NOT_STEADY, K.DRIFTING}
 
 
-def test_a_device_without_telemetry_is_said_once_for_the_run(make_measurement):
+def test_a_device_without_telemetry_is_reported_once_for_the_run(make_measurement):
     bare = make_measurement()
     bare = msgspec.structs.replace(
         bare, launches=(msgspec.structs.replace(bare.launches[0], telemetry_source="none"),)
@@ -583,7 +583,7 @@ def heated(make_measurement, celsius, clocks=(1.98e9,) * 3):
     return msgspec.structs.replace(row, launches=tuple(launches))
 
 
-def test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_said(make_measurement):
+def test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_reported(make_measurement):
     steady, warming = (heated(make_measurement, (50.0, 60.0, last)) for last in (60.0, 63.0))
     assert K.NOT_HEAT_SOAKED not in kinds(steady, launches=3)[0]
     found, judged = kinds(warming, launches=3)
@@ -605,7 +605,7 @@ def test_a_run_of_one_launch_says_that_its_intervals_hold_one_process(make_measu
     assert checks.of_run(msgspec.structs.replace(run, measurements=())) == ()
 
 
-def test_what_a_device_did_in_the_warm_up_is_not_held_against_the_rounds(make_measurement, make_case):
+def test_events_of_the_warm_up_do_not_count_against_the_rounds(make_measurement, make_case):
     """Before the first timed round it was throttled and idle, after it neither."""
     early = TelemetrySample(t_s=-1.0, clock_event_reasons=("hw_thermal_slowdown",), idle=True)
     late = TelemetrySample(t_s=0.0, clock_event_reasons=(), idle=False)

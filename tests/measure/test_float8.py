@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize("rows", [32, 5])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_layer_and_both_its_gradients_err_as_much_as_the_table_says_and_no_more(torchao, rows, bias):
+def test_a_layer_and_both_its_gradients_have_the_errors_of_the_table_and_no_more(torchao, rows, bias):
     torch.manual_seed(0)
     layer = narrow_layer(bias=bias)
     x = torch.randn(2, rows, 64, dtype=torch.bfloat16, requires_grad=True)

@@ -48,7 +48,7 @@ def plan(make_case):
 
 
 @pytest.mark.parametrize("ending", ["DIES", "HANGS"])
-def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, inside_nvml, monkeypatch, ending):
+def test_the_current_case_keeps_its_rounds_and_no_other_is_tried(gpu, plan, inside_nvml, monkeypatch, ending):
     monkeypatch.setenv(ending, "1")
     seen = []
 

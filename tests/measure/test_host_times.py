@@ -27,7 +27,7 @@ def host(tmp_path, monkeypatch):
     return set_to
 
 
-def test_what_others_took_is_all_but_idle_time_and_our_own(host):
+def test_others_time_is_everything_except_idle_time_and_our_own(host):
     host(user=1000, idle=5000)
     before = HostTimes.now()
     host(user=1000 + 700, idle=5000 + 200, iowait=100, own_s=100 / TICKS_PER_S)
@@ -41,7 +41,7 @@ def test_the_processes_of_one_job_are_no_strangers(host):
     assert before.others_since().load == 0.0
 
 
-def test_time_that_other_guests_took_is_told_apart(host):
+def test_time_that_other_guests_took_is_distinguished(host):
     host()
     before = HostTimes.now()
     host(user=300, idle=600, steal=100, own_s=300 / TICKS_PER_S)
@@ -49,7 +49,7 @@ def test_time_that_other_guests_took_is_told_apart(host):
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8 9", "cpu a b c d e f g h i j"])
-def test_what_cannot_be_read_is_unknown_and_not_quiet(tmp_path, monkeypatch, text):
+def test_an_unreadable_value_is_unknown_and_not_idle(tmp_path, monkeypatch, text):
     monkeypatch.setattr(launch, "PROC", tmp_path)
     if text is not None:
         (tmp_path / "stat").write_text(text)
@@ -65,7 +65,7 @@ def test_counters_that_stood_still_or_went_back_are_unknown(host):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the counters of Linux")
-def test_a_program_beside_us_is_seen_on_the_real_host():
+def test_another_program_is_detected_on_the_real_host():
     busy = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
     others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2)]
     before = HostTimes.now()

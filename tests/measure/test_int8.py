@@ -34,7 +34,7 @@ HAS_TORCHAO = pytest.mark.skipif(
 
 @HAS_TORCHAO
 @pytest.mark.parametrize(("rows", "bias"), [(64, True), (5, False)])
-def test_a_layer_errs_as_much_as_the_table_says_and_no_more(rows, bias):
+def test_a_layer_has_the_error_of_the_table_and_no_more(rows, bias):
     torch.manual_seed(0)
     layer = nn.Linear(256, 96, bias=bias).to(torch.bfloat16)
     x = torch.randn(rows, 256, dtype=torch.bfloat16)
@@ -69,7 +69,7 @@ def test_the_outputs_of_weights_of_fewer_bits_have_no_reference(make_case):
 
 
 @HAS_TORCHAO
-def test_the_outputs_of_a_model_are_held_against_float32_and_the_error_is_stated(make_case):
+def test_the_outputs_of_a_model_are_compared_with_float32_and_the_error_is_stated(make_case):
     errors = {}
     for precision in (Precision.FP32, Precision.BF16, Precision.INT8):
         task = load_workload("bert_base").tiny(4, 0)
@@ -138,7 +138,7 @@ def test_it_is_of_inference_and_not_of_training_nor_of_generation(make_case):
     assert load_profiles()["cnn"].why_not_at(Precision.INT8) is None
 
 
-def test_gain_and_error_stand_in_one_section_and_in_json():
+def test_gain_and_error_are_in_one_section_and_in_json():
     def row(precision: Precision, step_s: float, error: float | None) -> Measurement:
         case = msgspec.structs.replace(
             samples.case("vgg16", 64, precision, Execution.EAGER),

@@ -208,7 +208,7 @@ def test_a_compiled_model_may_name_its_loss_as_keras_users_do(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_model_that_leaves_its_folder_is_found_all_the_same(
+def test_a_model_that_leaves_its_folder_is_found_anyway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax")
@@ -277,7 +277,7 @@ assert waited == [steps._state] * 2, "the issue of steps was timed, and not the 
 
 
 @pytest.mark.slow
-def test_jax_is_waited_for_and_a_gpu_that_it_cannot_open_is_said() -> None:
+def test_jax_is_waited_for_and_a_gpu_that_it_cannot_open_is_reported() -> None:
     pytest.importorskip("jax")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GPU_IN_JAX],
@@ -291,7 +291,7 @@ def test_jax_is_waited_for_and_a_gpu_that_it_cannot_open_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_what_keras_would_run_uncompiled_is_never_called_compiled(tmp_path: Path) -> None:
+def test_an_uncompiled_keras_step_is_never_called_compiled(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     model = tmp_path / "uncompiled.py"
     model.write_text(
@@ -392,7 +392,7 @@ def test_a_framework_named_twice_is_measured_once() -> None:
 
 
 @pytest.mark.parametrize("given", [{"gpus": 2}, {"batch_size": "max"}, {"micro": "only"}])
-def test_what_torch_alone_does_is_refused_before_anything_is_measured(given: dict[str, object]) -> None:
+def test_torch_only_options_are_refused_before_anything_is_measured(given: dict[str, object]) -> None:
     request = RunRequest(**{"frameworks": ("torch", "keras-jax"), "workloads": ("cnn",)} | given)
     if "micro" in given:
         request = msgspec.structs.replace(request, workloads=RunRequest().workloads)
@@ -451,7 +451,7 @@ def test_a_cuda_graph_is_never_the_name_of_a_keras_step(framework: Framework) ->
     )
 
 
-def test_what_keras_does_not_do_is_said() -> None:
+def test_unsupported_keras_features_are_reported() -> None:
     said = {
         "not a Keras model": _case(framework=KERAS[2], workload="resnet50"),
         "in training": _case(framework=KERAS[2], task=TaskKind.INFER),
@@ -500,7 +500,7 @@ def _result(case: Case, step_s: float) -> Result:
     return Result(run=run, measurement=row)
 
 
-def test_each_framework_is_held_against_torch_at_equal_work() -> None:
+def test_each_framework_is_compared_with_torch_at_equal_work() -> None:
     jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
     larger = msgspec.structs.replace(jax, batch_size=128)
     (pair,) = framework_effects([_result(_case(), 0.010), _result(jax, 0.020), _result(larger, 0.030)])

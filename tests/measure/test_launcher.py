@@ -119,7 +119,7 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("fatal", [(2, 4, 6), pytest.param((1, 3, 5), marks=pytest.mark.slow)])
-def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu, fatal):
+def test_a_crash_costs_the_current_case_and_the_others_continue(make_plan, cpu, fatal):
     """Every case is fp32, so all would share a process; each except the last dies at its third forward pass."""
     deaths = {batch: DEATHS[batch] for batch in (*fatal, 7)}
     fates = "; ".join(f"fate = {fate[0]!r} if n == {n} else fate" for n, fate in deaths.items())
@@ -315,9 +315,7 @@ def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
 
 
 def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
-    """A process dies, and the driver says that the GPU is gone: the remaining cases fail at once, with its
-    reason.
-    """
+    """A process dies, and the driver says that the GPU is gone: the remaining cases fail at once, with its reason."""
     monkeypatch.setattr(capability, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
     seen = []
     plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))
@@ -407,7 +405,7 @@ def test_the_energy_counter_is_stored_at_both_edges_even_where_the_region_is_too
     assert done.launch.energy_j is None
 
 
-def test_micro_benchmarks_run_in_a_child_and_stand_beside_the_steps(make_plan, cpu, monkeypatch):
+def test_micro_benchmarks_run_in_a_child_and_are_next_to_the_steps(make_plan, cpu, monkeypatch):
     """In their share of the time limit: a product or two of the CPU's sizes."""
     monkeypatch.setattr("gpubench.measure.launcher.MICRO_SHARE", 0.002)
     launcher = Launcher(make_plan(micro="also", time_limit_s=300.0), cpu)
@@ -441,7 +439,7 @@ def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkey
     assert told[1:] == [None]
 
 
-def test_what_is_seen_of_the_device_in_its_micro_benchmarks_stands_with_the_run(make_plan, cpu, monkeypatch):
+def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_plan, cpu, monkeypatch):
     """As for memory that it reports and then refuses, if no row resulted."""
     refused = Finding(kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB, of 64 GiB promised")
     told = iter([messages.MicroDone(finding=refused), messages.MicroDone(last=True)])
@@ -461,7 +459,7 @@ def test_what_is_seen_of_the_device_in_its_micro_benchmarks_stands_with_the_run(
     assert session._so_far(before, None, launcher).findings == (refused,)
 
 
-def test_what_cut_micro_benchmarks_short_is_said_as_it_was(make_plan, cpu, monkeypatch):
+def test_the_reason_for_shortened_micro_benchmarks_is_reported_unchanged(make_plan, cpu, monkeypatch):
     """A silent child: because the time of the run was over, or for no known reason."""
 
     class Silent:
@@ -603,7 +601,7 @@ def test_a_clock_that_a_model_slows_down_makes_no_figure(make_plan, cpu, slower)
     assert measurement.status is (Status.OK if slower == 1 else Status.INVALID), measurement.reason
 
 
-def test_a_forged_result_of_a_real_child_is_no_figure_and_its_own_comes_out_of_step(make_plan, cpu):
+def test_a_forged_result_of_a_real_child_is_not_a_figure_and_its_own_arrives_late(make_plan, cpu):
     """8,000,000 samples a second, written by the model into the pipe that it found."""
     line = msgspec.json.encode(result(*[0.008] * 20)).decode()
     act = f"calls == 3 and os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))"

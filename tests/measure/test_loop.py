@@ -78,7 +78,7 @@ def test_a_round_times_its_steps_and_not_the_copy_of_the_loss(fake_clock):
     assert fake_clock.waits == 2
 
 
-def test_steps_go_on_counting_from_round_to_round_so_that_batches_rotate(fake_clock):
+def test_steps_continue_counting_from_round_to_round_so_that_batches_rotate(fake_clock):
     seen = []
     loop = make_loop(fake_clock)
     loop.advance = lambda index: seen.append(index) or index
@@ -103,7 +103,7 @@ def test_no_step_begins_after_the_deadline(fake_clock):
     assert loop.index == 3
 
 
-def test_a_stop_is_heard_between_rounds(fake_clock):
+def test_a_stop_takes_effect_between_rounds(fake_clock):
     loop = make_loop(fake_clock, stopped=lambda: loop.index >= 4)
     loop.round(4)
     with pytest.raises(StoppedError):
@@ -124,7 +124,7 @@ def test_the_warm_up_keeps_its_times_and_sizes_the_rounds(fake_clock):
     assert not any(timed for timed, _ in reports)
 
 
-def test_a_warm_up_that_does_not_settle_goes_on_with_a_finding(fake_clock):
+def test_a_warm_up_that_does_not_settle_continues_with_a_finding(fake_clock):
     series = Series()
     warm_up(make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.5 * ((i // 200) % 2))), LONG, series)
     assert [f.kind for f in series.findings] == [FindingKind.NOT_STEADY]

@@ -91,9 +91,7 @@ def test_four_losses_and_earlier_ones_of_the_same_batches_carry_a_verdict(
 
 
 def test_seven_losses_of_slow_steps_carry_none() -> None:
-    """Two single steps and five rounds of one step: three of the last four have no earlier step on their
-    batch.
-    """
+    """Two single steps and five rounds of one step: three of the last four have no earlier step on their batch."""
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None
 
@@ -104,7 +102,7 @@ def test_a_loss_that_is_not_known_leaves_no_verdict() -> None:
     assert loss_ends(Launch(index=0, loss_curve=(*launch.loss_curve, None), batch_count=BATCHES)) is None
 
 
-def test_a_record_that_does_not_tell_its_batches_is_judged_by_first_and_last_fifth() -> None:
+def test_a_record_without_batch_counts_is_judged_by_first_and_last_fifth() -> None:
     launch = launch_of(lambda step, batch: float(100 - step), single=50, rounds=0, steps=1, batches=None)
     assert loss_ends(launch) == (95.5, 55.5)
 

@@ -168,7 +168,7 @@ def test_no_probe_takes_long_on_any_card(card, budget):
     assert {r.precision for r in found} == {*card.flops_per_s, None}
 
 
-def test_a_restless_kernel_of_microseconds_is_repeated_no_longer_than_its_time_on_the_wall():
+def test_a_noisy_kernel_of_microseconds_is_repeated_no_longer_than_its_time_on_the_wall():
     """Half a second of its events would be 100,000 repetitions, and two minutes of clearing the cache."""
     card = dataclasses.replace(SLOW, spread=1.0)
     found = card.measure(other_probe("launch device"), DEFAULT)
@@ -260,7 +260,7 @@ def test_the_repetitions_of_a_very_short_kernel_are_kept_in_part(monkeypatch):
     assert len(found.times_s) == 7 < found.n
 
 
-def test_the_best_product_of_a_precision_stands_beside_its_steps():
+def test_the_best_product_of_a_precision_is_next_to_its_steps():
     rows = [
         result(value=1.0),
         result(value=3.0, size="128"),

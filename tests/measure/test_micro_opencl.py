@@ -85,7 +85,7 @@ def test_a_copy_copies_all_of_it(queue, monkeypatch) -> None:
     assert probe.work == 2 * written.nbytes
 
 
-def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_that_it_gives(
+def test_a_device_that_reports_too_much_memory_is_probed_at_the_size_that_it_grants(
     queue, profile, monkeypatch
 ) -> None:
     most = queue.device.max_mem_alloc_size
@@ -109,7 +109,7 @@ def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_th
     assert f"device copy of {probes.mebibytes(size)}" in str(said.value)
 
 
-def test_a_device_that_has_gone_is_named(profile) -> None:
+def test_a_device_that_is_gone_is_named(profile) -> None:
     with pytest.raises(NoDeviceError, match="Some other card"):
         opencl.open_queue(msgspec.structs.replace(profile, name="Some other card"))
 

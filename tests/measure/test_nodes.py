@@ -1,6 +1,4 @@
-"""One run under a user's torchrun, for real: two agents act as two machines that meet on the loopback
-interface.
-"""
+"""One run under a user's torchrun, for real: two agents act as two machines that meet on the loopback interface."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_cpu_gets_eager_the_quick_budget_and_batches_it_can_do(cpu, profiles):
     assert (made.budget.name, made.budget.warmup_steps) == ("quick", 5)
 
 
-def test_a_heavy_model_of_ones_own_has_the_batch_of_its_trace_on_a_cpu(cpu, profiles):
+def test_a_heavy_users_model_has_the_batch_of_its_trace_on_a_cpu(cpu, profiles):
     """Batch norm over a single value cannot train at batch 1."""
     own = msgspec.structs.replace(profiles["vgg16"], name="mine.py")
     made = plan(RunRequest(workloads=("./mine.py",)), cpu, {"./mine.py": own})
@@ -150,7 +150,7 @@ def test_a_heavy_model_of_ones_own_has_the_batch_of_its_trace_on_a_cpu(cpu, prof
 
 
 @pytest.mark.parametrize(("batches", "batch"), [((1, 8, 32), 8), ((2, 8), 2), ((1,), 1)])
-def test_a_light_model_of_ones_own_has_more_than_one_sample_on_a_cpu_if_it_can(cpu, profiles, batches, batch):
+def test_a_light_users_model_has_more_than_one_sample_on_a_cpu_if_it_can(cpu, profiles, batches, batch):
     """Batch norm over a single value cannot train at batch 1."""
     own = msgspec.structs.replace(
         profiles["cnn"], name="mine.py", batches=batches, train_flops_per_sample=1e3
@@ -167,7 +167,7 @@ def test_a_cpu_without_bf16_instructions_gets_fp32_alone_and_says_why_when_asked
     assert {m.reason.endswith("no bf16 instructions") for m in made.unsupported} == {True}
 
 
-def test_what_is_asked_for_by_name_and_missing_is_unsupported_with_its_reason(cpu, profiles):
+def test_a_missing_requested_execution_is_unsupported_with_its_reason(cpu, profiles):
     made = plan(RunRequest(precisions=("fp32", "tf32"), executions=("eager", "graph")), cpu, profiles)
     reasons = {(m.case.precision, m.case.execution): m.reason for m in made.unsupported}
     assert "tensor cores" in reasons[Precision.TF32, Execution.EAGER]
@@ -343,7 +343,7 @@ def test_a_workload_made_for_shares_is_sharded_unless_told_otherwise(h100, make_
     assert {p.case.parallel_mode for p in made.cases} == {"single", mode}
 
 
-def test_what_cannot_be_sharded_beside_what_can_is_unsupported_with_its_reason(h100, make_profile):
+def test_an_unshardable_model_next_to_a_shardable_one_is_unsupported_with_its_reason(h100, make_profile):
     request = RunRequest(
         workloads=("net", "flat"), gpus=2, jobs="fsdp", executions=("eager",), precisions=("fp32",)
     )
@@ -354,7 +354,7 @@ def test_what_cannot_be_sharded_beside_what_can_is_unsupported_with_its_reason(h
     assert "no repeated block" in refused.reason
 
 
-def test_a_batch_that_cannot_be_shared_out_evenly_is_refused(h100, make_profile):
+def test_a_batch_that_cannot_be_sharded_evenly_is_refused(h100, make_profile):
     with pytest.raises(MisuseError, match="64 samples over 3 GPUs"):
         plan(
             RunRequest(workloads=("net",), gpus=3, strong=True, batch_size=64),
@@ -372,7 +372,7 @@ def test_a_graph_of_several_gpus_is_unsupported_with_its_reason(h100, profiles):
     assert "data-parallel job" in made.unsupported[0].reason
 
 
-def test_what_is_never_trained_is_no_data_parallel_job(h100, make_profile):
+def test_a_workload_that_is_never_trained_is_not_a_data_parallel_job(h100, make_profile):
     profiles = {"augment": make_profile("augment", tasks=(TaskKind.INFER,))}
     with pytest.raises(MisuseError, match=r"2 GPUs .* never trained"):
         plan(RunRequest(workloads=("augment",), gpus=2), h100, profiles, (h100,))

@@ -174,7 +174,7 @@ def test_a_training_that_cannot_be_true_is_no_record(wrong: dict[str, object], s
 
 
 @pytest.mark.slow
-def test_a_run_to_a_quality_is_stored_and_never_gone_on_with(tmp_path, monkeypatch) -> None:
+def test_a_run_to_a_quality_is_stored_and_never_resumed(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     made = run(to_quality=True, workload="lstm", precision="fp32", device="cpu", results=tmp_path, seed=3)
     (row,) = made.quality

@@ -34,7 +34,7 @@ def test_a_model_of_a_billion_weights_is_trained_in_bfloat16_and_beside_it_under
     assert {c.checkpointing for c in found.values()} == {Checkpointing.NONE}
 
 
-def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
+def test_the_requested_recipe_is_in_the_case_and_its_profile(h100):
     made = planned(
         h100, workloads=("llama_1b",), executions=("graph",), precisions=("bf16",), checkpointing="full"
     )
@@ -149,7 +149,7 @@ def test_weights_that_a_precision_would_overwrite_are_refused_by_every_verb(verb
 
 
 @pytest.mark.parametrize("ask", [memory, predict])
-def test_what_is_asked_of_a_profile_is_asked_of_it_and_not_dropped(ask):
+def test_requests_to_a_profile_are_not_dropped(ask):
     profile = profile_of("llama_1b")
     given = [profile] if ask is memory else profile
     found = ask(given, gpu="L4", batch_size=1, checkpointing="full")

@@ -297,7 +297,7 @@ def test_both_sides_of_the_reference_work_in_the_mode_of_the_task(make_case, kin
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_infinitely_far_from_what_is(value):
+def test_a_value_that_is_not_finite_is_infinitely_far_from_a_finite_one(value):
     assert relative_difference(value, 2.0) == float("inf")
     assert relative_difference(2.0, value) is None
     assert relative_difference(2.0, 2.5) == pytest.approx(0.2)

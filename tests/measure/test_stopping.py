@@ -199,7 +199,7 @@ def test_equal_rounds_stop_at_the_least_number_of_rounds_and_at_the_least_time()
     assert verdicts == [Verdict.GO_ON] * 11 + [Verdict.DONE]
 
 
-def test_what_is_missing_is_named_with_what_it_takes():
+def test_a_missing_package_is_named_with_its_install_command():
     """Nine rounds; ten rounds of unknown time; ten rounds of known time."""
     values = [1.0, 1.1] * 5
     few = StopRule(target=0.005, rounds=values[:9]).unmet()
@@ -302,7 +302,7 @@ def test_a_warm_up_of_slow_steps_has_the_time_of_its_least_steps_up_to_half_a_mi
     assert WarmUp(budget=DEFAULT, limit_s=3.0).most_s(60.0) == 3.0
 
 
-def test_warm_up_goes_on_until_four_windows_agree():
+def test_warm_up_continues_until_four_windows_agree():
     rule = warm()
     for step_s in (0.020, 0.0202, 0.0204, 0.0206, 0.0208, 0.021):
         assert feed(rule, step_s, 4) is Verdict.GO_ON

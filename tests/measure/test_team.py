@@ -250,7 +250,7 @@ ENDS_S = 5.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ENDS)
-def test_whichever_process_of_a_job_is_lost_all_are_gone_and_the_next_case_has_a_job_of_its_own(
+def test_if_any_process_of_a_job_is_lost_all_end_and_the_next_case_has_its_own_job(
     make_plan, cpu, monkeypatch, tmp_path, what
 ):
     act, status, words = ENDS[what]
@@ -331,7 +331,7 @@ def SGD(parameters):
 """
 
 
-def test_a_sharded_model_is_held_against_the_cpu_and_trains_and_one_without_blocks_is_not_measured(one_job):
+def test_a_sharded_model_is_compared_with_the_cpu_and_trains_and_one_without_blocks_is_not_measured(one_job):
     """At amp-bf16, where the first loss is compared; a sharded model needs every process for that."""
     refused, trained = one_job.found["whole"], one_job.found["blocks"]
     assert refused.status is Status.UNSUPPORTED
@@ -355,7 +355,7 @@ def test_independent_jobs_run_at_once_and_exchange_nothing(one_job):
     assert unequal == ["1 × Some CPU and 1 × Slow CPU"]
 
 
-def test_what_processes_can_exchange_is_measured_once_in_the_job(one_job):
+def test_the_exchange_between_processes_is_measured_once_in_the_job(one_job):
     assert [m.size for m in one_job.micro] == [f"{size}, 2 processes" for size in EXCHANGED]
     for result in one_job.micro:
         assert (result.name, result.unit) == ("all-reduce", "B/s")
@@ -383,9 +383,7 @@ def test_inference_on_several_is_the_same_forward_pass_on_each(one_job):
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
 
 
-def test_a_call_reaches_those_that_come_now_and_none_that_an_earlier_attempt_has_left(
-    tmp_path, cpu, monkeypatch
-):
+def test_a_call_reaches_current_processes_and_none_of_an_earlier_attempt(tmp_path, cpu, monkeypatch):
     """torchrun keeps its store when it restarts the processes, with the names of processes that are gone."""
     monkeypatch.setenv(STORE_VARIABLE, f"{tmp_path / 'store'}")
     team.open_store.cache_clear()

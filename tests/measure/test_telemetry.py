@@ -140,7 +140,7 @@ def test_a_device_that_is_no_longer_listed_is_lost(inside_nvml):
         (Fault("nvmlDeviceGetUUID", sleep_s=2), "driver_hung"),
     ],
 )
-def test_a_driver_that_is_gone_is_no_gpu_that_fell_off_the_bus(inside_nvml, monkeypatch, fault, named):
+def test_a_missing_driver_is_not_a_gpu_that_fell_off_the_bus(inside_nvml, monkeypatch, fault, named):
     inside_nvml("h200")
     gpu = nvidia.BACKEND.devices().devices[0]
     monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
@@ -157,7 +157,7 @@ def test_a_reading_that_hangs_costs_telemetry_and_not_the_cases_left(inside_nvml
     assert capability.fault_of(gpu) is None
 
 
-def test_nobody_is_on_a_gpu_that_is_gone(inside_nvml):
+def test_a_lost_gpu_has_no_other_users(inside_nvml):
     inside_nvml("h200")
     gpu = nvidia.BACKEND.devices().devices[0]
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex", code=15)])
@@ -176,7 +176,7 @@ def test_the_counter_is_preferred_and_its_source_named():
     assert (found.joules, found.source) == (13000.0, "counter")
 
 
-def test_without_a_counter_the_integral_of_power_stands_in():
+def test_without_a_counter_the_integral_of_power_is_used():
     found = energy_of(20.0, (None, None), powers(600), 700)
     assert (found.joules, found.source) == (pytest.approx(12000), "power_integral")
 
@@ -187,7 +187,7 @@ def test_a_region_under_two_seconds_has_no_energy():
 
 
 @pytest.mark.parametrize("edges", [(100.0, 100.0), (100.0, 50.0), (0.0, 20.0 * 700 * 1.21)])
-def test_a_counter_that_stands_still_goes_back_or_runs_away_is_unknown_with_a_finding(edges):
+def test_a_counter_that_stops_goes_back_or_runs_away_is_unknown_with_a_finding(edges):
     found = energy_of(20.0, edges, powers(600), 700)
     assert found.joules is None
     assert found.finding.kind is FindingKind.ENERGY_IMPLAUSIBLE

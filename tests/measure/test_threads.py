@@ -48,7 +48,7 @@ def test_the_powers_of_two_below_all_threads_and_all_of_them(monkeypatch, cores,
     assert len({unit.group for unit in made.units()}) == len(threads), "a process each"
 
 
-def test_a_process_is_told_its_threads_before_it_loads_anything():
+def test_a_process_gets_its_thread_count_before_it_loads_anything():
     told = environment_of(cpu(8), {"OMP_NUM_THREADS": "8"}, threads=2)
     assert {told[name] for name in THREAD_VARIABLES} == {"2"}
     assert environment_of(cpu(8), {"OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
@@ -121,6 +121,6 @@ def test_the_table_of_the_page_has_each_number_of_threads_and_no_gpu():
         ({"to_quality": True}, cpu(4), "leave out --thread-scaling"),
     ],
 )
-def test_what_it_cannot_go_with_is_refused_in_one_line(changes, device, says):
+def test_incompatible_options_are_refused_in_one_line(changes, device, says):
     with pytest.raises(MisuseError, match=says):
         plan(check_request(msgspec.structs.replace(ASKED, **changes), ["cnn"]), device, load_profiles())

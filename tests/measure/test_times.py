@@ -63,9 +63,7 @@ class Heat:
 
 
 def power_w(unit: Unit, *, host_bound: bool) -> float:
-    """Return the power draw of a row, measured on an H100: large networks, graphs of small ones, and eager
-    rows.
-    """
+    """Return the power draw of a row, measured on an H100: large networks, graphs of small ones, and eager rows."""
     if not host_bound:
         return 600.0
     return 310.0 if unit.planned.case.execution is Execution.GRAPH else 190.0
@@ -211,7 +209,7 @@ def test_a_quick_run_is_over_in_a_minute_and_a_half():
     assert rehearsal.took_s < 90
 
 
-def test_what_is_compiled_is_compiled_in_every_launch():
+def test_a_compiled_case_is_compiled_in_every_launch():
     made = planned(workloads=("resnet50", "bert_base"), executions=("compile",), precisions=("amp",))
     rehearsal = Rehearsal(made, READ).run()
     assert rehearsal.parts["compile"] == 3 * 2 * COMPILE_S

@@ -51,9 +51,7 @@ def card(
     pcie: tuple[int, int, int, int] = (3, 16, 1, 16),
     **others: Any,
 ) -> None:
-    """Add one card; ``pcie`` is maximum generation and width, then the current ones. None is refused by the
-    driver.
-    """
+    """Add one card; ``pcie`` is maximum generation and width, then the current ones. None is refused by the driver."""
     label = str(index)
     milliwatts = REFUSED if power_w is None else power_w * 1000
     answers: dict[str, Any] = {

@@ -1,6 +1,4 @@
-"""Shared by the tests of offers: no connection beyond this machine, a server on it, and small tables in our
-columns.
-"""
+"""Shared by the tests of offers: no connection beyond this machine, a server on it, and small tables in our columns."""
 
 from __future__ import annotations
 

@@ -63,8 +63,7 @@ def test_a_later_table_says_what_a_price_did():
 def test_asks_are_the_median_the_spread_and_the_number():
     """0.20, 0.30 and 0.45 per GPU-hour: the median is 0.30; logarithms +-0.405 and three usual ones.
 
-    A cloud asks 9.00, which suggests 0.56 of that, with the weight of half an ask: 0.30^(3/3.5) x
-    5.04^(0.5/3.5).
+    A cloud asks 9.00, which suggests 0.56 of that, with the weight of half an ask: 0.30^(3/3.5) x 5.04^(0.5/3.5).
     """
     hosts = [
         dated("2026-11-01", 0.2, kind="marketplace"),

@@ -145,7 +145,7 @@ def test_every_field_of_an_offer_and_of_a_coverage_has_a_rule():
     assert set(Coverage.__struct_fields__) == set(BAD_CLAIMS)
 
 
-def test_every_shipped_offer_keeps_every_rule_and_stands_there_once():
+def test_every_shipped_offer_keeps_every_rule_and_is_there_once():
     """They are read unchanged; nothing cleans them at run time."""
     offers = embedded_offers().offers
     for offer in offers:
@@ -179,7 +179,7 @@ def test_a_bad_field_sets_its_row_aside_in_every_way_in_and_the_good_row_stays(t
 @pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field, values in BAD_CLAIMS.items() for value in values], ids=str
 )
-def test_a_bad_coverage_is_no_claim_and_its_reason_is_said(tmp_path, field, value):
+def test_a_bad_coverage_is_not_a_claim_and_its_reason_is_reported(tmp_path, field, value):
     claim = CLAIM | {field: value}
     lay(tmp_path / "stored", snapshot(GOOD, covers=[claim]))
     table = load_offers(tmp_path / "stored")
@@ -240,7 +240,7 @@ def test_rows_that_carry_over_are_cleaned_by_the_next_refresh(tmp_path):
     ],
     ids=str,
 )
-def test_a_direct_answer_is_held_to_the_same_rules(change):
+def test_a_direct_answer_must_keep_the_same_rules(change):
     good = {"provider": "acme", "instance": "x", "region": None, "gpu": "T4", "gpu_count": 1, "price": 0.5}
     good |= {"source": "acme API", "kind": "marketplace"}
     found = sort_quotes([Quote(**good | change), Quote(**good | {"instance": "good"})], STAMP)

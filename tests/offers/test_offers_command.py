@@ -65,7 +65,7 @@ def test_every_row_shows_date_age_and_freshness_and_the_cheapest_comes_first(lis
     assert [row["kind"] for row in rows[len(prices) :]] == ["free", "free"]
 
 
-def test_of_thousands_the_cheapest_are_shown_and_how_many_there_are_is_said(gpubench, listed, write_table):
+def test_the_cheapest_of_thousands_are_shown_with_the_total(gpubench, listed, write_table):
     some = ({"instance": f"i{n}", "on_demand_usd_per_h": f"{1 + n / 1000:.3f}"} for n in range(2_100))
     table = write_table(*({"provider": "acme", "spot_usd_per_h": ""} | row for row in some))
     given = ("--offers", table, "--provider", "acme")
@@ -78,7 +78,7 @@ def test_of_thousands_the_cheapest_are_shown_and_how_many_there_are_is_said(gpub
 
 
 @pytest.mark.parametrize(("day", "word"), [("1970-01-01", "later than"), ("2036-06-01", "days old")])
-def test_a_clock_far_from_every_price_is_said_beside_the_list(tmp_path, monkeypatch, capsys, day, word):
+def test_a_clock_far_from_every_price_is_reported_next_to_the_list(tmp_path, monkeypatch, capsys, day, word):
     monkeypatch.setattr("gpubench.today.now", lambda: datetime.fromisoformat(f"{day}T12:00:00+00:00"))
     asked = OffersRequest(results=tmp_path, gpus=("h100",))
     list_(asked, as_json=False)
@@ -94,7 +94,7 @@ def test_a_clock_far_from_every_price_is_said_beside_the_list(tmp_path, monkeypa
     assert any(offer["price_age_days"] > 0 for offer in document["offers"])
 
 
-def test_what_is_never_ranked_says_why(gpubench, listed):
+def test_hardware_that_is_never_ranked_says_why(gpubench, listed):
     reasons = {row["kind"]: row["not_ranked_because"] for row in listed()}
     assert reasons["vm"] is None
     assert {kind: reasons[kind] for kind in NOT_RANKED} == NOT_RANKED
@@ -143,7 +143,7 @@ def test_rows_without_a_usable_provider_are_set_aside_and_the_rest_counts(
     assert "prices.csv:3 big.1 " in shown, "the first row that is set aside is named by its line"
 
 
-def test_a_price_that_nobody_bears_out_is_marked_unless_it_is_the_users_own(gpubench, write_table, tmp_path):
+def test_an_unconfirmed_price_is_marked_unless_it_is_the_users_own(gpubench, write_table, tmp_path):
     cent = {"provider": "feed", "gpu_key": "nvidia-b300-sxm-270gb", "on_demand_usd_per_h": "0.01"}
     table = write_table(cent)
     assert gpubench("import", table, "--results", tmp_path).returncode == 0
@@ -206,7 +206,7 @@ def _rows(count, **change):
         ({"price_date": "2062-01-01"}, "lies in the future"),
     ],
 )
-def test_a_table_of_which_no_row_can_be_used_is_a_mistake_and_no_other_price_answers(
+def test_a_table_without_a_usable_row_is_a_mistake_and_other_prices_do_not_replace_it(
     verb, change, reason, write_table, tmp_path
 ):
     path = write_table(*_rows(3, **change))
@@ -227,7 +227,7 @@ def test_a_table_of_which_no_row_can_be_used_is_a_mistake_and_no_other_price_ans
         ({"kind": "free", "on_demand_usd_per_h": "0"}, "T4 at acme: free of charge"),
     ],
 )
-def test_a_table_of_which_no_price_is_ranked_is_told_so(left_out, said, write_table, tmp_path):
+def test_a_table_without_a_ranked_price_says_so(left_out, said, write_table, tmp_path):
     path = write_table(left_out, left_out | {"instance": "big.2"})
     asked = {"results": tmp_path, "offers": path, "draws": 50, "limit": 1}
     note, *_ = rank("resnet50", **asked).said("caution")

@@ -42,7 +42,7 @@ def doubt(suspect: Offer, *others: Offer) -> str | None:
 CLOUDS = (offer("a", 7.0), offer("b", 8.0), offer("c", 18.0))
 
 
-def test_a_cent_for_a_b300_is_not_believed_and_the_reason_has_the_figures():
+def test_a_price_of_a_cent_for_a_b300_is_not_believed_and_the_reason_has_the_figures():
     """Median of 7, 8 and 18 is 8.00; 0.01 / 8 = 0.00125."""
     reason = doubt(offer("feed", 0.01), *CLOUDS)
     assert "$0.0100" in reason
@@ -56,7 +56,7 @@ def test_the_limit_is_a_fifth_of_the_median(usd, believed):
     assert (doubt(offer("feed", usd), *CLOUDS) is None) == believed
 
 
-def test_a_price_of_an_open_form_factor_bears_out_each_card_that_it_can_be():
+def test_a_price_of_an_open_form_factor_confirms_each_card_that_it_can_be():
     dear, key = (offer("feed", 90.0, "nvidia-h100-sxm-80gb"), "nvidia-h100-sxm-80gb")
     others = [offer(name, 8.0, key) for name in "abc"]
     assert doubt(dear, *others)
@@ -68,12 +68,12 @@ def test_the_limit_above_is_five_times_the_median(usd, believed):
     assert (doubt(offer("feed", usd), *CLOUDS) is None) == believed
 
 
-def test_a_lone_cent_does_not_throw_out_the_honest_price():
+def test_a_single_price_of_a_cent_does_not_exclude_the_honest_price():
     assert doubt(offer("a", 8.0), offer("feed", 0.01)) is None
     assert doubt(offer("a", 8.0), *(offer(name, 0.01, kind="marketplace") for name in "xyz")) is None
 
 
-def test_one_other_of_its_kind_is_a_standard_from_above_where_somebody_bears_it_out():
+def test_another_price_of_its_kind_is_a_standard_from_above_if_confirmed():
     """8.00 is over five times the 1.50 of the only other cloud, which a marketplace's 1.00 confirms."""
     dear, cloud, host = offer("a", 8.0), offer("b", 1.5), offer("x", 1.0, kind="marketplace")
     assert doubt(dear, cloud) is None
@@ -82,7 +82,7 @@ def test_one_other_of_its_kind_is_a_standard_from_above_where_somebody_bears_it_
     assert doubt(cloud, dear, host) is None
 
 
-def test_a_dear_price_is_borne_out_like_a_low_one():
+def test_a_high_price_is_confirmed_like_a_low_one():
     assert doubt(offer("feed", 90.0), *CLOUDS, offer("d", 8.0), offer("other", 45.1)) is None
     assert "11 times" in doubt(offer("feed", 90.0), *CLOUDS, offer("d", 8.0), offer("other", 44.9))
     elsewhere = offer("feed", 80.0, region="elsewhere")
@@ -95,7 +95,7 @@ def test_prices_are_held_per_gpu_hour_so_a_wrong_count_is_seen():
     assert doubt(offer("feed", 56.0, gpu_count=8), *CLOUDS) is None
 
 
-def test_a_second_provider_within_twice_the_price_bears_it_out():
+def test_a_second_provider_within_twice_the_price_confirms_it():
     assert doubt(offer("feed", 0.5), *CLOUDS, offer("other", 1.0)) is None
     assert doubt(offer("feed", 0.5), *CLOUDS, offer("other", 1.01))
     assert doubt(offer("feed", 0.5), *CLOUDS, offer("other", 0.25)) is None
@@ -113,7 +113,7 @@ def test_a_provider_has_one_voice_in_the_median_however_many_regions_it_lists():
     assert doubt(offer("feed", 0.4), *crowd, *CLOUDS)
 
 
-def test_a_spot_price_is_no_witness_for_one_on_demand_but_the_other_way_round():
+def test_a_spot_price_does_not_confirm_an_on_demand_price_but_the_reverse_holds():
     spot = offer("x", 0.9, pricing=Pricing.SPOT)
     assert doubt(offer("feed", 0.8), *CLOUDS, spot)
     dear = [msgspec.structs.replace(each, pricing=Pricing.SPOT) for each in CLOUDS]
@@ -129,7 +129,7 @@ def test_the_standard_is_of_the_same_kind_and_pricing_where_there_is_one():
     assert doubt(offer("feed", 0.7, pricing=Pricing.SPOT), *CLOUDS, spot) is None
 
 
-def test_with_no_standard_of_its_own_kind_a_price_is_held_to_the_others_twice_as_loosely():
+def test_without_a_standard_of_its_kind_a_price_is_compared_with_others_at_twice_the_tolerance():
     """Marketplaces ask a sixth of clouds, and spot a fifth of on demand: 8 / 10 = 0.8, 8 / 20 = 0.4."""
     assert doubt(offer("feed", 0.81, kind="marketplace"), *CLOUDS) is None
     assert doubt(offer("feed", 0.79, kind="marketplace"), *CLOUDS)
@@ -157,7 +157,7 @@ def test_a_form_factor_left_open_is_held_to_the_cards_that_it_can_be():
     )
 
 
-def test_no_shipped_price_is_far_below_the_others_and_the_v100_at_twenty_cents_bear_one_another_out():
+def test_no_shipped_price_is_far_below_the_others_and_the_v100_at_twenty_cents_confirm_each_other():
     """Verda asks 0.196, AWS and Lambda 3.06 and 0.79; Runpod's 0.23 and 0.19 confirm it."""
     offers = embedded_offers().offers
     market = AskedPrices(offers)
@@ -183,7 +183,7 @@ prices = st.floats(0.01, 100)
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), prices), min_size=1, max_size=12), prices, st.floats(0.1, 1)
 )
-def test_a_lower_price_is_never_believed_sooner_unless_somebody_bears_it_out(listed, usd, share):
+def test_a_lower_price_is_never_believed_sooner_without_confirmation(listed, usd, share):
     others = [offer(name, price, region=str(number)) for number, (name, price) in enumerate(listed)]
     market = AskedPrices(others)
     lower = offer("feed", usd * share)
@@ -195,7 +195,7 @@ def test_a_lower_price_is_never_believed_sooner_unless_somebody_bears_it_out(lis
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), prices), min_size=1, max_size=12))
-def test_the_order_of_the_table_is_nothing(listed):
+def test_the_order_of_the_table_does_not_matter(listed):
     offers = [offer(name, price, region=str(number)) for number, (name, price) in enumerate(listed)]
     there, back = AskedPrices(offers), AskedPrices(offers[::-1])
     assert [there.doubt(each) for each in offers] == [back.doubt(each) for each in offers]
@@ -227,14 +227,14 @@ def test_a_price_that_is_no_higher_for_more_gpus_is_doubted_for_all_but_the_fewe
 
 
 @pytest.mark.parametrize("per_gpu", [2.5, 2.0, 1.3])
-def test_a_price_that_grows_is_believed_be_it_with_a_rebate(per_gpu):
+def test_a_price_that_grows_with_the_count_is_believed_even_with_a_discount(per_gpu):
     rows = [of_acme(2.5)]
     rows += [of_acme(per_gpu * n, gpu_count=n, instance=f"x{n}") for n in COUNTS[1:]]
     prices, table = asked(*rows, origins=["a table"] * 4)
     assert not prices.doubted(table).any()
 
 
-def test_where_another_asks_as_much_for_a_gpu_the_price_of_one_alone_is_the_odd_one():
+def test_the_price_of_a_single_gpu_is_the_outlier_if_another_seller_asks_as_much_per_gpu():
     """20 USD for one and for eight: 2.50 per GPU-hour, which another table has too."""
     rows = [of_acme(20.0, gpu_count=n, instance=f"x{n}") for n in (1, 8)]
     prices, _ = asked(*rows, of_acme(2.4, **OTHER), origins=["a table", "a table", "b table"])
@@ -242,7 +242,7 @@ def test_where_another_asks_as_much_for_a_gpu_the_price_of_one_alone_is_the_odd_
 
 
 @pytest.mark.parametrize(("kind", "believed"), [("marketplace", False), ("vm", True)])
-def test_a_host_does_not_bear_out_a_companys_price_that_is_no_higher_for_more_gpus(kind, believed):
+def test_a_host_does_not_confirm_a_companys_price_that_is_equal_for_more_gpus(kind, believed):
     """2.50 USD for one and for four: 0.625 per GPU-hour, close to the price of a host, or of a company."""
     rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}", kind="vm") for n in (1, 4)]
     other = of_acme(0.7, **OTHER, kind=kind)

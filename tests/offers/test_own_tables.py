@@ -195,7 +195,7 @@ def test_the_shipped_table_is_one_that_a_user_may_give(tmp_path):
         ({"price_usd_per_hour": ""}, "no price"),
     ],
 )
-def test_a_way_of_paying_that_is_none_is_set_aside(tmp_path, change, reason):
+def test_a_way_of_paying_that_does_not_exist_is_set_aside(tmp_path, change, reason):
     table = read_own(_by_field(tmp_path / "a.csv", change, {"instance": "good"}))
     assert [offer.instance for offer in table.offers] == ["good"]
     ((row, why),) = table.set_aside
@@ -332,7 +332,7 @@ def test_the_page_of_an_offer_goes_beside_its_source(write_table, column):
     assert offer.source == "a quote https://shop.example/a"
 
 
-def test_what_is_no_address_is_no_page(write_table):
+def test_an_invalid_address_is_not_a_page(write_table):
     (offer,) = read_own(
         write_table({"url": "javascript:alert(1)", "link": "nvlink", "source": "a quote"})
     ).offers

@@ -37,7 +37,7 @@ def test_the_long_form():
     assert owned == ("nvidia-geforce-rtx-4090-24gb", 2, given)
 
 
-def test_a_device_of_ones_own_runs_is_named_by_its_key():
+def test_a_device_of_the_users_runs_is_named_by_its_key():
     assert parse_owned("2x CPU, 800 USD", {"cpu"}) == ("cpu", 2, {"purchase_usd": 800})
     with pytest.raises(MisuseError, match="unknown GPU 'cpu'"):
         parse_owned("cpu, 800 USD")
@@ -61,7 +61,7 @@ def test_each_part_has_its_forms(part, field, value):
     assert given[field] == pytest.approx(value)
 
 
-def test_what_has_no_price_is_owned_already():
+def test_a_machine_without_a_price_is_already_owned():
     assert parse_owned("2x T4, 60 W") == ("nvidia-tesla-t4-16gb", 2, {"power_w": 60.0, "purchase_usd": 0.0})
 
 

@@ -69,7 +69,7 @@ def test_a_size_and_a_qualifier_beside_a_name_and_words_in_any_order(name, key):
         "L40S-48Q",
     ],
 )
-def test_another_size_a_part_of_a_card_and_no_name_at_all_are_none(name):
+def test_another_size_a_part_of_a_card_and_an_empty_name_match_nothing(name):
     assert offered_gpu_key(name) is None
 
 
@@ -148,7 +148,7 @@ def test_dollars_may_be_marked_on_either_side_and_euros_not_as_dollars(tmp_path)
     ]  # fmt: skip
 
 
-def test_a_comma_parts_decimals_where_semicolons_part_cells(tmp_path):
+def test_a_comma_separates_decimals_if_semicolons_separate_cells(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
         f"{HEAD};currency;usd_per_unit;rate_date;note\n".replace(",", ";")
@@ -166,7 +166,7 @@ def test_tabs_may_part_cells(tmp_path):
 
 
 @pytest.mark.parametrize("value", [True, [1, 2], {"a": 1}, None, 3.5, "blue"])
-def test_a_column_that_is_not_ours_is_passed_over_whatever_it_holds(tmp_path, value):
+def test_an_unknown_column_is_ignored_whatever_it_holds(tmp_path, value):
     row = dict(zip(HEAD.split(","), ("acme", "a", "T4", 1, "2026-11-20", 0.5), strict=True))
     path = tmp_path / "t.json"
     path.write_text(json.dumps([row | {"theirs": value}]))
@@ -174,7 +174,7 @@ def test_a_column_that_is_not_ours_is_passed_over_whatever_it_holds(tmp_path, va
 
 
 @pytest.mark.parametrize("read", [read_own, read_table])
-def test_a_table_without_a_gpu_or_a_price_is_told_which_it_lacks_and_what_it_has(tmp_path, read):
+def test_a_table_without_a_gpu_or_a_price_gets_the_missing_and_the_existing_columns(tmp_path, read):
     path = tmp_path / "t.json"
     path.write_text(json.dumps([{"rentable": True, "usd_per_month": 9}]))
     with pytest.raises(
@@ -216,7 +216,7 @@ def test_a_table_without_days_has_that_of_its_files_last_change(tmp_path):
     assert (offer.price_date, offer.ram_bytes) == ("2023-11-14", 2 * 1024 * GIB)
 
 
-def test_a_catalog_without_days_is_not_read_as_a_table_of_ones_own(tmp_path):
+def test_a_catalog_without_days_is_not_read_as_a_table_of_the_user(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("instance_name,gpu_name,price,spot\na,L4,0.7,True\n")
     with pytest.raises(MisuseError, match=r"columns of gpuhunt, .*offers import FILE --price-date DAY"):
@@ -229,7 +229,7 @@ def test_the_list_that_an_answer_of_an_api_holds_is_read(tmp_path):
     assert [o.gpu_key for o in read_own(path).offers] == ["nvidia-l4-24gb"]
 
 
-def test_what_is_set_aside_of_ones_own_stands_before_the_answer_with_its_command(tmp_path, gpubench):
+def test_a_users_rows_set_aside_come_before_the_answer_with_the_command(tmp_path, gpubench):
     path = tmp_path / "mine.csv"
     path.write_text(
         f"{HEAD}\nacme,a,L4,1,2026-11-20,0.5\nacme,b,banana,1,2026-11-20,0.5\nacme,c,L4,1,2026-11-20,-1\n"

@@ -28,7 +28,7 @@ def test_a_partial_date_counts_as_its_oldest_day(text, day, shown):
 @pytest.mark.parametrize(
     "text", ["", "26", "2026-13", "2026-02-30", "20260814", "2026-8-1", "२०२६", "2026-08-14\n"]
 )
-def test_what_is_no_date_is_refused(text):
+def test_an_invalid_date_is_refused(text):
     with pytest.raises(ValueError, match="price date"):
         price_day(text)
 

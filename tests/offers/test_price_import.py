@@ -32,7 +32,7 @@ def skypilot(tmp_path) -> Path:
     return path
 
 
-def test_a_skypilot_table_is_told_by_its_columns_and_its_cloud_by_its_folder(skypilot):
+def test_a_skypilot_table_is_recognized_by_its_columns_and_its_cloud_by_its_folder(skypilot):
     _, table = read_table(skypilot, price_date="2026-10-01")
     assert {
         (o.provider, o.instance, o.gpu_key, o.gpu_count, o.pricing): float(o.price_usd_per_hour)
@@ -174,7 +174,7 @@ def test_a_gpuhunt_catalog_is_read_without_the_library():
     assert any("price 'nonsense'" in reason for _, reason in table.set_aside)
 
 
-def test_a_tpu_of_a_gpuhunt_catalog_is_told_by_its_vendor(tmp_path):
+def test_a_tpu_of_a_gpuhunt_catalog_is_recognized_by_its_vendor(tmp_path):
     path = tmp_path / "gcp.csv"
     path.write_text(
         "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,gpu_vendor\n"
@@ -216,7 +216,7 @@ def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
         ("aws.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "holds no usable offer"),
     ],
 )
-def test_what_cannot_be_imported_is_one_line(tmp_path, name, text, options, message):
+def test_a_failed_import_is_one_line(tmp_path, name, text, options, message):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(MisuseError, match=message) as caught:
@@ -224,7 +224,7 @@ def test_what_cannot_be_imported_is_one_line(tmp_path, name, text, options, mess
     assert "\n" not in str(caught.value)
 
 
-def test_an_import_lies_over_the_shipped_prices_and_under_an_explicit_file(tmp_path, write_table):
+def test_an_import_overrides_the_shipped_prices_and_an_explicit_file_overrides_both(tmp_path, write_table):
     row = {"provider": "aws", "instance": "g4dn.xlarge", "region": "us-east-1"}
     done = import_offers(
         write_table(row | {"on_demand_usd_per_h": "0.40"}, name="my quote!.csv"), results=tmp_path
@@ -244,7 +244,7 @@ def test_an_import_lies_over_the_shipped_prices_and_under_an_explicit_file(tmp_p
     assert price(extra) == 0.35
 
 
-def test_catalogs_of_two_clouds_in_files_of_one_name_stand_beside_each_other(tmp_path):
+def test_catalogs_of_two_clouds_with_equal_file_names_coexist(tmp_path):
     def imported(cloud):
         return import_offers(
             CATALOG / cloud / "vms.csv", price_date="2026-11-20", results=tmp_path, accept_outliers=True
@@ -258,7 +258,7 @@ def test_catalogs_of_two_clouds_in_files_of_one_name_stand_beside_each_other(tmp
     assert imported("verda").replaced == 6
 
 
-def test_own_tables_of_one_file_name_stand_beside_each_other_and_over_catalogs(tmp_path, write_table):
+def test_own_tables_with_one_file_name_coexist_and_override_catalogs(tmp_path, write_table):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     first = write_table({"instance": "x"}, {"instance": "y"}, name="a/prices.csv")

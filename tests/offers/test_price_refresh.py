@@ -70,7 +70,7 @@ def test_a_refresh_writes_one_dated_file_that_loading_reads(tmp_path):
     assert [p.name for p in (tmp_path / "offers").iterdir()] == ["20261117T120000Z.json"]
 
 
-def test_a_source_that_fails_keeps_its_old_prices_with_their_old_dates_and_the_others_go_on(tmp_path):
+def test_a_source_that_fails_keeps_its_old_prices_with_their_old_dates_and_the_others_continue(tmp_path):
     run(tmp_path, 0, Fixed("acme", quote(0.5)), Fixed("other", quote(0.7, provider="other")))
     done = run(
         tmp_path,
@@ -103,7 +103,7 @@ def test_a_snapshot_that_cannot_be_read_is_named_by_the_refresh_that_carries_ove
     assert "the snapshot before" in note
 
 
-def test_where_nothing_answers_nothing_is_written(tmp_path):
+def test_without_an_answer_nothing_is_written(tmp_path):
     done = run(
         tmp_path,
         0,
@@ -116,7 +116,7 @@ def test_where_nothing_answers_nothing_is_written(tmp_path):
 
 
 @pytest.mark.parametrize(("jump", "kept"), [(5.1, False), (4.9, True), (0.19, False), (0.21, True)])
-def test_a_jump_against_the_own_last_price_is_set_aside_and_the_old_price_stays(tmp_path, jump, kept):
+def test_a_jump_from_the_last_price_is_set_aside_and_the_old_price_stays(tmp_path, jump, kept):
     run(tmp_path, 0, Fixed("acme", quote(1.0)))
     done = run(tmp_path, 1, Fixed("acme", quote(jump)))
     assert price(tmp_path) == [(jump, "2026-11-18") if kept else (1.0, "2026-11-17")]
@@ -127,7 +127,7 @@ def test_a_jump_against_the_own_last_price_is_set_aside_and_the_old_price_stays(
         assert price(tmp_path) == [(jump, "2026-11-19")]
 
 
-def test_a_bid_floor_taken_for_a_price_is_set_aside(tmp_path):
+def test_a_bid_floor_mistaken_for_a_price_is_set_aside(tmp_path):
     floor = quote(
         0.01, provider="runpod", instance="B200", region=None, gpu="NVIDIA B200", kind="marketplace"
     )
@@ -169,7 +169,7 @@ def test_a_marketplace_offer_replaces_the_older_one_of_its_gpu_whatever_it_is_ca
     assert [(o.price_usd_per_hour, o.price_date) for o in runpod] == [(Decimal("1.25"), "2026-11-17")]
 
 
-def test_a_clouds_own_answer_lies_over_a_collected_catalog(tmp_path):
+def test_a_clouds_own_answer_overrides_a_collected_catalog(tmp_path):
     direct = Fixed("acme", quote(0.5))
     collected = Fixed("gpuhunt-acme", quote(0.4), provider="acme")
     run(tmp_path, 0, direct, collected)
@@ -278,7 +278,7 @@ def test_an_answer_that_shrinks_to_under_half_is_not_taken_for_complete(tmp_path
 
 
 @pytest.mark.parametrize("price_", [0, -3, "soon", float("inf"), 70.0])
-def test_what_is_listed_at_a_price_that_cannot_be_used_keeps_its_old_one(tmp_path, price_):
+def test_an_offer_with_an_unusable_price_keeps_its_old_one(tmp_path, price_):
     run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
     run(tmp_path, 1, Fixed("acme", *SIZES[:3], quote(price_, instance="big.4"), ALL))
     assert instances(tmp_path)["big.4"] == "2026-11-17"
@@ -348,7 +348,7 @@ def test_a_collected_catalog_retires_its_own_rows_alone(tmp_path):
     assert set(instances(tmp_path)) == {"big.1", "big.2", "direct"}
 
 
-def test_a_vendor_that_an_answer_never_lists_is_none_of_its_business(tmp_path):
+def test_an_answer_does_not_retire_vendors_that_it_never_lists(tmp_path):
     run(tmp_path, 0, Fixed("acme", *SIZES, quote(9.0, instance="gaudi", gpu="Gaudi HL-205"), ALL))
     run(tmp_path, 1, Fixed("acme", *SIZES, ALL))
     assert "gaudi" in instances(tmp_path)
@@ -381,7 +381,7 @@ main()
 """
 
 
-def test_without_a_network_refresh_says_so_and_the_known_prices_stand(tmp_path):
+def test_without_a_network_refresh_says_so_and_the_known_prices_stay(tmp_path):
     environment = os.environ | {
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": "/none",
@@ -419,7 +419,7 @@ ONE_GPU = [Complete(pricings=(Pricing.ON_DEMAND,), gpu=gpu) for gpu in ("T4", "L
 TWO_GPUS = [*SIZES, *(quote(0.9 * n, instance=f"l4.{n}", gpu="L4") for n in (1, 2))]
 
 
-def test_a_model_of_which_a_complete_answer_names_none_is_unknown_and_its_prices_stay(tmp_path):
+def test_a_model_missing_from_a_complete_answer_is_unknown_and_its_prices_stay(tmp_path):
     """It may be retired, or renamed: the answer alone cannot tell, and no GPU may leave the table silently."""
     run(tmp_path, 0, Fixed("acme", *TWO_GPUS, *ONE_GPU))
     done = run(tmp_path, 1, Fixed("acme", *SIZES, *ONE_GPU))

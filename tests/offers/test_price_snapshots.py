@@ -31,9 +31,7 @@ def _write(folder, name, *offers, **change):
 
 
 def test_shipped_kinds_are_those_of_their_providers():
-    """A row without its machine is a fee, a single host's GPU is a marketplace's, and past prices are not on
-    sale.
-    """
+    """A row without its machine is a fee, a single host's GPU is a marketplace's, and past prices are not on sale."""
     offers = embedded_offers().offers
     for offer in offers:
         if "(attach)" in offer.instance:
@@ -61,7 +59,7 @@ def test_the_row_with_a_spot_price_only_is_a_spot_offer_only():
     assert [o.pricing for o in offers] == [Pricing.SPOT]
 
 
-def test_refreshed_lies_over_embedded_and_the_users_file_over_both(tmp_path, write_table):
+def test_refreshed_overrides_embedded_and_the_users_file_overrides_both(tmp_path, write_table):
     _write(tmp_path / "offers", "20261119T000000Z.json", _t4("0.40"), _t4("0.41", region="mars-1"))
     own = write_table(
         {"provider": "AWS", "instance": "g4dn.xlarge", "region": "us-east-1", "on_demand_usd_per_h": "0.30"}

@@ -69,8 +69,7 @@ ROWS_OF = {
         "usd_hr",
     ),
 }
-"""For each source that reads JSON: one page of its answer, the place of its rows, and the field of a price.
-"""
+"""For each source that reads JSON: one page of its answer, the place of its rows, and the field of a price."""
 
 
 KEYS = ("LAMBDA_API_KEY",)
@@ -170,7 +169,7 @@ def _vast(*hosts):
     return offers(vast_of("A100 SXM4"), Replay(json.dumps({"offers": hosts}).encode()))
 
 
-def test_two_sizes_under_one_name_are_two_instances_told_apart_by_memory():
+def test_two_sizes_under_one_name_are_two_instances_distinguished_by_memory():
     table = _vast(
         _vast_host("A100 SXM4", 40, 0.6),
         _vast_host("A100 SXM4", 80, 1.0),
@@ -202,7 +201,7 @@ HOST = {
 }
 
 
-def test_a_vast_host_is_told_with_what_it_says_of_itself():
+def test_a_vast_host_is_reported_with_what_it_says_of_itself():
     """A quarter of the cores comes with a quarter of the memory: 512 GB / 4 = 128 GB."""
     (offer,) = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST)).offers
     assert (offer.host_id, offer.machine_id, offer.region, offer.seller) == ("7", "4711", "US", "secure")
@@ -288,7 +287,7 @@ def _runpod(*answers):
     return offers(runpod.SOURCE, replay), replay
 
 
-def test_each_cloud_of_runpod_is_told_with_the_least_machine_that_it_has_free():
+def test_each_cloud_of_runpod_is_reported_with_the_least_machine_that_it_has_free():
     table, _ = _runpod([L4 | {"secure": MACHINE, "community": {"stockStatus": None}}])
     community, secure = table.offers
     assert (secure.vcpus, secure.ram_bytes, secure.disk_bytes) == (16.0, 125_000_000_000, 500_000_000_000)
@@ -298,7 +297,7 @@ def test_each_cloud_of_runpod_is_told_with_the_least_machine_that_it_has_free():
     assert (community.vcpus, community.ram_bytes, community.disk_bytes) == (None, None, None)
 
 
-def test_where_runpod_refuses_to_tell_of_machines_its_prices_are_asked_alone():
+def test_if_runpod_refuses_machine_data_only_its_prices_are_queried():
     table, replay = _runpod("Cannot query field minDisk", [L4 | {"lowestPrice": {"stockStatus": "Low"}}])
     assert [float(o.price_usd_per_hour) for o in table.offers] == [0.4, 0.5]
     assert [("minDisk" in each["body"]["query"]) for each in replay.asked] == [True, False]
@@ -329,7 +328,7 @@ def test_a_host_on_a_riser_or_often_away_is_no_quote_and_no_ask():
     assert _vast(_vast_host("A100 SXM4", 80, 0.1, pcie_bw=0.4)).offers == ()
 
 
-def test_stock_is_said_where_a_source_says_it(monkeypatch):
+def test_stock_is_reported_if_a_source_reports_it(monkeypatch):
     monkeypatch.setenv("LAMBDA_API_KEY", "k")
     stock = {
         o.instance: (o.in_stock, o.stock_date)
@@ -368,7 +367,7 @@ def test_only_an_answer_that_can_lack_nothing_claims_to_be_complete():
     assert set(claim.pricings) == {Pricing.ON_DEMAND, Pricing.SPOT, Pricing.RESERVED}
 
 
-def test_runpod_yields_both_clouds_and_tells_the_form_factor_by_the_device_name():
+def test_runpod_yields_both_clouds_and_distinguishes_the_form_factor_by_the_device_name():
     """The secure price is a list price of data centers, the community price an ask of its hosts."""
     table = offers(runpod.SOURCE, Replay("runpod.json"))
     assert {(o.instance, o.gpu_key, o.seller, o.kind): float(o.price_usd_per_hour) for o in table.offers} == {
@@ -381,7 +380,7 @@ def test_runpod_yields_both_clouds_and_tells_the_form_factor_by_the_device_name(
     assert [row for row, _ in table.set_aside] == ["runpod Q9000 (secure)"]
 
 
-def test_runpod_errors_are_said():
+def test_runpod_errors_are_reported():
     with pytest.raises(SourceError, match="instead of prices"):
         offers(runpod.SOURCE, Replay(b'{"errors": [{"message": "no"}], "data": null}'))
 
@@ -419,9 +418,7 @@ def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
 
 
 def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_reads(monkeypatch):
-    """Its prices are per GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda have their own
-    sources.
-    """
+    """Its prices are per GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda have their own sources."""
     monkeypatch.setattr(gpurentalprices, "own_sources", lambda: ())
     replay = Replay("gpurentalprices.json")
     table = offers(gpurentalprices.SOURCE, replay)
@@ -483,7 +480,7 @@ def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'a,"' + b"x" * 200_000])
-def test_a_catalog_file_that_is_none_is_a_failure(tmp_path, monkeypatch, content):
+def test_an_invalid_catalog_file_is_a_failure(tmp_path, monkeypatch, content):
     (tmp_path / "oci.csv").write_bytes(content)
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
     with pytest.raises(SourceError, match=r"oci\.csv is not"):
@@ -651,7 +648,7 @@ def _spoiled(row, field, how):
 @pytest.mark.parametrize("how", ["string", "list", "object", "missing", "no object"])
 @pytest.mark.parametrize("name", ROWS_OF)
 @pytest.mark.usefixtures("keys")
-def test_one_bad_row_costs_no_other_and_is_counted(name, how):
+def test_one_bad_row_affects_no_other_and_is_counted(name, how):
     source, file, rows_of, field = ROWS_OF[name]
     answer = json.loads((ANSWERS / file).read_text())
     if isinstance(answer, dict):
@@ -672,7 +669,7 @@ def test_one_bad_row_costs_no_other_and_is_counted(name, how):
 
 
 @pytest.mark.parametrize("price", [None, "0.2", 0, -1, 1e-9, 1e308])
-def test_a_host_at_no_price_hides_no_other_of_its_like(price):
+def test_a_host_without_a_price_hides_no_similar_host(price):
     table = _vast(_vast_host("A100 SXM4", 80, price), _vast_host("A100 SXM4", 80, 1.0))
     assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
     assert table.offers[0].ask_count == 1

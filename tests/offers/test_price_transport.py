@@ -173,7 +173,7 @@ def test_an_endless_body_is_stopped_by_size(server, transport):
     assert server.count("/x") == 1
 
 
-def test_a_packed_body_is_unpacked_once_and_no_bomb_in_a_bomb_at_all(server, transport):
+def test_a_compressed_body_is_unpacked_once_and_a_nested_bomb_never(server, transport):
     """Two layers of gzip turn 2 KB into 1 GB before any of it could be counted."""
     packed = gzip.compress(b"{}" * 100)
     server.routes["/good"] = answer(200, packed, Content_Encoding="gzip")

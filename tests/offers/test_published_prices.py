@@ -114,7 +114,7 @@ def test_rank_reads_the_snapshot_that_a_setting_names_and_no_other(site, tmp_pat
     assert _ranked(tmp_path, url)[1] == {"big.0": (0.4, "2026-11-18")}
 
 
-def test_rank_waits_a_second_for_a_snapshot_and_goes_on_with_the_prices_here(tmp_path):
+def test_rank_waits_a_second_for_a_snapshot_and_continues_with_the_prices_here(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with HttpTransport(within_s=0.3) as transport, pytest.raises(SourceError, match=r"took over 0\.3 s"):
@@ -141,7 +141,7 @@ def test_a_complete_published_answer_retires_and_an_empty_one_loses_nothing(site
     assert acme(tmp_path / "mine") == {"big.0": (0.55, "2026-11-18"), "big.1": (0.6, "2026-11-18")}
 
 
-def test_an_older_snapshot_does_not_lie_over_ones_own(site, tmp_path, read):
+def test_an_older_snapshot_does_not_override_the_users_own(site, tmp_path, read):
     publish(site[0], 0, 0.5)
     refresh([Acme(0.6)], None, results=tmp_path / "mine", now=DAYS[1])
     assert read().path is None
@@ -182,7 +182,7 @@ def test_rows_that_cannot_be_true_and_jumps_are_set_aside(site, tmp_path, read):
         (WITHOUT_END, "not a price snapshot"),
     ],
 )
-def test_what_is_no_snapshot_is_one_line_and_changes_nothing(site, tmp_path, read, content, says):
+def test_an_invalid_snapshot_is_one_line_and_changes_nothing(site, tmp_path, read, content, says):
     (site[0] / "latest.json").write_bytes(content)
     with pytest.raises(SourceError, match=says) as caught:
         read()
@@ -199,7 +199,7 @@ def test_a_snapshot_that_is_not_what_its_hash_says_changes_nothing(site, tmp_pat
     assert load_offers(tmp_path / "mine").offers == embedded_offers().offers
 
 
-def test_a_hash_that_is_named_stands_for_the_one_beside_a_snapshot(site, tmp_path, gpubench):
+def test_a_given_hash_replaces_the_one_next_to_a_snapshot(site, tmp_path, gpubench):
     publish(site[0], 0, 0.5)
     (site[0] / "latest.json.sha256").write_text("none")
     told = sha256((site[0] / "latest.json").read_bytes()).hexdigest()
@@ -229,7 +229,7 @@ def test_a_missing_page_ends_with_one_line_and_exit_code_1(site, tmp_path, gpube
 @pytest.mark.parametrize(
     "url", ["ftp://prices.example/x", "latest.json", "http://prices.example/x", "https://", "http://[x"]
 )
-def test_what_is_no_https_address_is_misuse(tmp_path, gpubench, url):
+def test_an_address_without_https_is_misuse(tmp_path, gpubench, url):
     done = gpubench("refresh", "--from", url, "--results", tmp_path / "mine")
     assert (done.returncode, done.stdout) == (2, "")
     assert url in done.stderr

@@ -46,7 +46,7 @@ def test_any_other_word_is_how_the_region_begins():
     assert not is_in("northeurope", "europe-w")
 
 
-def test_shipped_regions_are_placed_but_for_those_that_lie_elsewhere():
+def test_shipped_regions_are_placed_except_those_elsewhere():
     unplaced = {
         o.region for o in embedded_offers().offers if o.region and world_of(o.region.casefold()) is None
     }

@@ -101,7 +101,7 @@ def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
     assert with_it.median_usd_per_hour > without.median_usd_per_hour
 
 
-def test_an_ask_is_held_to_the_median_that_its_own_marketplace_had():
+def test_an_ask_is_compared_with_the_median_of_its_own_marketplace():
     """At a quarter of the clouds' price it could be plausible; at a tenth of its neighbors it is not."""
     middle = dated("2026-10-10", 1.0, provider="vast", kind="index", ask_count=20,
                    ask_median_usd_per_hour=Decimal(1), instance="median")  # fmt: skip
@@ -113,7 +113,7 @@ def test_an_ask_is_held_to_the_median_that_its_own_marketplace_had():
     assert AskedPrices([middle, fair, *believed]).doubt(fair) is None
 
 
-def test_a_floor_is_marked_and_said_where_it_decides():
+def test_a_floor_is_marked_and_reported_if_it_decides():
     floors = [o for o in embedded_offers().offers if o.is_floor]
     assert {"vast", "runpod", "nebius", "tensorwave", "voltagepark", "latitude"} <= {
         o.provider for o in floors
@@ -122,7 +122,7 @@ def test_a_floor_is_marked_and_said_where_it_decides():
     assert 'H100 SXM5 80GB (a "starting at" price)' in ranking.verdict
 
 
-def test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike():
+def test_an_old_price_competes_with_a_newer_one_of_the_same_gpu_and_pricing():
     old = dated("2026-01-15", 1.0, instance="old")
     spot = dated("2026-11-01", 1.0, provider="b", pricing=Pricing.SPOT)
     historic = dated("2026-11-01", 1.0, provider="c", kind="historic")
@@ -170,7 +170,7 @@ def test_old_prices_are_left_out_with_the_option_that_ranks_them():
     assert len(asked.rows) > len(ranking.rows)
 
 
-def test_an_old_price_that_nothing_newer_replaces_is_said_in_the_answer():
+def test_an_old_price_that_nothing_newer_replaces_is_reported_in_the_answer():
     """On that day one seller had the card, at a price known only to the year."""
     ranking = rank("vgg16", gpu=["quadro rtx 6000"], as_of="2026-10-01")
     said = next(each for each in ranking.said("caution") if each.startswith("Check before you pay"))
@@ -182,7 +182,7 @@ def test_the_ranking_says_how_old_its_prices_are():
     assert re.fullmatch(r"Prices: median \d+ days old\.", *told)
 
 
-def test_what_hosts_ask_over_clouds_is_fitted_on_the_shipped_prices():
+def test_the_ratio_of_hosts_to_clouds_is_fitted_to_the_shipped_prices():
     """The median over 23 GPUs and its spread, on which the weight against few asks is based."""
     table = Offers.of(embedded_offers().offers)
     on_sale = table.kind.is_in(lambda kind: kind not in NOT_RANKED) & table.pricing.equals(Pricing.ON_DEMAND)

@@ -1,4 +1,5 @@
-"""Write what CI is held to: constraints.lock, constraints.txt made from it, and constraints-run.txt made from that.
+"""Writes CI's constraints: constraints.lock, constraints.txt made from it, and constraints-run.txt made from
+that.
 
 After a change of the requirements, or of a version in constraints.txt, on Linux with CPython 3.11:
 
@@ -18,15 +19,15 @@ from gpubench.installing import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK, ALL, RUN = (ROOT / f"constraints{end}" for end in (".lock", ".txt", "-run.txt"))
-LOCK_HEAD = """# What CI installs before anything else, with the hash of each file: CPython 3.11 on Linux, x86-64.
+LOCK_HEAD = """# The packages that CI installs first, with the hash of each file: CPython 3.11 on Linux, x86-64.
 # Made by tests/packaging/lock.py from a report of pip. torch is left out: its build is the machine's choice.
 """
-ALL_HEAD = """# What CI ran with, made by tests/packaging/lock.py. On a machine without a GPU, this torch version is the one to look for
-# as a CPU build.
+ALL_HEAD = """# CI's versions, made by tests/packaging/lock.py. On a machine without a GPU, install the CPU build of this torch
+# version.
 """
-RUN_HEAD = """# The newest that CI ran with, made by tests/packaging/lock.py from constraints.txt. What a machine has already may stay.
-# Nothing is said of torch, of what torch itself needs, and of torchao: where one of them was held to a version that does
-# not fit a machine's own torch, pip would replace that.
+RUN_HEAD = """# CI's versions as upper bounds, made by tests/packaging/lock.py from constraints.txt. Installed packages may stay.
+# torch, its dependencies and torchao are left out: a bound that does not fit a machine's torch would make pip replace
+# it.
 """
 LEFT_OUT = {DISTRIBUTION, "torch"}
 OF_THE_MACHINE = {

@@ -1,9 +1,9 @@
-"""Run the test suite with the newest packages that pip serves, and say in one line what came of it.
+"""Runs the test suite with the newest packages from pip, and reports the result in one line.
 
     [NEWEST_LIMIT_S=SECONDS] python tests/packaging/newest.py [ARGUMENTS OF PYTEST]
 
-CI does so last, in what is left of its time. It fails nothing, because a new release is no fault of the change at
-hand: the line is for people.
+CI does this last, in its remaining time. It fails nothing, because a new release is not caused by the current
+change; the line is for people.
 """
 
 from __future__ import annotations

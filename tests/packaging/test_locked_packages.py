@@ -41,7 +41,7 @@ def test_the_constraints_are_a_torch_and_the_lock(locked, told):
     assert not LEFT_OUT & locked.keys()
 
 
-def test_the_main_command_is_held_to_those_versions_at_most_and_to_no_torch(told):
+def test_the_main_command_has_those_versions_as_upper_bounds_and_no_torch(told):
     assert RUN.read_text(encoding="utf-8") == run_constraints(), RENEW
     held = [Requirement(line) for line in pins(RUN)]
     assert {canonicalize_name(each.name): str(each.specifier) for each in held} == {
@@ -92,7 +92,7 @@ def test_a_ceiling_stands_where_a_major_version_broke_something_or_there_has_bee
         ), each
 
 
-def test_what_may_write_to_the_repository_installs_by_hash():
+def test_a_workflow_with_write_access_installs_by_hash():
     for path in (ROOT / ".github" / "workflows").iterdir():
         text = path.read_text(encoding="utf-8")
         installs = [line for line in text.splitlines() if "pip install" in line]

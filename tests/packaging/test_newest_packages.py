@@ -57,7 +57,7 @@ def test_no_constraint_is_inherited():
     assert inner == {"CI": "true", "VIRTUAL_ENV": str(newest.FOLDER), "PATH": f"{newest.FOLDER}/bin:/bin"}
 
 
-def test_what_does_not_end_is_ended_with_its_children(tmp_path, monkeypatch):
+def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypatch):
     monkeypatch.setattr(newest, "LOG", tmp_path / "log")
     assert newest.run("sleep 1000 & echo $!; wait", 1.0) is None
     child = int((tmp_path / "log").read_text())

@@ -1,9 +1,10 @@
-"""Test what depends on torch under one version of it: ``python tests/packaging/torch_versions.py 2.4.1``.
+"""Tests everything that depends on torch under one version: ``python tests/packaging/torch_versions.py
+2.4.1``.
 
-``newest`` instead of a version is the newest that pip's index serves. The script makes an environment with
-``.[run]``, the tools of the tests and each extra that goes with this torch; it names the others with the
-reason, and their tests are skipped. The last line printed is the result. The environment stays in FOLDER
-(build/torch/VERSION by default) and is used again; a build of torch for CUDA takes several gigabytes.
+The version ``newest`` is the newest on pip's index. The script makes an environment with ``.[run]``, the
+tools of the tests and each extra that is compatible with this torch; it names the others with the reason, and
+their tests are skipped. The last line printed is the result. The environment stays in FOLDER
+(build/torch/VERSION by default) and is reused; a CUDA build of torch takes several gigabytes.
 
     python tests/packaging/torch_versions.py VERSION [FOLDER]
 """

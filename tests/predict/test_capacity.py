@@ -74,7 +74,7 @@ def test_every_model_has_every_way_and_less_room_on_a_smaller_card():
             assert all(one <= two for one, two in pairwise(contexts))
 
 
-def test_what_everybody_knows_of_24_gib():
+def test_well_known_facts_about_24_gib():
     """8 billion parameters: adapters fit, full training does not; 70 billion does not fit in any way."""
     found = rooms(RTX_4090)
     assert found["Llama 3 8B", "full"].context_tokens == 0
@@ -84,15 +84,13 @@ def test_what_everybody_knows_of_24_gib():
 
 
 def test_a_cache_takes_its_two_tensors_of_every_layer():
-    """8B: 2 x 32 layers x 8 heads x 128 channels x 2 bytes are 131,072 bytes per token; the prompt adds to
-    it.
-    """
+    """8B: 2 x 32 layers x 8 heads x 128 channels x 2 bytes are 131,072 bytes per token; the prompt adds to it."""
     (step,) = (m.step for m in load_members() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
     grown = (step.peak(64).at(64) - step.peak(32).at(32)) / (32 * UNIT_TOKENS)
     assert 131_072 < grown < 2 * 131_072
 
 
-def test_what_is_told_of_a_length_is_a_trace_of_it():
+def test_the_figures_for_a_length_come_from_its_trace():
     """A figure beyond all traces would have an upper end of twice its value."""
     for member in load_members():
         assert member.step.is_traced_at(MOST_UNITS), (member.model, member.way)
@@ -111,7 +109,7 @@ def test_what_is_told_of_a_length_is_a_trace_of_it():
         (RTX_4060, "decode, 4 bits", "llama_8b", {"weight_type": WeightType.INT4}),
     ],
 )
-def test_the_context_told_is_the_last_that_a_question_of_memory_says_fits(gpu_key, way, name, asked):
+def test_the_reported_context_is_the_largest_that_the_memory_verb_says_fits(gpu_key, way, name, asked):
     """From a trace of all layers at that context, as ``gpubench memory WORKLOAD --gpu X`` makes it."""
     told = rooms(gpu_key)["Llama 3 8B", way].context_tokens
     assert told > 0
@@ -134,7 +132,7 @@ def _fits(name: str, tokens: int, gpu_key: str, asked: dict[str, WeightType]) ->
 
 
 @pytest.mark.parametrize("name", ["T4", "V100 SXM2 16GB", "RTX 2080 Ti", "Radeon VII"])
-def test_a_card_without_bf16_is_told_its_memory_and_that_its_speed_is_not(name):
+def test_a_card_without_bf16_gets_its_memory_and_no_speed(name):
     """One rule for memory, the capacity of a card, predictions and the ranking."""
     key = require_spec(name).key
     ((answer,),) = ([card.fit for card in each.cards] for each in memory("llama_1b", gpu=name, batch_size=1))

@@ -33,7 +33,7 @@ def test_show_prints_a_document_or_words():
 
 
 @pytest.mark.parametrize("tool", ["evaluate", "calibrate"])
-def test_where_no_tools_are_installed_the_table_that_is_wanted_is_named(tool, tmp_path, monkeypatch):
+def test_without_the_tools_the_missing_table_is_named(tool, tmp_path, monkeypatch):
     """The content of a wheel: only the package."""
     monkeypatch.setattr(verb.folders, "package_path", lambda name: tmp_path / "gpubench" / name)
     with pytest.raises(MisuseError, match=r"no .*/tools/data/published\.csv\): run this in a checkout"):
@@ -47,14 +47,14 @@ def test_where_no_tools_are_installed_the_table_that_is_wanted_is_named(tool, tm
         (("predict", "evaluate", "--hold-out", "gpu"), "python -m tools.evaluate"),
     ],
 )
-def test_a_verb_that_is_no_more_says_what_to_do_instead(words, instead):
+def test_a_removed_verb_says_what_to_do_instead(words, instead):
     done = here(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert instead in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_what_is_missing_on_the_command_line_is_asked_for_in_its_words():
+def test_a_missing_option_is_requested_in_command_line_words():
     done = here("predict", "calibrate")
     assert (done.returncode, done.stderr) == (2, "gpubench: --with is missing: give a path\n")
 
@@ -112,7 +112,7 @@ def test_a_power_limit_costs_time_and_saves_energy():
     assert "under a limit of 300 W" in done.stdout
 
 
-def test_a_limit_goes_further_below_what_was_read_than_below_what_is_usual():
+def test_a_limit_may_be_lower_with_a_reading_than_with_the_usual_value():
     """The shipped run of an H100 drew 0.88 of its board power."""
     (read,) = shown("--gpu", "H100 SXM", "--power-limit", "450")["estimates"]
     assert (read["basis"], read["power_w_low"]) == ("reference", None)
@@ -122,7 +122,7 @@ def test_a_limit_goes_further_below_what_was_read_than_below_what_is_usual():
 
 
 @pytest.mark.parametrize("limit_w", ["20", "70", "300"])
-def test_a_limit_that_is_none_is_refused_with_those_that_are(limit_w):
+def test_an_unknown_limit_is_refused_with_the_known_ones(limit_w):
     done = here("predict", "show", "vgg16", "--gpu", "T4", "--power-limit", limit_w)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(
@@ -131,7 +131,7 @@ def test_a_limit_that_is_none_is_refused_with_those_that_are(limit_w):
     )
 
 
-def test_of_many_gpus_those_that_a_limit_does_not_bind_are_refused():
+def test_among_many_gpus_those_that_a_limit_does_not_affect_are_refused():
     answers = shown("--power-limit", "150")
     assert any("T4 is limited to 70 W" in each["reason"] for each in answers["refused"])
     assert {each["power_limit_w"] for each in answers["estimates"]} == {150}

@@ -47,7 +47,7 @@ def test_a_wholly_common_error_leaves_the_order_alone(estimates):
     assert np.corrcoef(logs)[0, 1] == pytest.approx(1)
 
 
-def test_what_is_drawn_of_a_gpu_does_not_depend_on_the_others(estimates):
+def test_the_draws_of_a_gpu_do_not_depend_on_the_others(estimates):
     every = draw(estimates, 100, seed=1)
     assert np.array_equal(every[1:], draw(estimates[1:], 100, seed=1))
     assert np.array_equal(every[::-1], draw(estimates[::-1], 100, seed=1))

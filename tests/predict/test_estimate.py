@@ -185,7 +185,7 @@ def test_a_busy_host_does_not_hide_what_memory_a_case_took(vgg16, kind):
 
 
 @pytest.mark.parametrize(("kind", "cpu"), [(FindingKind.HOST_BOUND, "Some CPU"), (FindingKind.NOISY, None)])
-def test_a_host_bound_measurement_names_the_cpu_that_set_its_pace(vgg16, kind, cpu):
+def test_a_host_bound_measurement_names_the_cpu_that_limited_it(vgg16, kind, cpu):
     run = run_of(T4, (case_on(vgg16, T4), 10.0), findings=(Finding(kind=kind),))
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, cpu="Some CPU"))
     found = ask(vgg16, T4, own=[run])[T4]
@@ -221,14 +221,14 @@ def test_another_workload_version_or_task_anchors_nothing(vgg16):
     assert not ask(vgg16, H100, own=[run])[H100].anchored
 
 
-def test_a_difference_between_anchor_and_question_is_said(vgg16):
+def test_a_difference_between_anchor_and_question_is_reported(vgg16):
     case = case_on(Question(profile=vgg16.profile, batch_size=32, execution=Execution.EAGER), T4)
     answer = ask(vgg16, H100, own=[run_of(T4, (case, 100.0))])[H100]
     assert "batch 32" in answer.method
     assert "eager" in answer.method
 
 
-def test_the_width_hangs_on_what_differs_and_not_on_its_words(vgg16, monkeypatch):
+def test_the_width_depends_on_the_difference_and_not_on_its_words(vgg16, monkeypatch):
     case = case_on(Question(profile=vgg16.profile, batch_size=32, execution=Execution.EAGER), T4)
     own = [run_of(T4, (case, 100.0))]
     before = ask(vgg16, H100, own=own)[H100]
@@ -259,9 +259,7 @@ def test_a_step_at_the_same_precision_starts_before_one_with_amp(vgg16):
 
 
 def test_no_interval_ends_beyond_the_peak_of_its_gpu():
-    """MI355X: 2.5e15 FLOP/s dense at BF16, 3.9e15 FLOPs per sequence of 4096 tokens, though its interval is
-    wide.
-    """
+    """MI355X: 2.5e15 FLOP/s dense at BF16, 3.9e15 FLOPs per sequence of 4096 tokens, though its interval is wide."""
     asked = question_of(load_profiles()["llama_70b"], "bf16")
     spec = load_specs()["amd-mi355x-288gb"]
     answer = estimate(asked, [spec], most_sharing=8)[spec.key]
@@ -323,7 +321,7 @@ def test_fp8_has_a_figure_where_it_was_measured_and_nowhere_else():
     assert "fp8 is measured, never" in found[H200].reason
 
 
-def test_what_no_gpu_does_at_a_precision_is_refused_at_once(vgg16):
+def test_a_case_without_a_capable_gpu_is_refused_at_once(vgg16):
     at_int8 = msgspec.structs.replace(vgg16, precision=Precision.INT8)
     with pytest.raises(MisuseError, match="--task infer"):
         ask(at_int8, H100)
@@ -411,9 +409,7 @@ def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16
 
 
 def test_a_peak_at_tf32_is_none_of_strict_fp32(vgg16):
-    """For a convolution in strict fp32 cuDNN takes memory that it does not take at TF32; both kinds of AMP
-    are equal.
-    """
+    """For a convolution in strict fp32 cuDNN takes memory that it does not take at TF32; both kinds of AMP are equal."""
     spec = load_specs()[H100]
     tf32 = msgspec.structs.replace(case_on(vgg16, H100), precision=Precision.TF32)
     peaks = peaks_of(vgg16, [run_of(H100, (tf32, 1500.0), peak_memory_bytes=6271 * 2**20)])
@@ -570,7 +566,7 @@ def test_a_large_workload_that_was_read_somewhere_is_known_within_a_factor_of_1_
     assert median(each.high / each.samples_per_s for each in told) < 1.4
 
 
-def test_what_was_read_on_the_card_is_what_is_said_of_it():
+def test_a_reading_on_the_card_is_the_answer_for_it():
     for question, rate in steps_as_a_graph():
         answer = ask(question, H200)[H200]
         assert answer.samples_per_s == pytest.approx(rate)
@@ -582,7 +578,7 @@ def test_readings_in_which_the_host_set_the_pace_start_nothing():
     assert "CUDA graph" in ask(question, H100)[H100].method
 
 
-def test_what_the_user_measured_stands_alone():
+def test_a_users_measurement_is_used_alone():
     question = Question(profile=load_profiles()["vgg16"])
     answer = ask(question, H100, own=[run_of(T4, (case_on(question, T4), 150.0))])[H100]
     assert answer.evidence == ("run-1",)

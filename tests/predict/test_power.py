@@ -63,7 +63,7 @@ def test_no_gpu_of_the_table_is_lifted_above_its_peak():
 
 
 @given(stated=st.floats(1, 3))
-def test_a_card_short_of_power_holds_the_same_rate_whatever_clock_its_peak_is_stated_at(stated):
+def test_a_power_limited_card_has_the_same_rate_whatever_clock_its_peak_is_stated_at(stated):
     assert throttle(H100_PCIE) < 1
     faster = msgspec.structs.replace(H100_PCIE, fp32_flops_per_s=stated * H100_PCIE.fp32_flops_per_s)
     assert held_fp32(faster) == pytest.approx(held_fp32(H100_PCIE))

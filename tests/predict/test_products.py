@@ -75,25 +75,25 @@ def test_the_shipped_table_is_that_of_the_published_products():
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_card_that_was_read_is_told_as_read(name):
+def test_a_measured_card_is_predicted_as_measured(name):
     assert off(name) == pytest.approx(1, abs=0.03)
 
 
 @pytest.mark.parametrize("name", WITH_A_RELATIVE)
-def test_a_card_left_out_is_told_by_its_relative(name):
+def test_a_card_left_out_is_predicted_by_its_relative(name):
     key = COLUMNS[name]
     assert product_rate(load_specs()[key], key).is_read
     assert off(name, key) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("name", sorted(set(COLUMNS) - set(WITH_A_RELATIVE)))
-def test_a_card_left_out_without_a_relative_is_told_as_is_usual(name):
+def test_a_card_left_out_without_a_relative_is_predicted_as_usual(name):
     key = COLUMNS[name]
     assert not product_rate(load_specs()[key], key).is_read
     assert max(off(name, key), 1 / off(name, key)) < 1.13
 
 
-def test_no_relative_speaks_for_a_geforce_card_of_the_same_chip():
+def test_no_relative_sets_the_rate_of_a_geforce_card_of_the_same_chip():
     a6000, geforce = (product_rate(load_specs()[key]) for key in ("nvidia-rtx-a6000-48gb", RTX_3090))
     assert a6000.is_read
     assert not geforce.is_read
@@ -113,7 +113,7 @@ def matmul(side: int) -> Operator:
     )
 
 
-def test_what_holds_a_product_back_falls_with_its_width():
+def test_the_loss_of_a_product_falls_with_its_width():
     """At the usual width only the fit counts; a huge product runs at the measured rate."""
     chips, c = chips_of([load_specs()[H100]]), load_calibration().train.ratio.coefficients
     half = arithmetic_of(Precision.AMP_BF16, None, 1)
@@ -131,9 +131,7 @@ def test_what_holds_a_product_back_falls_with_its_width():
 
 
 def test_no_row_does_more_arithmetic_than_the_best_product_of_its_family():
-    """A reading that no card of the family could repeat starts a prediction that is capped, widened and
-    marked.
-    """
+    """A reading that no card of the family could repeat starts a prediction that is capped, widened and marked."""
     profile, spec = load_profiles()["llama_8b_lora"], load_specs()[RTX_3090]
     question = question_of(profile, None)
     case = case_for(question, spec)

@@ -112,7 +112,7 @@ def test_autocast_casts_each_weight_and_its_gradient_once():
     assert casts.bytes == 2 * CAST_BYTES * layer.weight.numel()
 
 
-def test_casts_take_time_in_half_precision_alone():
+def test_casts_take_time_only_in_half_precision():
     profile = load_profiles()["vgg16"]
     casts = cast_bytes_of(profile, TaskKind.TRAIN)
     assert casts == 2 * CAST_BYTES * profile.parameters

@@ -42,7 +42,7 @@ def test_one_gpu_and_inference_lose_nothing():
     speed=st.floats(1, 1e6),
     key=st.sampled_from([k for k, s in SPECS.items() if s.vendor == "NVIDIA"]),
 )
-def test_the_efficiency_lies_in_its_interval_and_never_rises_with_n(n, speed, key):
+def test_the_efficiency_is_in_its_interval_and_never_rises_with_n(n, speed, key):
     one, more = scaling(VGG16, SPECS[key], n, speed), scaling(VGG16, SPECS[key], n + 1, speed)
     assert 0 < one.low <= one.efficiency <= one.high <= 1
     assert more.efficiency <= one.efficiency

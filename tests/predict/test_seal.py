@@ -57,7 +57,7 @@ def test_anybody_can_check_the_hash_without_gpubench(sealed):
     assert hashlib.sha256(text.encode()).hexdigest() == told["sha256"]
 
 
-def test_what_the_user_measured_is_in_no_seal(cases, monkeypatch):
+def test_a_users_measurements_are_in_no_seal(cases, monkeypatch):
     def refuse(_):
         raise AssertionError("the user's own runs were read")
 
@@ -65,7 +65,7 @@ def test_what_the_user_measured_is_in_no_seal(cases, monkeypatch):
     assert len(seal(cases).forecasts) == 3
 
 
-def test_readings_are_held_against_the_forecasts(sealed, tmp_path):
+def test_readings_are_compared_with_the_forecasts(sealed, tmp_path):
     first, second, _ = json.loads(sealed.read_bytes())["forecasts"]
     readings = tmp_path / "readings.csv"
     readings.write_text(

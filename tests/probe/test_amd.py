@@ -24,8 +24,7 @@ from gpubench.probe.torch_view import TorchBuild, View
 
 MI300X = ("0002:0c:00.0", "AMD Instinct MI300X", 192 << 30, 304, "gfx942", "0x0000000000001234")
 XTX = ("0000:03:00.0", "AMD Radeon RX 7900 XTX", 24 << 30, 96, "gfx1100", "N/A")
-"""Place, name, memory, compute units, architecture and serial number of a card, as the library reports them.
-"""
+"""Place, name, memory, compute units, architecture and serial number of a card, as the library reports them."""
 
 
 class RefusedError(Exception):
@@ -132,7 +131,7 @@ def test_without_the_library_nothing_is_listed_and_the_package_is_named(tmp_path
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cuda", "rocm", "rocm:0"])
-def test_without_the_library_torch_alone_tells_of_the_card_and_it_is_timed(
+def test_without_the_library_only_torch_reports_the_card_and_it_is_timed(
     tmp_path: Path, monkeypatch, wanted: str
 ) -> None:
     monkeypatch.setattr(amd, "BACKEND", without_the_library(monkeypatch, tmp_path))
@@ -205,13 +204,13 @@ def test_the_partitions_of_a_card_are_devices_of_their_own_and_no_whole_one(mach
     assert (whole.name, whole.uuid) == ("AMD Radeon RX 7900 XTX", None)
 
 
-def test_a_card_that_has_gone_is_named(machine) -> None:
+def test_a_card_that_is_gone_is_named(machine) -> None:
     (gpu,) = machine(MI300X).devices().devices
     with pytest.raises(NoDeviceError, match="no longer listed"):
         machine(XTX).open_readings(gpu)
 
 
-def test_a_machine_without_amd_is_empty(machine, monkeypatch, tmp_path: Path) -> None:
+def test_a_machine_without_amd_has_no_devices(machine, monkeypatch, tmp_path: Path) -> None:
     assert machine().devices() == BackendReport()
     monkeypatch.setattr(amd, "open_library", lambda: None)
     assert AmdBackend(root=tmp_path).devices() == BackendReport()

@@ -167,7 +167,7 @@ def test_a_card_is_described_through_the_library(refuse) -> None:
         ("memory", "memory_used_bytes"),
     ],
 )
-def test_what_the_library_refuses_is_unknown_with_its_reason_and_nothing_else_is(
+def test_only_values_that_the_library_refuses_are_unknown_with_their_reason(
     opened, refuse, call, field
 ) -> None:
     whole = opened.sample()
@@ -191,7 +191,7 @@ def test_energy_limits_and_processes_that_are_refused_are_unknown(opened, refuse
 
 
 @pytest.mark.parametrize("call", ["init", "handle"])
-def test_a_library_without_its_driver_is_as_none(tmp_path: Path, refuse, call: str) -> None:
+def test_a_library_without_its_driver_counts_as_none(tmp_path: Path, refuse, call: str) -> None:
     refuse(call, 34)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kfd").touch()

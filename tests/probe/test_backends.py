@@ -48,7 +48,7 @@ class BackendContract:
         assert {d.backend for d in report.devices} == {self.name}
         assert len(report.states) == len(report.devices)
 
-    def test_a_reason_is_given_for_what_is_unknown_and_for_nothing_else(self, report: BackendReport) -> None:
+    def test_a_reason_is_given_only_for_unknown_values(self, report: BackendReport) -> None:
         for device in report.devices:
             unknown = {f for f in device.__struct_fields__ if getattr(device, f) is None}
             assert set(device.unavailable) <= unknown
@@ -153,7 +153,7 @@ class TestOutsideAuthors:
         with open_telemetry(device) as line:
             assert line.source == "none"
 
-    def test_a_broken_one_is_a_problem_and_the_rest_go_on(self) -> None:
+    def test_a_broken_one_is_a_problem_and_the_rest_continue(self) -> None:
         self.points = [EntryPoint("xpu", "no_such_module:BACKEND", "gpubench.backends")]
         report = probe()
         assert report.devices[-1].backend == "cpu"

@@ -36,9 +36,7 @@ print(json.dumps(answers))
 
 
 def ask(environment: dict[str, str], *devices: str) -> dict:
-    """The results of ``--device`` for each of these (exit code and message), and the probe; in one child
-    process.
-    """
+    """The results of ``--device`` for each of these (exit code and message), and the probe; in one child process."""
     done = subprocess.run(
         [sys.executable, "-c", ASK, *devices], env=environment, capture_output=True, text=True, check=True
     )
@@ -116,13 +114,13 @@ def test_a_truncated_library_shows_the_loaders_own_words_and_the_path(tmp_path: 
         ("Could not find module 'nvml.dll' (or one of its dependencies)", "win32", True),
     ],
 )
-def test_no_driver_and_a_broken_one_are_told_apart_by_the_loaders_words(
+def test_no_driver_and_a_broken_one_are_distinguished_by_the_loaders_words(
     text: str, platform: str, absent: bool
 ) -> None:
     assert nvidia.is_absent(text, platform) is absent
 
 
-def test_a_library_that_the_loader_passes_over_is_named(tmp_path: Path, monkeypatch) -> None:
+def test_a_library_that_the_loader_skips_is_named(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "usr/lib64").mkdir(parents=True)
     (tmp_path / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"made for another processor")
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
@@ -176,7 +174,7 @@ def test_an_unknown_error_in_a_container_names_the_cgroup(tmp_path: Path) -> Non
     assert "recreate the container" in nvidia.not_opened(999, "Unknown Error", None, root=tmp_path).fix
 
 
-def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml, tmp_path: Path) -> None:
+def test_no_gpu_and_a_cpu_only_torch_are_distinguished(fake_nvml, tmp_path: Path) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetCount", 0)
     calls = [dict(c, device=None) if c["function"] == "nvmlDeviceGetCount" else c for c in calls]
     none = fake_nvml(calls)

@@ -258,7 +258,7 @@ def test_torch_versions(torch: str | None, status: str) -> None:
     assert by_name(check_up(report, {}))["torch"][0].status == status
 
 
-def test_what_holds_each_gpu_back_is_a_warning_with_its_fix(inside_nvml) -> None:
+def test_each_limit_of_a_gpu_is_a_warning_with_its_fix(inside_nvml) -> None:
     inside_nvml("four", faults=[Fault("nvmlDeviceGetPersistenceMode", values=[1])])
     checks = by_name(check_up(probe(), {}))
     assert [c.status for c in checks["GPU 0"]] == ["ok"]
@@ -283,9 +283,7 @@ def test_a_gpu_that_does_not_answer_is_a_failure(inside_nvml, monkeypatch) -> No
         (2, 0, "GPU 0 (NVIDIA H200) is in compute mode prohibited: no program may use it"),
     ],
 )
-def test_a_compute_mode_that_keeps_a_run_out(
-    inside_nvml, mode: int, processes: int, seen: str | None
-) -> None:
+def test_a_compute_mode_that_prevents_a_run(inside_nvml, mode: int, processes: int, seen: str | None) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetComputeMode", mode)
     listed = [{"pid": 7, "usedGpuMemory": 1 << 30}] * processes
     inside_nvml(change(calls, "nvmlDeviceGetComputeRunningProcesses", listed))

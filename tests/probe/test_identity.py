@@ -42,7 +42,7 @@ def test_another_device_stops_the_run(different: dict) -> None:
         check_same_device(GPU, **{**SAME, **different})
 
 
-def test_an_all_zero_uuid_is_joined_by_bus_id_and_said() -> None:
+def test_an_all_zero_uuid_is_joined_by_bus_id_and_reported() -> None:
     zeros = "00000000-0000-0000-0000-000000000000"
     (finding,) = check_same_device(BLANK, **{**SAME, "uuid": zeros})
     assert (finding.kind, finding.value) == (FindingKind.UUID_ALL_ZEROS, "0000:00:06.0")
@@ -63,7 +63,7 @@ def test_an_all_zero_uuid_is_joined_by_bus_id_and_said() -> None:
         (msgspec.structs.replace(GPU, uuid=None), SAME["uuid"], None, "name and SM count only"),
     ],
 )
-def test_by_what_a_device_is_known_is_what_both_sides_told(profile, uuid, place, identity) -> None:
+def test_a_device_is_identified_by_what_both_sides_reported(profile, uuid, place, identity) -> None:
     assert matched_by(profile, uuid=uuid, pci_bus_id=place) == identity
 
 

@@ -103,7 +103,7 @@ def test_an_old_driver_is_asked_by_the_older_name(inside_nvml) -> None:
     assert state.clock_event_reasons == ("sw_power_cap",)
 
 
-def test_a_missing_function_costs_its_field_alone(inside_nvml) -> None:
+def test_a_missing_function_affects_only_its_field(inside_nvml) -> None:
     inside_nvml("h200", missing=["nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMemoryInfo_v2"])
     gpu = probe().devices[0]
     assert gpu.cuda_core_count is None
@@ -139,9 +139,7 @@ def test_one_lost_gpu_leaves_the_others(inside_nvml, function: str) -> None:
 @pytest.mark.parametrize(
     "function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName", "nvmlDeviceGetPowerUsage"]
 )
-def test_gpus_before_one_that_hangs_are_listed_and_those_after_it_are_not_waited_for(
-    inside_nvml, function: str
-) -> None:
+def test_gpus_before_a_hanging_one_are_listed_and_later_ones_are_skipped(inside_nvml, function: str) -> None:
     which = {"selector": (1,)} if "Handle" in function else {"device": "1"}
     inside_nvml(["t4", "h200", "h200", "h200"], faults=[Fault(function, sleep_s=5, **which)])
     report = nvidia.NvidiaBackend(limit_s=1.0).devices()

@@ -84,7 +84,7 @@ def test_devices_are_added_only_where_no_other_driver_lists_a_gpu(here, inside_n
     assert [d.backend for d in probe.probe().devices] == ["cuda", "cpu"]
 
 
-def test_where_no_other_driver_lists_a_gpu_they_stand_before_the_cpu(here) -> None:
+def test_without_another_drivers_gpu_they_come_before_the_cpu(here) -> None:
     here(ARC, CPU)
     assert [d.name for d in probe.probe().devices][:-1] == [ARC.name]
 

@@ -181,7 +181,7 @@ def test_a_value_with_all_bits_set_is_unknown_and_says_why(
     assert gpu.unavailable[field].startswith(f"{function}: {reason}")
 
 
-def test_a_mode_that_is_no_mode_does_not_cut_a_card_into_slices(inside_nvml) -> None:
+def test_an_invalid_mode_does_not_cut_a_card_into_slices(inside_nvml) -> None:
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetMigMode", [ALL_BITS, ALL_BITS]))
     (gpu,) = nvidia.BACKEND.devices().devices
     assert gpu.mig_enabled is None

@@ -73,7 +73,7 @@ def test_a_load_that_has_just_ended_is_forgiven(check) -> None:
 
 
 @pytest.mark.parametrize(("used", "found"), [(TOTAL // 51, False), (TOTAL // 49, True)])
-def test_memory_alone_is_a_finding_and_the_run_goes_on(check, used: int, found: bool) -> None:
+def test_memory_alone_is_a_finding_and_the_run_continues(check, used: int, found: bool) -> None:
     findings, waits = check(used=used)
     assert [f.kind for f in findings] == ([FindingKind.SHARED_GPU] if found else [])
     assert waits == []
@@ -102,5 +102,5 @@ def test_compute_modes(check) -> None:
         check({"nvmlDeviceGetComputeMode": 3, "nvmlDeviceGetComputeRunningProcesses": [STRANGER]})
 
 
-def test_a_driver_that_tells_nothing_refuses_nothing(check) -> None:
+def test_a_driver_without_answers_refuses_nothing(check) -> None:
     assert check(faults=(Fault("*", code=3),)) == ((), [])

@@ -24,7 +24,7 @@ def test_json_shape(fake_nvml) -> None:
     assert sheet["sm_count"] == document["devices"][0]["sm_count"]
 
 
-def test_the_datasheet_stands_beside_the_reading(fake_nvml) -> None:
+def test_the_datasheet_is_next_to_the_reading(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200"), "probe")
     assert done.returncode == 0
     lines = dict(
@@ -40,7 +40,7 @@ def test_the_datasheet_stands_beside_the_reading(fake_nvml) -> None:
     assert max(len(line) for line in narrow.splitlines()) <= 80
 
 
-def test_what_holds_a_gpu_back_is_named(fake_nvml) -> None:
+def test_the_limits_of_a_gpu_are_named(fake_nvml) -> None:
     calls = load_dump("h200")
     for function, value in (
         ("nvmlDeviceGetEnforcedPowerLimit", 350_000),

@@ -38,7 +38,7 @@ def test_a_sample_of_an_h200(inside_nvml) -> None:
         assert line.refused["ecc_uncorrected"].startswith("nvmlDeviceGetTotalEccErrors")
 
 
-def test_memory_leaves_out_the_drivers_reserve_where_it_is_told(inside_nvml) -> None:
+def test_memory_leaves_out_the_drivers_reserve_where_it_is_reported(inside_nvml) -> None:
     answer = {"version": 0, "total": 150754820096, "reserved": 644939776, "free": 150109880320, "used": 0}
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", answer, arguments=[0x02000028]))
     with open_telemetry(first_gpu()) as line:
@@ -103,7 +103,7 @@ def nvidia_profile() -> DeviceProfile:
     return DeviceProfile(backend="cuda", name="NVIDIA H200", index=0)
 
 
-def test_a_call_that_hangs_drops_the_source_and_the_run_goes_on(inside_nvml) -> None:
+def test_a_call_that_hangs_drops_the_source_and_the_run_continues(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=2, sleep_s=30)])
     with open_telemetry(nvidia_profile()) as line:
         line._session.guard.limit_s = 1.0
@@ -163,14 +163,14 @@ def test_a_gpu_that_needs_a_reset_says_so(inside_nvml) -> None:
         assert line.fault == "reset_required"
 
 
-def test_an_energy_counter_that_stands_at_zero_tells_nothing(inside_nvml) -> None:
+def test_an_energy_counter_at_zero_gives_no_information(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetTotalEnergyConsumption", values=[0])])
     with open_telemetry(nvidia_profile()) as line:
         assert line.energy_j() is None
         assert "energy_j" in line.refused
 
 
-def test_the_ecc_counter_is_read_anew_each_time(inside_nvml) -> None:
+def test_the_ecc_counter_is_read_again_each_time(inside_nvml) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetTotalEccErrors", 1, arguments=[1, 0])
     inside_nvml(calls, faults=[Fault("nvmlDeviceGetTotalEccErrors", after=1, values=[3])])
     with open_telemetry(nvidia_profile()) as line:

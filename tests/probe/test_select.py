@@ -87,7 +87,7 @@ def test_an_empty_list_hides_every_gpu(four, visible: str) -> None:
 
 
 @pytest.mark.parametrize("visible", ["NoDevFiles", " nodevfiles "])
-def test_a_job_that_its_scheduler_gave_no_gpu_measures_on_the_cpu_and_says_so(four, visible: str) -> None:
+def test_a_job_without_a_gpu_from_its_scheduler_measures_on_the_cpu_and_says_so(four, visible: str) -> None:
     four(visible)
     device, said = select_device("auto")
     assert device.backend == "cpu"
@@ -104,7 +104,7 @@ def test_a_job_that_its_scheduler_gave_no_gpu_measures_on_the_cpu_and_says_so(fo
         ("GPU-3333", "CUDA_VISIBLE_DEVICES: 'GPU-3333' fits several GPUs; give"),
     ],
 )
-def test_an_absent_entry_is_said_with_what_there_is(four, visible: str, said: str) -> None:
+def test_an_absent_entry_is_reported_with_what_there_is(four, visible: str, said: str) -> None:
     four(visible)
     with pytest.raises(MisuseError) as refused:
         select_device("cuda")
@@ -123,7 +123,7 @@ def one_lost(inside_nvml, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("visible", ["1", "1,2"])
-def test_a_visible_gpu_that_is_lost_is_no_misspelling(one_lost, monkeypatch, visible: str) -> None:
+def test_a_visible_gpu_that_is_lost_is_not_a_misspelling(one_lost, monkeypatch, visible: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(NoDeviceError, match=r"^GPU 1 is lost"):
         select_device("auto")
@@ -140,7 +140,7 @@ def test_a_place_is_not_passed_on_to_the_next_gpu_when_one_is_lost(one_lost, mon
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0", UUIDS[2]])
-def test_whatever_is_chosen_a_lost_gpu_beside_it_is_said(one_lost, name: str) -> None:
+def test_a_lost_gpu_is_reported_whatever_else_is_chosen(one_lost, name: str) -> None:
     device, said = select_device(name)
     assert device.index != 1
     assert said is not None
@@ -196,7 +196,7 @@ def test_a_name_that_fits_no_single_device_is_misuse(four, name: str) -> None:
     assert "\x1b" not in str(refused.value)
 
 
-def test_a_lost_gpu_is_said_and_the_next_one_taken(inside_nvml, monkeypatch) -> None:
+def test_a_lost_gpu_is_reported_and_the_next_one_taken(inside_nvml, monkeypatch) -> None:
     monkeypatch.setattr(select, "check_torch", lambda device: None)
     inside_nvml(machine(), faults=[Fault("nvmlDeviceGetUUID", code=15, device="0")])
     device, said = select_device("auto")
@@ -231,14 +231,14 @@ def test_the_others_of_a_job_are_gpus_of_the_same_kind(four, visible, first, cou
     assert [d.index for d in select_peers(select_device(first)[0], count)] == chosen
 
 
-def test_too_few_of_a_kind_is_said_with_how_many_there_are(four) -> None:
+def test_too_few_of_a_kind_is_reported_with_how_many_there_are(four) -> None:
     four(names=("NVIDIA H200", "NVIDIA H200", "NVIDIA L4", "NVIDIA H200"))
     assert [d.index for d in select_peers(select_device("cuda")[0], 3)] == [1, 3]
     with pytest.raises(NoDeviceError, match="--gpus 5: 4 of NVIDIA H200"):
         select_peers(select_device("cuda")[0], 5)
 
 
-def test_where_a_kind_is_too_few_others_fill_the_number(four) -> None:
+def test_too_few_gpus_of_a_model_are_completed_by_others(four) -> None:
     four(names=("NVIDIA H200", "NVIDIA L4", "NVIDIA H200", "NVIDIA H200"))
     assert [d.index for d in select_peers(select_device("cuda")[0], 4)] == [2, 3, 1]
 

@@ -47,7 +47,7 @@ def test_draw_adds_up_and_the_slowest_sets_the_pace(pair) -> None:
         assert both.held_clocks_s() == {}
 
 
-def test_what_one_does_not_tell_is_unknown_for_all(pair) -> None:
+def test_a_value_missing_from_one_gpu_is_unknown_for_all(pair) -> None:
     refused = ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption")
     pair(faults=[Fault(function, code=3, device="1") for function in refused])
     with GpuGroup((gpu(0), gpu(1))) as both:

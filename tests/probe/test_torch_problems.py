@@ -106,7 +106,7 @@ def test_which_build_has_kernels_for_a_card(capability: tuple[int, int], build: 
     assert f"install its {build}" in no_kernels(replace(P100, compute_capability=capability), ["sm_90"]).fix
 
 
-def test_what_is_not_known_is_left_in_torchs_words_without_its_advice() -> None:
+def test_an_unknown_error_keeps_torchs_words_without_its_advice() -> None:
     assert explain("CUDA error: unheard-of" + ADVICE, P100) is None
     assert first_words("error: something\nnew" + ADVICE).endswith("something new")
     assert first_words("\x1b[31mred") == "[31mred"

@@ -30,7 +30,7 @@ SXM_94, SXM_96, NVL = "nvidia-h100-sxm-94gb", "nvidia-h100-sxm-96gb", "nvidia-h1
         ("NVIDIA A100-SXM4-64GB", 65536, 500, None),  # with fewer processors than those in the table
     ],
 )
-def test_a_card_is_the_one_that_its_memory_and_its_power_say(inside_nvml, name, memory_mib, power_w, key):
+def test_a_card_is_identified_by_its_memory_and_power(inside_nvml, name, memory_mib, power_w, key):
     scene = system("580.95.05", 13000, 1)
     card(
         scene, 0, name=name, uuid="GPU-0000h100", bus=0xC6, architecture=9, capability=(9, 0), cores=16896,
@@ -46,7 +46,7 @@ def test_a_price_list_of_the_same_words_means_the_card_that_is_sold():
     assert find_spec("H100", 94 * GIB) is None
 
 
-def test_every_card_that_shares_a_drivers_name_is_told_from_its_twins():
+def test_every_card_that_shares_a_drivers_name_is_distinguished_from_its_twins():
     """By memory, or by power limits that differ by more than the tolerance."""
     for spec in load_specs().values():
         for name in spec.driver_names:

@@ -105,7 +105,7 @@ def test_a_card_without_a_fan_needs_a_host_that_somebody_names():
     assert left_out(given(passive, "host_usd")) is None
 
 
-def test_of_what_is_quoted_only_given_limits_hold():
+def test_quoted_machines_have_only_the_given_limits():
     """An owner of four cards has a host for them."""
     quoted = given(cards(4, condition=PriceCondition.QUOTED, source="own"))
     assert left_out(quoted) is None
@@ -170,7 +170,7 @@ def test_what_a_useful_hour_costs_follows_from_the_jobs():
         ),
     ],
 )
-def test_what_contradicts_itself_is_one_line(options, message):
+def test_a_contradictory_request_is_one_line(options, message):
     with pytest.raises(MisuseError, match=message):
         check(RankRequest(**options))
 
@@ -230,7 +230,7 @@ def test_a_jetson_is_bought_at_its_launch_price_without_a_host():
         ({"slots": 6}, "slots"),
     ],
 )
-def test_what_was_given_is_not_called_assumed_be_it_the_default(given, field):
+def test_a_given_value_is_not_called_assumed_even_if_it_equals_the_default(given, field):
     (bare, *_) = ownerships(RankRequest(rent_or_buy="buy"), {}, TODAY)
     (told, *_) = ownerships(RankRequest(rent_or_buy="buy", **given), {}, TODAY)
     assert field in bare.assumed
@@ -264,7 +264,7 @@ def test_a_host_at_another_price_has_the_same_power_supply():
         assert (left_out(one, slots=9) or (None,))[0] == "the setting psu-watts"
 
 
-def test_every_assumption_is_said_with_its_value():
+def test_every_assumption_is_reported_with_its_value():
     bought = weigh([cards(resale_usd=Range.of(600.0))], [offer(RTX3090, 1.0)], {RTX3090: 500}).buy_or_rent
     assert assumed_of(bought) == [
         "$0.15 a kWh ($0.10 to 0.35)",
@@ -347,7 +347,7 @@ def test_the_answer_says_what_to_buy_whether_new_or_used_and_for_how_much(monkey
 @pytest.mark.parametrize(
     ("jobs", "weighed", "words"), [(1, "rent", "does not pay"), (7, "depends", "can pay")]
 )
-def test_what_does_not_pay_is_said_with_what_renting_does_for_the_money(jobs, weighed, words):
+def test_a_purchase_that_does_not_pay_names_the_rent_for_the_same_money(jobs, weighed, words):
     """A job of 33 h a month on a card of three years."""
     asked = {"max_purchase_usd": 3000, "jobs_per_month": jobs, "hour_worth": 0}
     found = gpubench.rank("resnet50", **asked, as_of="2026-11-20", draws=50)

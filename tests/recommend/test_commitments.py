@@ -31,7 +31,7 @@ def test_a_commitment_pays_from_the_share_of_the_price_on_demand():
     assert "ommitment" not in said(rank_of(prices, RATES))
 
 
-def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
+def test_a_commitment_above_every_on_demand_price_never_pays():
     prices = [
         offer(H100, 3.2, provider="gcp"),
         offer(H100, 2.0, **YEAR),
@@ -42,13 +42,13 @@ def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
     assert "Against $1.90 on demand at lambda a commitment of 1 year never pays." in text
 
 
-def test_where_no_term_is_known_that_is_said_and_nothing_else():
+def test_without_a_known_term_only_that_is_reported():
     found = rank_of([offer(H100, 3.2, provider="gcp")], RATES, commit="3y")
     assert "No price for 3 years is known of gcp." in found.said("caution")
     assert "pays from" not in said(found)
 
 
-def test_another_term_is_told_of_the_same_gpu_or_of_those_that_were_named():
+def test_another_term_is_offered_for_the_same_gpu_or_the_named_ones():
     prices = [offer(H100, 3.2, provider="gcp"), offer(H100, 2.0, **YEAR), offer(L4, 0.2, **THREE)]
     prices = [*prices, offer(L4, 0.4, provider="gcp")]
     assert "3 years" not in said(rank_of(prices, RATES, commit="1y"))
@@ -56,6 +56,6 @@ def test_another_term_is_told_of_the_same_gpu_or_of_those_that_were_named():
     assert "L4 at gcp costs $0.200 committed for 3 years" in said(named)
 
 
-def test_what_a_commitment_costs_in_all_stands_beside_the_share_of_the_job():
+def test_the_total_of_a_commitment_is_next_to_the_share_of_the_job():
     found = rank_of([offer(H100, 2.0, **YEAR)], RATES, commit="1y")
     assert "A commitment is paid in full, used or not: gcp $17,520." in said(found)

@@ -92,7 +92,7 @@ def of_photographs(offers, answers, owned=None, **options):
     )
 
 
-def test_what_feeding_takes_stands_beside_each_choice():
+def test_the_vcpus_for_feeding_are_next_to_each_choice():
     """3,000 photographs/s take 20 vCPUs at 150/s each."""
     ranking = of_photographs(market()[:1], {H100: estimate(H100, 3000.0)})
     choice = ranking.first
@@ -103,9 +103,7 @@ def test_what_feeding_takes_stands_beside_each_choice():
 
 
 def hungry():
-    """3,000 photographs/s need 20 vCPUs at 150/s each: 10 prepare 1,500/s, and two jobs of 5.4 million
-    differ.
-    """
+    """3,000 photographs/s need 20 vCPUs at 150/s each: 10 prepare 1,500/s, and two jobs of 5.4 million differ."""
     return [
         offer(H100, 2.0, instance="ten", vcpus=10),
         offer(H100, 3.0, instance="twenty", vcpus=20),
@@ -164,7 +162,7 @@ def test_in_no_draw_is_an_offer_faster_than_its_vcpus_feed():
     assert few.samples_per_s.low == 2850 / FEED_FACTOR
 
 
-def test_of_work_in_hours_of_a_gpu_a_starved_offer_is_as_unsure_as_that_work():
+def test_for_work_in_gpu_hours_a_starved_offer_is_as_uncertain_as_the_work():
     """The work of an A100 in 24 h is known within 1.3 times, and feeding within 2: 2.1 times together."""
     answers = {H100: estimate(H100, 3000.0, 1.1), A100: estimate(A100, 1700.0, 1.3)}
     (row,) = of_photographs([offer(H100, 2.0, vcpus=2)], answers, draws=4000, startup_minutes=0).rows
@@ -224,7 +222,7 @@ def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():
         of_photographs([spot], answers, **asked, deadline_hours=1.49)
 
 
-def test_a_guess_stands_after_all_others_and_is_never_the_fastest():
+def test_a_guess_ranks_after_all_others_and_is_never_the_fastest():
     """The L4's figure is a guess: three times as fast as the H100, and far cheaper."""
     beyond = (Finding(kind=FindingKind.OUT_OF_DOMAIN, value="CDNA 4"),)
     market = [offer(H100, 3.0), offer(L4, 0.1, provider="guess"), offer(A100, 30.0)]
@@ -237,7 +235,7 @@ def test_a_guess_stands_after_all_others_and_is_never_the_fastest():
     assert [(row.rank, row.offer.gpu_key) for row in of_guesses.rows] == [(1, L4)]
 
 
-def test_what_a_cheaper_guess_would_undercut_is_chosen_before_it():
+def test_a_covered_offer_is_chosen_before_a_cheaper_guess():
     """The L4's figure is a guess of a factor of four, and costs 0.9 times as much as the H100's."""
     beyond = (Finding(kind=FindingKind.OUT_OF_DOMAIN, value="CDNA 4"),)
     guess = estimate(L4, 1000.0, 4.0, findings=beyond)
@@ -266,7 +264,7 @@ def test_every_row_of_a_shared_rank_is_marked():
     assert [line.split()[0] for line in repr(ranking).splitlines() if " at acme" in line] == words
 
 
-def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
+def test_hardware_to_buy_is_next_to_a_ranking_of_rent():
     request = check(RankRequest(workloads=("vgg16",)))
     buying = msgspec.structs.replace(request, rent_or_buy="buy")
     machines = {offer_of(each): each for each in ownerships(buying, {}, TODAY)}
@@ -287,9 +285,7 @@ def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
 
 
 def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
-    """The choice, its chances and the number of offers are still those of all; for a single GPU every offer
-    is listed.
-    """
+    """The choice, its chances and the number of offers are still those of all; for a single GPU every offer is listed."""
     every = rank_of(market(), RATES, samples=1e8)
     few = rank_of(market(), RATES, samples=1e8, one_a_gpu=True)
     assert [row.offer.gpu_key for row in few.rows] == [each.offer.gpu_key for each in every.by_gpu]
@@ -300,7 +296,7 @@ def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
     assert len(rank_of(market(), RATES, samples=1e8, one_a_gpu=True, gpus=("h100",)).rows) == 3
 
 
-def test_where_owning_is_cheaper_than_the_choice_a_line_says_why_it_is_not_chosen():
+def test_if_owning_is_cheaper_a_line_says_why_it_is_not_chosen():
     """The default job on the shipped prices: an hour of a card to buy assumes half of all hours for 3 years."""
     ranking = rank("vgg16", limit=1, draws=50)
     own, choice = ranking.best_to_own, ranking.first
@@ -311,7 +307,7 @@ def test_where_owning_is_cheaper_than_the_choice_a_line_says_why_it_is_not_chose
     assert not any(each.startswith("Owning ") for each in dear.said("answer"))
 
 
-def test_a_note_on_the_price_stands_with_each_winner():
+def test_a_note_on_the_price_is_with_each_winner():
     noted = [msgspec.structs.replace(each, note=f"note of {each.provider}") for each in market()]
     noted_of = {each.offer.provider: each.price_note for each in rank_of(noted, RATES).by_gpu}
     assert noted_of["aws"] == "note of aws"
@@ -320,6 +316,6 @@ def test_a_note_on_the_price_stands_with_each_winner():
     assert own.price_note, "where the price of a card was read"
 
 
-def test_hardware_that_costs_more_than_the_budget_does_not_stand_beside_the_choice():
+def test_hardware_above_the_budget_is_not_next_to_the_choice():
     assert rank("vgg16", limit=1, draws=1, budget_usd=500).best_to_own is None
     assert rank("vgg16", limit=1, draws=1, budget_usd=5000).best_to_own.purchase_usd <= 5000

@@ -75,7 +75,7 @@ def test_a_price_far_above_all_others_is_left_out_too_but_is_not_worth_a_line():
     assert len(rank_of([*others, dear], RATES, accept_outliers=True).rows) == 5
 
 
-def test_old_prices_are_said_once_with_the_command_that_reads_new_ones():
+def test_old_prices_are_reported_once_with_the_command_that_reads_new_ones():
     old = [offer(H100, 3.0 + n / 10, provider="aws", instance=f"i{n}", price_date="2026") for n in range(3)]
     fresh = offer(L4, 0.8, price_date="2026-11-19")
     (note,) = [note for note in rank_of([*old, fresh], RATES).said("note") if "offers refresh" in note]
@@ -83,7 +83,7 @@ def test_old_prices_are_said_once_with_the_command_that_reads_new_ones():
     assert not any("offers refresh" in note for note in rank_of([fresh], RATES).said("note"))
 
 
-def test_asking_for_commitments_where_there_are_none_is_said_in_one_line():
+def test_asking_for_commitments_where_there_are_none_is_reported_in_one_line():
     prices = [offer(H100, 3.0), offer(L4, 0.8)]
     none = "No price left to rank is a commitment"
     assert none in said(rank_of(prices, RATES, commit="1y"))
@@ -103,7 +103,7 @@ def test_a_part_of_the_world_is_every_region_in_it():
         rank_of(prices, RATES, regions=("asia",))
 
 
-def test_what_another_filter_drops_is_not_spoken_of():
+def test_offers_dropped_by_another_filter_are_not_mentioned():
     ranking = rank_of([*HONEST, CENT], RATES, gpus=("l4",))
     assert not any("accept-outliers" in note for note in ranking.said("note"))
     spot = offer(H100, 0.001, provider="feed", pricing=Pricing.SPOT)
@@ -123,13 +123,13 @@ def test_it_is_no_rival_of_buying_either():
     assert all("feed" not in each.against for each in ranking.buy_or_rent)
 
 
-def test_what_is_owned_is_never_doubted():
+def test_owned_hardware_is_never_doubted():
     owned = machine(purchase_usd=100.0, resale_usd=Range.of(0.0), power_w=10.0)
     ranking = weigh([owned], HONEST, RATES)
     assert ranking.rows[0].offer == offer_of(owned)
 
 
-def test_an_own_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_path):
+def test_a_users_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text(
         "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h\n"
@@ -161,7 +161,7 @@ def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_
     assert ranking.rows[1].offer.note is None or "others ask" not in ranking.rows[1].offer.note
 
 
-def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: F811
+def test_a_feed_with_a_price_of_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: F811
     document = json.loads(gpubench("vgg16", "--json", "--results", str(fed)).stdout)
     assert "feed" not in {row["provider"] for row in document["rows"]}
     (left_out,) = [each for each in document["excluded"] if "far below all others" in each["reason"]]

@@ -53,7 +53,7 @@ def test_cost_of_a_job():
 
 @settings(deadline=None)
 @given(st.floats(0.01, 1e4), st.floats(1 / 3600, 24))
-def test_a_bill_is_never_below_the_hours_nor_a_unit_above(hours, unit):
+def test_a_bill_is_at_least_the_hours_and_less_than_a_unit_above(hours, unit):
     billed = float(eco.billed_hours(np.array([hours]), np.array([unit]))[0])
     assert hours - 1e-6 <= billed <= hours + unit + 1e-6
 

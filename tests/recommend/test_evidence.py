@@ -107,7 +107,7 @@ def test_several_gpus_that_may_not_hold_the_gradients_twice_share_out_a_model_of
     assert " 8 GPUs" in found.without_room(*asked), "FSDP does not agree on the scale of gradients"
 
 
-def test_a_measurement_on_the_cpu_anchors_no_gpu_and_stands_on_its_own():
+def test_a_measurement_on_the_cpu_anchors_no_gpu_and_is_used_alone():
     case = msgspec.structs.replace(
         case_on(H100), execution=Execution.EAGER, batch_size=1, memory_format=MemoryFormat.CONTIGUOUS
     )
@@ -135,7 +135,7 @@ def test_a_host_bound_row_of_an_unknown_device_names_its_cpu():
 
 
 @pytest.mark.parametrize("kind", sorted(UNFOUNDED))
-def test_what_is_unfounded_stands_for_no_device_and_for_no_job_of_several(kind):
+def test_an_unfounded_row_represents_no_device_and_no_job_on_several(kind):
     case = case_on(H100)
     four = msgspec.structs.replace(case, gpu_count=4)
     flawed = msgspec.structs.replace(measurement(four, 7200), findings=(Finding(kind=kind),))
@@ -330,7 +330,7 @@ def test_power_is_the_median_of_what_runs_measured():
     assert mean_power_w(Runs((run_of(H100, first, second),), ())) == {H100: 400}
 
 
-def test_a_run_of_ones_own_stands_before_the_one_that_is_shipped(tmp_path):
+def test_a_users_run_comes_before_the_shipped_one(tmp_path):
     from gpubench import rank
 
     options = {"workload": "vgg16", "gpu": ("h100 sxm", "l4"), "results": tmp_path, "draws": 200}
@@ -352,7 +352,7 @@ def test_a_run_of_ones_own_stands_before_the_one_that_is_shipped(tmp_path):
     assert next(r for r in after.rows if r.offer.gpu_key == L4).estimate.anchored
 
 
-def test_what_an_own_run_read_promises_a_rented_card_no_more_than_5_percent(tmp_path):
+def test_a_users_run_predicts_a_rented_card_to_5_percent_at_best(tmp_path):
     """Processes on one card agree to 0.1 %; another card of the model in another host does not."""
     from gpubench import rank
 

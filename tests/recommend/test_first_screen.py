@@ -75,7 +75,7 @@ def test_the_title_names_model_job_and_precision():
     assert screen("resnet50").splitlines()[0] == "resnet50, 90 epochs of ImageNet, amp-bf16."
 
 
-def test_the_three_answers_stand_with_their_figures_and_chances():
+def test_the_three_answers_have_their_figures_and_chances():
     found = rank("resnet50")
     told = lines(found)
     assert [line.names for line in told if line.answers] == ["Cheapest", "Sensible", "Fastest"]
@@ -93,7 +93,7 @@ def test_two_answers_that_are_one_row_are_one_line():
     assert [line.names for line in lines(found)] == ["Cheapest · Sensible · Fastest"]
 
 
-def test_where_the_cheapest_is_a_private_host_the_best_of_a_cloud_stands_beside():
+def test_if_the_cheapest_is_a_private_host_the_best_cloud_is_shown_too():
     found = rank("resnet50", draws=50)
     cheapest, cloud, *_ = lines(found)
     assert seller(cheapest.choice.offer).endswith(" (private host)")
@@ -130,7 +130,7 @@ UNDERFED = {
 
 
 @pytest.mark.parametrize(("names", "asked"), UNDERFED.values(), ids=UNDERFED)
-def test_too_few_vcpus_stand_on_the_screen(names, asked):
+def test_too_few_vcpus_are_on_the_screen(names, asked):
     found = rank(*names, **asked, draws=50, as_of="2026-11-20")
     assert found.first.can_feed is False
     (told, *_) = [text for text in found.said("caution") if "decoding" in text]
@@ -168,7 +168,7 @@ def test_deadline_and_budget_act_on_the_default_job():
         rank(deadline_hours=30, relative=True)
 
 
-def test_multiples_of_a_reference_gpu_stand_there_where_asked_for():
+def test_multiples_of_a_reference_gpu_are_shown_on_request():
     assert "hours per dollar" not in screen(columns="400")
     with settings(relative=True):
         assert "hours per dollar" in screen.__wrapped__(columns="400")

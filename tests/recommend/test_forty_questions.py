@@ -365,7 +365,7 @@ WITHOUT_A_RANKING = {
 }
 
 
-def test_what_does_an_empty_answer_after_a_full_one_leave(after_an_empty_answer):
+def test_an_empty_answer_after_a_full_one(after_an_empty_answer):
     """The failure is reported, and 0.40 of the day before stays."""
     assert after_an_empty_answer() == ("failed", 0.4)
 

@@ -58,7 +58,7 @@ def test_loading_takes_the_file_of_weights_and_a_fifth_and_4_gib_a_gpu():
     assert need_of(both, "train", 0).weights_bytes == weights
 
 
-def test_a_host_with_too_little_memory_falls_and_one_that_does_not_say_stays(asked):
+def test_a_host_with_too_little_memory_is_excluded_and_an_unstated_one_stays(asked):
     found = asked(
         "llama_8b_lora",
         small={"ram_gib": "16"},
@@ -70,7 +70,7 @@ def test_a_host_with_too_little_memory_falls_and_one_that_does_not_say_stays(ask
     assert instances(asked("vgg16", small={"ram_gib": "16"})) == {"small"}
 
 
-def test_so_many_gpus_take_as_much_more(asked):
+def test_n_gpus_draw_n_times_the_power(asked):
     tight = {"ram_gib": "30", "gpu_count": "4", "price_usd_per_hour": "2"}
     found = asked("llama_8b_lora", one={"ram_gib": "30"}, four=tight)
     assert instances(found) == {"one"}
@@ -102,7 +102,7 @@ def test_a_gpu_on_a_riser_falls(asked):
     assert reason(found, "riser") == "its GPUs get 0.8 GB/s over PCIe, as on a riser of one lane"
 
 
-def test_what_a_host_does_not_say_is_told_with_what_the_job_takes(asked):
+def test_unknown_facts_of_a_host_are_listed_with_the_jobs_needs(asked):
     said = {"ram_gib": "64", "disk_bytes": "1000000000000", "pcie_bytes_per_s": "1.2e10"}
     assert not [note for note in asked("vgg16", all=said).said("note") if "does not state" in note]
     (note,) = [note for note in asked("vgg16", none={}).said("note") if "does not state" in note]
@@ -110,7 +110,7 @@ def test_what_a_host_does_not_say_is_told_with_what_the_job_takes(asked):
     assert note.endswith(" needed) and lanes of PCIe: ask before you pay.")
 
 
-def test_where_nobody_asked_about_a_host_nothing_falls():
+def test_without_host_requirements_nothing_is_excluded():
     assert NOTHING_ASKED.disk_bytes == NOTHING_ASKED.weights_bytes == 0
 
 
@@ -129,7 +129,7 @@ def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
     assert "fail once in 168 hours: 1.5 % of the work" in said(alone)
 
 
-def test_what_a_failure_of_a_host_costs_grows_with_the_data_and_is_ones_own_to_say():
+def test_the_cost_of_a_host_failure_grows_with_the_data_and_can_be_set():
     """100 GB at 100 Mbit/s take another 2.22 h until the next step: 2.22 / 168 = 1.3 % of the work."""
     host = [offer(H100, "2.00", provider="vast", kind="marketplace")]
     job = {"samples": 3000 * 3600 * 100, "startup_minutes": 0}

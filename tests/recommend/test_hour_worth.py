@@ -52,7 +52,7 @@ def test_the_three_answers_are_of_dollars_of_both_and_of_hours():
     assert {name: each.p_best for name, each in answers.items()} == dict.fromkeys(answers, 1.0)
 
 
-def test_what_an_hour_costs_between_two_answers_is_said_and_needs_no_worth():
+def test_the_cost_of_an_hour_between_two_answers_is_reported_and_needs_no_worth():
     """15.00 USD in 25 h, and 40.00 in 10."""
     for worth in (1, 2):
         told = [text.partition(": ")[2] for text in ranked(worth).said("answer")]
@@ -73,13 +73,13 @@ def test_no_price_of_an_hour_is_told_where_both_take_as_long():
     assert found.cloud.offer.provider == "two"
 
 
-def test_an_hour_has_no_worth_where_there_is_no_job():
+def test_an_hour_has_no_worth_without_a_job():
     with pytest.raises(MisuseError, match="--hour-worth is of the hours of a job"):
         rank_of(OFFERS, RATES, hour_worth_usd=5)
 
 
 @pytest.mark.parametrize("sort", ["value", "cost", "time", "throughput"])
-def test_the_chances_of_a_row_do_not_hang_on_the_order_that_is_asked_for(sort):
+def test_the_chances_of_a_row_do_not_depend_on_the_sort_order(sort):
     usual = {row.offer.gpu_key: row for row in ranked(2, width=1.5, draws=2000).rows}
     for row in ranked(2, width=1.5, draws=2000, sort=sort).rows:
         same = usual[row.offer.gpu_key]

@@ -60,7 +60,7 @@ def test_the_reference_is_known_against_itself_within_what_machines_differ_by(wi
     assert own.samples_per_s.low == pytest.approx(1500 / width)
 
 
-def test_what_both_err_by_together_is_not_in_a_ratio():
+def test_a_common_error_cancels_in_a_ratio():
     """A common error moves all alike: the job takes half of the hours on an H100, for certain."""
 
     def together(estimates, n, seed):
@@ -95,7 +95,7 @@ def test_ten_minutes_of_start_up_decide_a_short_job():
     assert [row.cost_usd.value for row in rows] == [pytest.approx(1.54), pytest.approx(1.87)]
 
 
-def test_nothing_starts_up_on_hardware_of_ones_own():
+def test_nothing_starts_up_on_hardware_of_the_user():
     own = msgspec.structs.replace(offer(H100, 1.0), pricing=Pricing.OWNED, kind="owned")
     assert of_default([own]).rows[0].hours.value == pytest.approx(12)
 
@@ -126,7 +126,7 @@ def test_resnet50_is_90_epochs_of_imagenet_on_the_shipped_tables():
         ({"deadline_hours": 5.0, "budget_usd": 5.0}, {"both": H100}),
     ],
 )
-def test_where_nothing_meets_the_limits_each_way_out_is_told_and_does_suffice(limits, ways):
+def test_if_nothing_meets_the_limits_each_suggested_limit_suffices(limits, ways):
     """The job takes 10 h and 40 USD on an H100, 100 h and 20 USD on an L4, each with an interval of 1.1."""
     offers, rates = [offer(H100, 4.0), offer(L4, 0.2)], {H100: 1e4, L4: 1e3}
 

@@ -320,17 +320,15 @@ def test_storage_egress_and_tax_are_on_the_bill():
     assert row.cost_usd.value == pytest.approx((9.25926 * 2 + 0.925926 + 5) * 1.2, abs=0.01)
 
 
-def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
-    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, plus 20 % tax: the disk of the user's own machine is already
-    paid.
-    """
+def test_owned_hardware_pays_neither_storage_nor_egress():
+    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, plus 20 % tax: the disk of the user's own machine is already paid."""
     of_a_cloud = {"storage_usd_per_month": 73, "egress_usd": 5, "tax": 0.2, "rent_or_buy": "buy"}
     mine = offer(H100, 2.0, provider="own", pricing=Pricing.OWNED, kind="owned")
     row = rank_of([mine], {H100: 3000.0}, samples=1e8, **of_a_cloud).rows[0]
     assert row.cost_usd.value == pytest.approx(9.25926 * 2 * 1.2, abs=0.01)
 
 
-def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
+def test_a_host_bound_row_says_that_a_faster_gpu_does_not_help():
     bound = Finding(kind=FindingKind.HOST_BOUND, value=0.8, limit=0.7)
     offers = [offer(H100, 1.0, vcpus=4)]
     verdict = said(rank_of(offers, {H100: estimate(H100, 900, findings=(bound,))}))
@@ -352,7 +350,7 @@ def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
     assert [row.estimate.host_cpu for row in ranking.rows] == ["AMD EPYC 9354\x1b[31m", None]
 
 
-def test_of_several_workloads_a_host_bound_one_names_its_cpu():
+def test_among_several_workloads_a_host_bound_one_names_its_cpu():
     bound = {H100: estimate(H100, 400, host_cpu="Some CPU"), A100: estimate(A100, 200)}
     tables = {"cnn": {H100: estimate(H100, 400), A100: estimate(A100, 200)}, "lstm": bound}
     ranking = judge(
@@ -401,7 +399,7 @@ def test_an_unstated_form_factor_ranks_as_the_slowest_and_says_so():
     assert "(SXM or PCIe)" in headline(ranking)
 
 
-def test_what_cannot_run_these_workloads_says_why():
+def test_hardware_that_cannot_run_these_workloads_says_why():
     tpu = "google-tpu-v5e"
     ranking = rank_of([offer(H100), offer(tpu)], {H100: 3000.0, tpu: Refusal(gpu_key=tpu, reason="Google")})
     assert "JAX" in ranking.excluded[0].reason
@@ -457,10 +455,8 @@ def test_the_document_says_each_thing_once():
     )
 
 
-def test_an_answer_that_is_not_among_the_rows_stands_behind_them():
-    """An L4 at 0.1 USD/h is the cheapest, an H100 at 2 USD/h the fastest: even with a limit of one row there
-    are two.
-    """
+def test_an_answer_that_is_not_among_the_rows_follows_them():
+    """An L4 at 0.1 USD/h is the cheapest, an H100 at 2 USD/h the fastest: even with a limit of one row there are two."""
     ranking = rank_of([offer(H100), offer(L4, 0.1)], {H100: 3000.0, L4: 500.0}, samples=1e8, limit=1)
     written = document(ranking)
     assert len(ranking.rows) == 1
@@ -468,7 +464,7 @@ def test_an_answer_that_is_not_among_the_rows_stands_behind_them():
     assert [written["answers"][name]["row"] for name in ("cheapest", "fastest")] == [0, 1]
 
 
-def test_what_is_cheapest_and_what_is_fastest_does_not_depend_on_the_order():
+def test_the_cheapest_and_the_fastest_do_not_depend_on_the_order():
     offers = [offer(H100), offer(L4, 0.1), offer(RTX5090, 0.9)]
     rates = {H100: 3000.0, L4: 150.0, RTX5090: 1500.0}
     chances = [
@@ -493,7 +489,7 @@ def test_a_tie_is_marked():
     assert ranking.rows[0].p_best < 0.5
 
 
-def test_what_speaks_against_the_price_of_the_choice_reaches_its_row_and_the_notes():
+def test_doubts_about_the_price_of_the_choice_reach_its_row_and_the_notes():
     hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (2.0, 3.0, 4.5)]
     first = msgspec.structs.replace(hosts[0], note="cheapest of two verified hosts")
     ranking = rank_of([first, *hosts[1:]], {H100: 3000.0}, samples=1e8)
@@ -521,7 +517,7 @@ def test_an_old_price_that_no_source_reads_names_no_command():
 
 
 @pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])
-def test_a_price_of_these_days_needs_no_refresh(price_date):
+def test_a_recent_price_needs_no_refresh(price_date):
     assert not notes_on_a_price_of("verda", price_date)
 
 
@@ -539,7 +535,7 @@ def test_hostile_names_reach_no_terminal():
     assert "\u202e" not in shown
 
 
-def test_a_row_at_another_batch_is_said_and_shown():
+def test_a_row_at_another_batch_is_reported_and_shown():
     alike = estimate(L4, 900.0)
     other = msgspec.structs.replace(alike, case=msgspec.structs.replace(alike.case, batch_size=32))
     note = "Not every device was measured at the batch asked for: see the column batch."

@@ -25,7 +25,7 @@ def keys_of(ranking):
     return {row.offer.gpu_key for row in ranking.rows}
 
 
-def test_what_torch_does_not_run_is_left_out_with_its_reason_however_cheap():
+def test_a_gpu_that_torch_does_not_run_on_is_left_out_with_its_reason_however_cheap():
     found = rank_of(OFFERS, RATES)
     assert keys_of(found) == {H100, T4, RX5700, ORIN}
     reasons = {each.gpu_key: each.reason for each in found.excluded}

@@ -93,7 +93,7 @@ def test_only_whole_machines_of_a_cloud_on_demand_are_a_price(passed_over: Offer
     assert one.offer.price_usd_per_hour == 24
 
 
-def test_the_fastest_of_the_newest_round_stands_for_its_gpu() -> None:
+def test_the_fastest_of_the_newest_round_represents_its_gpu() -> None:
     old, slow, fast = (
         run(round="v4.0", date="2024-06", minutes=1.0),
         run(minutes=7.0),
@@ -119,7 +119,7 @@ def test_the_shipped_table_names_known_gpus_rounds_and_sources() -> None:
     assert all(r.source.startswith(f"mlcommons/training_results_{r.round}@") for r in runs)
 
 
-def test_what_of_mlperf_is_fitted_is_said_on_the_page_of_workloads_as_the_rows_count_it() -> None:
+def test_what_of_mlperf_is_fitted_is_reported_on_the_page_of_workloads_as_the_rows_count_it() -> None:
     tables = [file for folder in (DATA, PUBLISHED) for file in folder.iterdir() if file.name.endswith(".csv")]
     named = {file.name for file in tables if "mlperf" in file.read_text(encoding="utf-8").casefold()}
     assert named - {"mlperf.csv", "labels.csv"} == {"scaling.csv"}, (

@@ -43,7 +43,7 @@ def test_spot_losses_reach_the_order_of_a_job():
     assert kept.rows[0].offer.pricing is Pricing.SPOT
 
 
-def test_a_data_set_is_sent_before_the_first_step_and_nobody_knows_how_fast():
+def test_a_data_set_is_uploaded_before_the_first_step_at_an_uncertain_speed():
     """45 GB at 100 Mbit/s are 3,600 s: one more hour of rent, half or twice of it in nine of ten cases."""
     given = {"samples": 3000 * 3600 * 5.0, "startup_minutes": 0}
     (known,) = rank_of([offer(H100, 2.0)], {H100: 3000.0}, 1.2, **given).rows
@@ -107,7 +107,7 @@ def test_at_its_break_even_spot_is_worth_what_on_demand_is():
     assert rows[0].samples_per_usd.value == pytest.approx(rows[1].samples_per_usd.value)
 
 
-def test_what_spot_may_lose_is_the_same_whatever_it_is_taken_to_lose():
+def test_the_loss_allowed_on_spot_does_not_depend_on_the_assumed_loss():
     """10 h of work plus an hour before it at 2.00 are 22 USD, and so are 22 h of spot at 1.00: 21 of work,
     1.1 times 10 lost.
     """
@@ -215,13 +215,13 @@ def test_energy_is_of_one_workload():
 
 
 @pytest.mark.parametrize("lost", [10, 20, float("inf"), -0.1])
-def test_a_share_of_lost_work_lies_below_ten_so_that_a_percentage_is_refused(lost):
+def test_a_share_of_lost_work_is_below_ten_so_that_a_percentage_is_refused(lost):
     with pytest.raises(MisuseError, match=r"spot.lost") as caught:
         gpubench.rank("vgg16", spot=True, spot_lost=lost)
     assert "\n" not in str(caught.value)
 
 
-def test_what_spot_may_lose_can_be_typed_back_above_one_too():
+def test_the_loss_allowed_on_spot_can_be_typed_back_above_one_too():
     """At 1.00 against 2.50 USD/h all work may be repeated one and a half times: then both cost the same."""
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.5, instance="x")]
     ranking = rank_of(offers, {H100: 3000.0}, spot=True)
@@ -232,9 +232,7 @@ def test_what_spot_may_lose_can_be_typed_back_above_one_too():
 
 
 def test_an_offer_beyond_the_detailed_rows_can_still_win():
-    """For one GPU, four at 2.40 USD have the more expensive start and the cheaper work: they win if the GPU
-    is slow.
-    """
+    """For one GPU, four at 2.40 USD have the more expensive start and the cheaper work: they win if the GPU is slow."""
     many = [offer(H100, 1.0 + n / 1e6, instance=f"n{n:04}") for n in range(1010)]
     large = offer(H100, 2.4, gpu_count=4, instance="large")
     options = {"samples": 1.08e7, "startup_minutes": 20, "jobs": "ddp"}
@@ -345,7 +343,7 @@ def test_the_pareto_set_is_of_hours_cost_and_memory_of_the_job(market, job):
 
 @settings(max_examples=30, deadline=None)
 @given(markets, jobs)
-def test_rows_of_one_rank_stand_together_in_a_job_too(market, job):
+def test_rows_of_one_rank_are_together_in_a_job_too(market, job):
     ranks = [row.rank for row in ranked(market, **job).rows]
     assert ranks == sorted(ranks)
     assert ranks[0] == 1
@@ -362,7 +360,7 @@ def test_the_order_does_not_depend_on_the_order_of_the_offers():
     assert [row.offer.instance for row in rows] == names
 
 
-def test_offers_that_only_their_names_part_stand_by_name_among_hundreds():
+def test_equal_offers_are_sorted_by_name_among_hundreds():
     """Ten prices shared by thirty offers each, in any order of the input: sorted by price, then by name."""
     alike = [offer(H100, 1 + price / 10, instance=f"i{name:02}") for price in range(10) for name in range(30)]
     random.Random(1).shuffle(alike)

@@ -157,7 +157,7 @@ def test_an_owned_machine_ranks_by_its_useful_hour_and_knows_its_break_even():
     ("source", "basis", "known"),
     [(QUOTED, "measured", True), (QUOTED, "predicted", False), ("a shop", "measured", False)],
 )
-def test_only_the_machine_of_ones_own_that_was_measured_is_known_better_than_its_kind(source, basis, known):
+def test_only_the_users_measured_machine_is_known_better_than_its_model(source, basis, known):
     """The rate of the model is known to 6 %, all of it for another card in another host except 3.4 %."""
     ranking = weigh(
         [machine(source=source)], [offer(H100, 2.99)], {H100: 3000}, width=1.06, basis=basis, samples=1e9
@@ -194,7 +194,7 @@ def rtx_3090(**changes):
     return machine(**fields | changes)
 
 
-def test_a_break_even_is_said_as_hours_that_it_must_work_and_months_until_it_pays():
+def test_a_break_even_is_reported_as_hours_that_it_must_work_and_months_until_it_pays():
     """845 / (0.130 - 0.0525) = 10,903 h: 41 % of 26,280 h; at 0.5 x 730 h a month 29.9 of 36 months."""
     ranking = weigh([rtx_3090()], [offer(H100, 0.13)], {H100: 3000})
     (decision,) = ranking.buy_or_rent
@@ -261,7 +261,7 @@ def test_the_interval_of_another_gpu_is_that_of_the_throughput_ratio():
     assert unsure.break_even_hours_low < sure.break_even_hours < unsure.break_even_hours_high
 
 
-def test_a_commitment_is_a_rival_of_its_own_and_dear_when_little_used():
+def test_a_commitment_is_a_separate_rival_and_expensive_when_little_used():
     """1.80 USD/h for three years, used half of the time, is 3.60 USD per useful hour."""
     committed = offer(H100, 1.8, pricing=Pricing.RESERVED, term_years=3)
     ranking = weigh([machine()], [offer(H100, 2.99), committed], {H100: 3000})
@@ -273,7 +273,7 @@ def test_a_commitment_is_a_rival_of_its_own_and_dear_when_little_used():
     assert all(row.offer.pricing is not Pricing.RESERVED for row in ranking.rows)
 
 
-def test_a_commitment_is_dear_where_it_is_little_used_and_cheap_where_it_is_used_much():
+def test_a_commitment_is_expensive_when_little_used_and_cheap_when_much_used():
     """Used 1 hour in 10, a useful hour at 1.80 USD/h costs 18.00; used 9 hours in 10, it costs 2.00."""
     committed = offer(H100, 1.8, pricing=Pricing.RESERVED, term_years=3)
     owned = machine(utilization=Range(0.1, 0.5, 0.9))
@@ -381,7 +381,7 @@ def test_owning_pays_within_its_life_just_where_its_job_costs_less_than_rented(e
     assert weighed.equivalent_usd_per_hour == pytest.approx(an_hour)
 
 
-def test_what_is_paid_before_the_first_step_counts_in_the_break_even():
+def test_start_up_cost_counts_in_the_break_even():
     """1.08e7 / 3,000 / 3600 = 1 h. Rented it is 1.5 h of 2.99 with half an hour of start-up, 4.485 for an hour
     of work: 21,000 / (4.485 - 0.12675) = 4,818 h, not the 7,334 of a life without starts. Tax is on both."""
     for tax in (0.0, 0.2):
@@ -399,7 +399,7 @@ def test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_dis
     assert (own.cost_usd.value, rented.cost_usd.value) == pytest.approx((1.325, 9.635), abs=1e-3)
 
 
-def test_of_many_short_jobs_what_is_rented_is_started_and_billed_once():
+def test_for_many_short_jobs_a_rental_is_started_and_billed_once():
     """A minute of work each: an hour of jobs has one start of ten minutes, not sixty, so it costs 7 / 6 of
     2.99.
 
@@ -427,7 +427,7 @@ def test_the_rival_of_short_jobs_is_who_does_an_hour_of_them_for_least():
     assert weighed.equivalent_usd_per_hour == pytest.approx(0.9 * (3 + 2 / 60), rel=1e-3)
 
 
-def test_a_purchase_is_held_against_rent_that_meets_the_deadline():
+def test_a_purchase_is_compared_with_rent_that_meets_the_deadline():
     """The L4 at 0.30 would do 3.6e7 for 7.50 USD in 25 h; within 12 h only the H100 does it, 3.33 h at 3.00."""
     rent = [offer(L4, 0.3, instance="slow"), offer(H100, 3.0, instance="in time")]
     rates = {H100: 3000.0, L4: 400.0}
@@ -436,7 +436,7 @@ def test_a_purchase_is_held_against_rent_that_meets_the_deadline():
         assert [against in each.against for each in ranking.buy_or_rent] == [True]
 
 
-def test_the_draws_of_the_machine_that_was_measured_lie_as_near_as_its_interval_says():
+def test_the_draws_of_the_machine_that_was_measured_are_as_near_as_its_interval_says():
     """Draws of one H100: the first row keeps half of its log width, the second all of it."""
     draws = 1000 * np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 400)))
     one = np.ones(2)
@@ -453,7 +453,7 @@ def test_the_draws_of_the_machine_that_was_measured_lie_as_near_as_its_interval_
     assert kind == pytest.approx(draws[0])
 
 
-def test_what_one_has_is_worth_its_energy_and_stands_beside_the_best_to_rent():
+def test_an_owned_machine_costs_its_energy_and_is_next_to_the_best_rental():
     """Without a sum it is already paid: 350 W cost 0.35 x 0.15 USD an hour, plus the host's 150 W."""
     found = gpubench.rank("resnet50", have=["RTX 3090"], draws=50, as_of="2026-11-20")
     (mine,) = [row for row in found.rows if row.offer.pricing is Pricing.OWNED]
@@ -467,14 +467,14 @@ def test_what_one_has_is_worth_its_energy_and_stands_beside_the_best_to_rent():
     assert format_usd(mine.cost_usd.value) in found.verdict
 
 
-def test_what_one_has_and_is_not_ranked_is_said_with_the_reason():
+def test_an_owned_machine_that_is_not_ranked_is_listed_with_the_reason():
     found = gpubench.rank("llama_8b_lora", have=["RTX 3060"], draws=50, as_of="2026-11-20", deadline_hours=3)
     assert not [row for row in found.rows if row.offer.pricing is Pricing.OWNED]
     (line,) = [note for note in found.said("asked") if note.startswith("Your 1x RTX 3060")]
     assert "is not ranked: " in line
 
 
-def test_a_computer_that_one_has_costs_nothing_beside_the_cards_to_buy():
+def test_an_owned_computer_adds_no_cost_to_the_cards_to_buy():
     found = gpubench.rank("resnet50", have=["PC"], max_purchase_usd=500, draws=50, as_of="2026-11-20")
     assert {choice.host_usd for choice in [found.first]} == {0.0}
     assert found.first.purchase_usd <= 500

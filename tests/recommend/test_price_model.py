@@ -69,7 +69,7 @@ def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its
 
 @settings(max_examples=15, deadline=None)
 @given(markets, questions)
-def test_of_two_rows_the_one_above_costs_less_in_half_of_the_draws_or_more(market, question):
+def test_the_upper_of_two_rows_costs_less_in_at_least_half_of_the_draws(market, question):
     """So no row above the first has a higher P(best): order and chances use the same prices."""
     ranking, drawn = ranked(market, **question)
     costs = [row.cost_usd.value for row in ranking.rows]
@@ -93,7 +93,7 @@ def test_an_old_low_ask_is_expected_between_itself_and_what_hosts_ask():
     assert first.usd_per_hour.low < 0.2828 < first.usd_per_hour.high
 
 
-def test_what_is_expected_of_an_ask_is_the_same_whatever_else_is_filtered_out():
+def test_the_expected_price_of_an_ask_does_not_depend_on_filters():
     hosts = [
         (H100, price, HOST | {"price_date": "2026-08", "provider": f"p{price}"}) for price in (0.2, 0.4, 0.5)
     ]
@@ -103,7 +103,7 @@ def test_what_is_expected_of_an_ask_is_the_same_whatever_else_is_filtered_out():
     assert alone.rows[0].usd_per_hour.value == expected["p0.2"] > 0.2
 
 
-def test_what_is_due_for_certain_moves_both_ends_of_a_cost_alike():
+def test_a_certain_charge_moves_both_ends_of_a_cost_equally():
     """A wide speed and an old ask, for a job that costs less than its egress."""
     old = [(H100, 0.20, HOST | {"price_date": "2026-08"}), (H100, 0.40, HOST | {"provider": "other"})]
     asked = {"width": 1.8, "samples": 1e7}

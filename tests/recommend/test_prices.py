@@ -95,7 +95,7 @@ def test_an_ask_is_as_listed_when_fresh_and_any_other_hosts_when_old():
     assert abs(np.corrcoef(old, ancient)[0, 1]) < 0.05, "each host asks for itself"
 
 
-def test_what_a_marketplace_sets_for_all_its_hosts_stands_as_a_list_price():
+def test_a_marketplaces_price_for_all_hosts_is_treated_as_a_list_price():
     old = {"kind": "marketplace", "price_date": "2026-08-20"}
     ask, of_all = (offer(H100, 0.2, provider=name, **old) for name in ("vast", "runpod"))
     assert expected_usd_per_hour(of_all, MARKET) == 0.2 < expected_usd_per_hour(ask, MARKET)
@@ -125,7 +125,7 @@ def test_a_fresh_ask_is_unsure_alone_and_among_others_and_a_list_price_is_not():
     assert prices.expected == pytest.approx([0.4, 0.4, 0.4])
 
 
-def test_a_strangers_fresh_ask_is_never_all_but_sure_to_be_the_best(tmp_path):
+def test_a_strangers_fresh_ask_is_never_almost_certainly_the_best(tmp_path):
     """The cheapest of six hosts of today had one exact price, and thus over 99 %."""
     hosts = [
         Quote(
@@ -176,9 +176,7 @@ def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
 
 
 def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alike():
-    """Two cards of 600 and a host of 800, no energy: the cards are 0.6 of the cost, so 0.6 x 0.3 after a
-    year.
-    """
+    """Two cards of 600 and a host of 800, no energy: the cards are 0.6 of the cost, so 0.6 x 0.3 after a year."""
     cards = {
         "host_usd": 800.0, "condition": PriceCondition.USED, "source": "a report", "price_date": "2025-11-20",
         "power_w": 0.0, "resale_usd": Range.of(0.0),
@@ -244,7 +242,7 @@ SHIPPED = max(PRICES, read_on())
         (date(1970, 1, 1), date.min, PRICES),  # as if prices were refreshed after the tables were made
     ],
 )
-def test_a_clock_that_stands_before_what_is_known_is_said_and_makes_no_price_fresh(
+def test_a_clock_before_known_dates_is_reported_and_makes_no_price_fresh(
     tmp_path, monkeypatch, day, tables, last
 ):
     asked = {"results": tmp_path, "draws": 200}
@@ -262,7 +260,7 @@ def test_a_clock_that_stands_before_what_is_known_is_said_and_makes_no_price_fre
 
 
 @pytest.mark.parametrize(("day", "is_said"), [("2036-06-01", True), ("2027-06-01", False)])
-def test_a_clock_years_after_every_price_is_said_once_and_ages_count_from_it(
+def test_a_clock_years_after_every_price_is_reported_once_and_ages_count_from_it(
     tmp_path, monkeypatch, day, is_said
 ):
     monkeypatch.setattr("gpubench.today.now", lambda: datetime.fromisoformat(f"{day}T12:00:00+00:00"))
@@ -274,7 +272,7 @@ def test_a_clock_years_after_every_price_is_said_once_and_ages_count_from_it(
     assert "clock" not in said(as_asked), "who names the day knows it"
 
 
-def test_a_table_or_a_price_of_tomorrow_is_one_of_today_elsewhere(tmp_path, monkeypatch):
+def test_a_date_of_tomorrow_is_accepted_because_of_time_zones(tmp_path, monkeypatch):
     noon = datetime.combine(read_on() - timedelta(days=1), time(12), tzinfo=UTC)
     monkeypatch.setattr("gpubench.today.now", lambda: noon)
     found = rank("resnet50", results=tmp_path, draws=200)

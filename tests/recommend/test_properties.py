@@ -116,7 +116,7 @@ GUESSED = {key: estimate(key, RATES[key], 2.0, findings=BEYOND) for key in KEYS[
 
 @settings(max_examples=25, deadline=None)
 @given(markets)
-def test_no_figure_that_the_fit_covers_stands_below_a_guess(market):
+def test_no_figure_that_the_fit_covers_is_below_a_guess(market):
     """All else as without: ranks, chances, and the order both inside and outside the domain of the fit."""
     offers = offers_of(market)
     rows = rank_of(offers, RATES | GUESSED, **OPTIONS).rows
@@ -151,7 +151,7 @@ def without_a_filter(workload):
     st.sets(st.sampled_from(sorted(FILTERS)), min_size=1),
     st.data(),
 )
-def test_a_filter_leaves_the_figures_of_what_it_keeps(workload, names, data):
+def test_a_filter_does_not_change_the_figures_of_kept_offers(workload, names, data):
     """An offer's speed, hours and cost do not depend on the rest of the question, up to rounding."""
     every = without_a_filter(workload)
     like = data.draw(st.sampled_from(list(every)))

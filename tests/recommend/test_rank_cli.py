@@ -119,13 +119,13 @@ def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     assert "One row" not in every
 
 
-def test_of_one_gpu_every_row_is_an_offer(gpubench):
+def test_with_one_gpu_every_row_is_an_offer(gpubench):
     shown = gpubench("vgg16", "--table", "--gpu", "H100 PCIe", COLUMNS="120").stdout
     assert table_of(shown).count("1x H100 PCIe") > 1
     assert "One row" not in shown
 
 
-def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
+def test_owned_machines_have_their_own_rows_next_to_the_best_rental(gpubench):
     quotes = ("--have", "RTX 3090, 900 USD", "--have", "2x RTX 3090, 1800 USD")
     dollars = ("--hour-worth", "0")
     shown = gpubench("vgg16", *quotes, *dollars, "--limit", "30", COLUMNS="120").stdout
@@ -166,10 +166,8 @@ def test_chances_of_gpus_make_one(gpubench):
         assert f"{chance * 100:.0f} %" in table_of(shown).splitlines()[0]
 
 
-def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
-    """The card's chance is for one host's offer, the column's for all sellers of the GPU: each names its
-    subject.
-    """
+def test_the_chance_of_an_offer_and_that_of_its_gpu_are_distinguished(gpubench):
+    """The card's chance is for one host's offer, the column's for all sellers of the GPU: each names its subject."""
     choice = rank("llama_1b").first
     assert choice.row.p_best < choice.p_best_of_gpu
     shown = " ".join(gpubench("llama_1b", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
@@ -198,7 +196,7 @@ def test_the_ask_of_a_marketplace_has_one_wording_in_an_answer(gpubench):
         assert other not in shown
 
 
-def test_each_answer_stands_below_with_what_must_be_known_before_it_is_paid(gpubench):
+def test_each_answer_is_below_with_what_must_be_known_before_it_is_paid(gpubench):
     asked = {"hour_worth": 0, "provider": ["aws", "lium"]}
     found = rank("vgg16", **asked)
     words = ("vgg16", "--hour-worth", "0", "--limit", "1", "--provider", "aws", "--provider", "lium")
@@ -302,7 +300,7 @@ def test_a_wrong_setting_is_one_line_and_exit_2(gpubench, given, message):
         ("pyproject.toml", "[tool.other]\ntax = 0.07\n", None),
     ],
 )
-def test_settings_count_and_are_said_last(gpubench, file, text, tax):
+def test_settings_count_and_are_listed_last(gpubench, file, text, tax):
     with settings() as folder:
         (folder / file).write_text(text)
         told = gpubench("vgg16").stderr.splitlines()[-1]
@@ -313,7 +311,7 @@ def test_settings_count_and_are_said_last(gpubench, file, text, tax):
     assert document["question"]["tax"] == (tax or 0)
 
 
-def test_the_file_of_gpubench_stands_before_that_of_the_project_and_a_broken_one_is_named(gpubench):
+def test_the_file_of_gpubench_comes_before_that_of_the_project_and_a_broken_one_is_named(gpubench):
     with settings() as folder:
         (folder / "pyproject.toml").write_text("[tool.gpubench]\ntax = 0.07\n")
         (folder / "gpubench.toml").write_text("pue = 1.2\n")
@@ -402,7 +400,7 @@ def test_the_seller_is_a_field_and_a_filter(gpubench, tmp_path):
     assert "own" in {row.offer.provider for row in own.rows}
 
 
-def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):
+def test_a_free_tier_is_next_to_the_ranking_and_never_per_dollar(gpubench):
     document = json.loads(gpubench("vgg16", "--json").stdout)
     (note,) = [n["text"] for n in document["sentences"] if n["text"].startswith("Free of charge")]
     assert "google-colab" in note

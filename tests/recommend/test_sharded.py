@@ -66,13 +66,13 @@ def test_the_fewest_gpus_are_those_that_the_memory_model_says_and_not_one_less()
     assert all(isinstance(answer, Refusal) for answer in alone.values())
 
 
-def test_a_batch_that_fits_shared_out_over_no_number_says_which_one_does():
+def test_a_batch_too_large_for_any_number_of_gpus_names_one_that_fits():
     asked = question_of(profile_of(NAME, {"checkpointing": "selective"}), None, batch_size=3)
     answer = predict_all(asked, [load_specs()[L40S]], most_sharing=MOST_SHARING)[L40S]
     assert "largest batch 1 each" in answer.reason
 
 
-def test_what_fits_on_one_and_what_must_be_shared_out_stand_in_one_ranking():
+def test_single_gpus_and_sharded_jobs_are_in_one_ranking():
     ranking = ranking_of([*offers_of(H200, 1, 8), *offers_of(H100, 1, 3, 8)], checkpointing="selective")
     rows = {(row.offer.gpu_key, row.offer.gpu_count): row for row in ranking.rows}
     assert set(rows) == {(H200, 1), (H200, 8), (H100, 3), (H100, 8)}
@@ -118,7 +118,7 @@ def test_the_memory_of_a_row_is_that_of_each_of_its_own_gpus():
     assert eight.estimate.memory_text == fit_of(question, alone, load_specs()[H100], ()).text()
 
 
-def test_a_ranking_that_no_card_needs_fsdp_for_does_not_speak_of_it():
+def test_a_ranking_without_need_for_fsdp_does_not_mention_it():
     ranking = ranking_of(offers_of(H200, 1, 8))
     shown = offers_table(ReportData(ranking=ranking, today=TODAY), ranking, ranking.rows, "")
     assert "Memory" not in [column.title for column in shown.columns]
@@ -129,7 +129,7 @@ def test_a_ranking_that_no_card_needs_fsdp_for_does_not_speak_of_it():
     ("name", "changes"),
     [("vgg16", {"batch_size": 2**19}), (NAME, {"jobs": "independent", "checkpointing": "selective"})],
 )
-def test_what_cannot_be_shared_out_is_refused_as_before(name, changes):
+def test_an_unshardable_model_is_refused_as_before(name, changes):
     answers = gather(request(workloads=(name,), **changes), [H100], NOTHING).answers[name]
     assert isinstance(answers[H100], Refusal)
 
@@ -176,7 +176,7 @@ def test_bytes_gathered_are_two_copies_of_the_weights_and_one_of_the_gradients()
     assert found.gradient_bytes == pytest.approx(1.5 * 2 * 8_030_261_248)
 
 
-def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
+def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_says_so():
     """From 8 GPUs on selective checkpointing, below full: more memory, and less work per sample."""
     ranking = ranking_of(offers_of(H200, 1, 4, 8))
     one, four, eight = sorted(ranking.rows, key=lambda row: row.offer.gpu_count)

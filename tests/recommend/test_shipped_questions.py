@@ -1,6 +1,4 @@
-"""Buyers' questions on the shipped prices, by the command itself; each sum is recomputed here from the
-tables.
-"""
+"""Buyers' questions on the shipped prices, by the command itself; each sum is recomputed here from the tables."""
 
 from __future__ import annotations
 
@@ -109,7 +107,7 @@ def expected(offer: Offer) -> float:
     return middle * (listed / middle) ** kept
 
 
-def test_what_is_cheapest_where_nothing_is_named():
+def test_the_cheapest_without_named_gpus():
     """An RTX 3090 at Vast, asked 0.130 on 2026-10-04: 47 days keep 0.5 ^ (47 / 30) = 0.338 of the way to 0.220.
 
     So 0.220 x (0.130 / 0.220) ^ 0.338 = 0.184 USD/h. At 0.53 of an A100, 24 h are 24 / 0.53 + 1/6 h.
@@ -202,7 +200,7 @@ def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
     assert not silent & {(row["provider"], row["instance"]) for row in linked}
 
 
-def test_so_many_jobs_a_month_take_so_many_machines():
+def test_the_jobs_of_a_month_determine_the_number_of_machines():
     """N x hours of a job / 730 on each; if one machine cannot do them, it is excluded with the number needed."""
     found = answer("--buy", line="geforce", jobs_per_month=25)
     hours = {
@@ -230,7 +228,7 @@ def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
     assert not any("offers refresh" in said["text"] for said in lium["sentences"])
 
 
-def test_what_owning_assumes_is_listed_beside_rent():
+def test_the_assumptions_of_owning_are_listed_next_to_rent():
     """Host, power, life, resale and tariff are our assumptions until the user gives them."""
 
     def assumed(**given):
@@ -250,17 +248,15 @@ def test_what_owning_assumes_is_listed_beside_rent():
     assert "a kWh" not in assumed(tariff=0.2)
 
 
-def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
+def test_buying_lists_what_the_rent_that_it_is_compared_with_rests_on():
     """The rival is a host's old ask, at the price expected from an assumed half-life."""
     notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
     assert any("a host's ask drifts toward the median" in note for note in notes)
     assert any("are over 30 days old" in note for note in notes)
 
 
-def test_who_rules_out_less_never_pays_more():
-    """Whatever the prices, the first row of a wider choice is worth no less, and within one choice it is the
-    best.
-    """
+def test_a_wider_choice_never_costs_more():
+    """Whatever the prices, the first row of a wider choice is worth no less, and within one choice it is the best."""
 
     def least(*words, **given):
         rows = ask(*words, **given)["rows"]
@@ -272,7 +268,7 @@ def test_who_rules_out_less_never_pays_more():
     assert least("resnet50", "--spot")
 
 
-def test_a_filter_moves_no_figure_of_what_it_leaves():
+def test_a_filter_changes_no_figure_of_remaining_offers():
     """Nor do the chances change, if the excluded offers could not have led: each GPU has its own 2,000 draws."""
     every = answer("--count", "8", "--gpu", "tesla t4,rtx 5090,rtx 3090,l40s", "--limit", "400")
     some = answer("--count", "8", "--gpu", "rtx 5090,rtx 3090,l40s", "--limit", "400")
@@ -286,9 +282,7 @@ def test_a_filter_moves_no_figure_of_what_it_leaves():
 
 
 def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to():
-    """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 %
-    tax.
-    """
+    """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 % tax."""
     extras = {"startup_minutes": 20, "billing_minutes": 60, "storage_usd_per_month": 100}
     rows = ask("vgg16", "--samples", "1e8", "--limit", "400", egress_usd=12, tax=0.19, **extras)["rows"]
     assert len(rows) > 100
@@ -302,7 +296,7 @@ def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to(
         )
 
 
-def test_a_quote_is_held_against_the_cheapest_rent_of_its_job():
+def test_a_quote_is_compared_with_the_cheapest_rent_of_its_job():
     """5,300 USD, 30 % resale, 3 years at 60 %: 3,710 / 15,768 h, plus 850 W at 0.30; the rest is as for rent."""
     quote = "2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 350 W, 0.30 USD/kWh"
     asked, given = (
@@ -321,7 +315,7 @@ def test_a_quote_is_held_against_the_cheapest_rent_of_its_job():
     assert weighed.break_even_hours == pytest.approx(3710 / (an_hour - running), rel=1e-3)
 
 
-def test_nine_tenths_of_a_cost_lie_as_far_as_speed_and_price_reach_together():
+def test_the_90_percent_range_of_a_cost_combines_speed_and_price():
     for row in ask("vgg16", "--samples", "1e8", "--spot", "--limit", "100")["rows"]:
         likely, rate, price = row["cost_usd"], row["hours"], row["price_usd_per_hour"]
         for end in ("_low", "_high"):

@@ -85,7 +85,7 @@ def test_in_order_of_time_spot_is_the_cheaper_and_does_not_win():
         assert "Spot stays cheaper than on demand unless interruptions add 100 % to the work." in told
 
 
-def test_what_interruptions_cost_is_that_of_the_best_checkpoints():
+def test_the_cost_of_interruptions_assumes_the_best_checkpoints():
     """One in 24 h, a minute to write, 5 to restart: every 53.7 minutes, 4.07 %; no other interval costs less."""
     rate = 1 / 24
     best = checkpoint_interval_hours(rate)

@@ -86,7 +86,7 @@ def test_a_student_with_five_hundred_dollars_is_told_what_it_buys():
     assert none not in at_hand.said("asked")
 
 
-def test_what_buys_nothing_with_a_host_at_hand_is_said_so():
+def test_a_sum_that_buys_nothing_even_with_an_owned_host_says_so():
     found = spend(20, "resnet50", have=["pc"])
     assert found.said("asked")[0] == "$20 buys no card that does this job."
     with pytest.raises(MisuseError, match="no offer is left"):
@@ -128,7 +128,7 @@ def test_a_module_an_old_price_and_a_planned_one_are_not_bought_unless_the_card_
     assert module.first.source != "own"
 
 
-def test_each_price_stands_once_with_its_statistic_and_no_series_of_a_source_is_shipped():
+def test_each_price_is_listed_once_with_its_statistic_and_no_series_of_a_source_is_shipped():
     prices = card_prices()
     kinds = [(each.gpu_key, each.gpu_count, each.is_computer, each.condition) for each in prices]
     assert len(set(kinds)) == len(kinds)
@@ -138,7 +138,7 @@ def test_each_price_stands_once_with_its_statistic_and_no_series_of_a_source_is_
         assert (low or each.price_usd) <= each.price_usd <= (high or each.price_usd)
 
 
-def test_where_nothing_was_named_the_answer_says_how():
+def test_without_a_named_model_the_answer_says_how_to_name_one():
     assert "toy networks; name yours" in gpubench.rank(draws=50).said("caution")[0]
     assert not [each for each in gpubench.rank("vgg16", draws=50).said("caution") if "toy networks" in each]
 
@@ -183,7 +183,7 @@ def test_the_fewest_gpus_that_end_in_time_are_named():
         of_the_fewest(gpubench.rank("resnet50", deadline_hours=72, as_of="2026-11-20", draws=50))
 
 
-def test_serving_is_told_by_the_million_tokens_and_what_it_is():
+def test_serving_is_priced_per_million_tokens_and_described():
     served = gpubench.rank("llama_8b", as_of="2026-11-20", draws=50)
     (text,) = [each for each in served.said("asked") if each.startswith("A million tokens")]
     assert re.search(
@@ -194,7 +194,7 @@ def test_serving_is_told_by_the_million_tokens_and_what_it_is():
     assert not [each for each in images.said("asked") if each.startswith("A million tokens")]
 
 
-def test_a_host_of_ones_own_is_answered_with_the_best_card_for_it():
+def test_a_host_of_the_user_is_answered_with_the_best_card_for_it():
     found = gpubench.rank("resnet50", have=["pc"], as_of="2026-11-20", draws=50)
     card = found.best_to_own
     (text,) = [each for each in found.said("asked") if each.startswith("In your PC 1x ")]

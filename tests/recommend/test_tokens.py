@@ -46,7 +46,7 @@ def generated():
         ("t4", "bf16", False),
     ],
 )
-def test_bf16_of_another_vendor_is_told_by_the_rate_of_its_row(gpu, precision, runs):
+def test_bf16_of_another_vendor_follows_from_the_rate_in_its_row(gpu, precision, runs):
     """Its target is not a compute capability; NVIDIA's is, and there hardware support begins at 8.0."""
     question = question_of(load_profiles()["llama_1b"], precision, batch_size=1)
     answer = case_for(question, require_spec(gpu))
@@ -72,7 +72,7 @@ def test_a_million_tokens_of_a_context_that_was_asked_for_are_counted_by_it():
     assert row["usd_per_million_tokens"] == pytest.approx(1e6 / tokens_per_usd)
 
 
-def test_a_generation_is_its_prompt_and_then_each_token_by_what_it_reads(generated):
+def test_a_generation_is_its_prompt_and_then_each_token_by_its_memory_traffic(generated):
     row = next(row for row in generated.rows if row.offer.gpu_key == "nvidia-geforce-rtx-4090-24gb")
     times, costs = generation_times(row.estimate), token_costs(row)
     token = token_time(profile_of("llama_8b").decode, 512 + 64, 8, require_spec("RTX 4090"))
@@ -118,7 +118,7 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_as_asked")
-def test_of_lengths_of_ones_own_too_it_is_a_limit_of_time_per_token():
+def test_a_latency_limit_is_per_token_for_given_lengths_too():
     """The model of these lengths is traced, not shipped; its tokens still have a time and a cost."""
     asked = {"gpu": ["h100-sxm"], "prompt_tokens": 300, "new_tokens": 40, "as_of": "2026-11-20", "draws": 50}
     row = rank("llama_8b", **asked).rows[0]
@@ -130,7 +130,7 @@ def test_of_lengths_of_ones_own_too_it_is_a_limit_of_time_per_token():
         rank("llama_8b", **asked, max_latency_ms=0.01)
 
 
-def test_a_generation_whose_tokens_were_not_timed_is_not_held_to_a_limit_and_says_so():
+def test_a_generation_without_token_times_has_no_limit_and_says_so():
     asked = Question(
         profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=1, task=TaskKind.INFER
     )
@@ -144,9 +144,7 @@ def test_a_generation_whose_tokens_were_not_timed_is_not_held_to_a_limit_and_say
 
 
 def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against():
-    """It replaces the time of the whole batch, which is far above any limit on a token; the column has its
-    name.
-    """
+    """It replaces the time of the whole batch, which is far above any limit on a token; the column has its name."""
     asked = ("llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50")
     shown = here("rank", *asked, "--table", "--explain", COLUMNS="700").stdout
     row = rank("llama_8b", gpu="h100", batch_size=8, max_latency_ms=50).rows[0]

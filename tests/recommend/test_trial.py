@@ -129,7 +129,7 @@ def test_another_gpu_is_measured_where_it_is_named(tmp_path):
     assert not made.passed_over
 
 
-def test_a_tool_without_a_task_is_told_with_its_reason(tmp_path, capsys):
+def test_a_tool_without_a_task_is_reported_with_its_reason(tmp_path, capsys):
     at_paperspace = rank_of([offer(H100, 3.0, provider="paperspace", instance="H100")], {H100: 3000})
     request = TryRequest(answer=answered(tmp_path, at_paperspace), output=tmp_path / "tasks")
     import_module("gpubench.cli.verbs.try").verb(request, as_json=True)
@@ -139,7 +139,7 @@ def test_a_tool_without_a_task_is_told_with_its_reason(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "tasks").iterdir()} == {"task.yaml", "try.sh", "work"}
 
 
-def test_what_neither_tool_can_launch_is_refused_with_the_reasons(tmp_path):
+def test_an_offer_that_neither_tool_can_launch_is_refused_with_the_reasons(tmp_path):
     for gpu, words in (
         ("rtx 5090", "1x RTX 5090 at civo 1RTX5090: SkyPilot does not rent from it"),
         ("t4", "it is measured already"),
@@ -213,10 +213,8 @@ def test_our_names_are_known_gpus():
 # --- the task -----------------------------------------------------------------------------------------------
 
 
-def test_what_it_likely_costs_and_what_at_most_is_said(tmp_path):
-    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at no more than
-    3.75: 2.19.
-    """
+def test_the_likely_and_the_maximum_cost_are_reported(tmp_path):
+    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at no more than 3.75: 2.19."""
     task, script, made = written(tmp_path, ranking(), gpu="h100")
     machine = made.machine
     assert machine == "1x H100 SXM5 80GB at aws p5.4xlarge: about $1.50, at most $2.19"
@@ -507,7 +505,7 @@ def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
     assert (run.gpus, run.jobs) == (gpus, None if gpus == 1 else "ddp")
 
 
-def test_a_job_that_is_shared_out_is_measured_so():
+def test_a_sharded_job_is_measured_as_one():
     """Weights, gradients and Adam's state of 8 B parameters are 128 GB: no H100 of 80 GB holds them alone."""
     request = RankRequest(workloads=("llama_8b_fsdp",), samples=1e5, as_of=date(2026, 11, 20))
     run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b_fsdp": "llama_8b_fsdp"}, 10)
@@ -570,7 +568,7 @@ def test_a_wheel_is_built_of_what_travels(tmp_path):
     ],
 )
 def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_path, told, package):
-    """Never by its name on the index, which may belong to somebody else."""
+    """The name on the index may belong to somebody else, so it is never used."""
     root = tmp_path / "a checkout"
     root.mkdir()
     (root / "pyproject.toml").write_text("")
@@ -592,7 +590,7 @@ def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_
     assert ("gpubench-source/pyproject.toml" in files) == (package == SOURCE)
 
 
-def test_a_model_of_the_users_own_travels_with_what_it_imports(tmp_path, monkeypatch):
+def test_a_users_model_travels_with_what_it_imports(tmp_path, monkeypatch):
     (tmp_path / "parts").mkdir()
     for name, text in (("tagger.py", "MODEL"), ("parts/head.py", "HEAD")):
         (tmp_path / name).write_text(text)
@@ -620,7 +618,7 @@ def test_only_into_an_empty_folder_is_written(tmp_path):
         write_trial(answered(tmp_path, ranking()), tmp_path / "file", None, 10)
 
 
-def test_what_is_no_answer_is_refused_in_a_line(tmp_path):
+def test_an_invalid_answer_is_refused_in_a_line(tmp_path):
     path = tmp_path / "answer.json"
     named = f'"schema": "{RANKING_SCHEMA}"'
     shade = f'{{{named}, "question": {{"asked": {{"shade": 1}}}}, "rows": []}}'

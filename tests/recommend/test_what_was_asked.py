@@ -58,7 +58,7 @@ def screen(words: str, columns: str = "80") -> str:
 
 
 @pytest.mark.parametrize(("words", "told"), ASKED.values(), ids=ASKED)
-def test_it_stands_on_the_first_screen(words, told):
+def test_it_is_on_the_first_screen(words, told):
     assert re.search(told, " ".join(screen(words).split()))
 
 
@@ -79,7 +79,7 @@ def test_each_gpu_that_was_named_has_a_line_of_its_own(gpus):
     assert re.search(r"Per dollar, .* does [\d.]+ times \([\d.]+ to [\d.]+\) the work of", told)
 
 
-def test_a_card_to_buy_that_was_named_has_a_line_and_no_excuse():
+def test_a_named_card_to_buy_has_a_line():
     """The new ones are above the sum, and rent was not requested: the used ones are the answer."""
     asked = {"have": "pc", "count": 1, "max_purchase_usd": 1500}
     found = rank("vgg16", gpu=["RTX 5080", "RTX 3090"], draws=50, **asked)
@@ -88,7 +88,7 @@ def test_a_card_to_buy_that_was_named_has_a_line_and_no_excuse():
     assert not [each.text for each in found.sentences if "is not ranked" in each.text]
 
 
-def test_a_pc_of_ones_own_holds_what_a_desktop_holds():
+def test_a_pc_of_the_user_holds_what_a_desktop_holds():
     """Eight cards of 220 W are 1,760 W; a desktop has a supply of 1,200 W and six slots."""
     found = rank("vgg16", have="pc", max_purchase_usd=1500, draws=50)
     sets = [row for row in found.rows if row.offer.pricing == "owned"]
@@ -124,7 +124,7 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     assert removed.endswith("largest batch 1; `gpubench memory` says what would help.")
 
 
-def test_what_fits_only_in_shards_says_so_before_it_is_paid():
+def test_an_offer_that_fits_only_in_shards_says_so_before_payment():
     """All weights of an 8B model need about 66 GiB: eight cards of 40 hold them in shards, one of 141 alone."""
     asked = {"samples": 20_000, "draws": 50}
     (told,) = [
@@ -166,7 +166,7 @@ def test_one_gpu_that_was_named_needs_none():
     assert "Per dollar, " not in " ".join(found.said("asked"))
 
 
-def test_tax_and_egress_are_said_to_be_in_the_costs():
+def test_the_costs_say_that_they_include_tax_and_egress():
     with settings(tax=0.19, egress_usd=18):
         shown = " ".join(screen.__wrapped__("resnet50 --dataset-gb 200").split())
     assert "19 % tax" in shown
@@ -180,12 +180,12 @@ def test_a_memory_size_is_a_name_of_cards_however_it_is_written():
     assert tables[0] == tables[1] == tables[2]
 
 
-def test_a_number_of_gpus_that_nobody_offers_is_answered_with_those_that_are():
+def test_a_number_of_gpus_without_offers_is_answered_with_the_offered_ones():
     with pytest.raises(MisuseError, match=r"nobody offers 3x RTX 3090.*: offers have 1.* of them"):
         rank("vgg16", gpu=["3x RTX 3090"])
 
 
-def test_a_limit_that_nothing_keeps_to_is_the_first_thing_said():
+def test_a_limit_that_nothing_meets_is_the_first_sentence():
     with pytest.raises(MisuseError) as told:
         rank("resnet50", budget_usd=1)
     first, _, rest = str(told.value).partition(":")

@@ -32,7 +32,7 @@ def lesser(run):
     return msgspec.structs.replace(run, measurements=(), finished_at=None)
 
 
-def test_runs_of_other_machines_are_taken_in_and_bad_files_named(tmp_path, make_run):
+def test_runs_of_other_machines_are_imported_and_bad_files_named(tmp_path, make_run):
     other = tmp_path / "other"
     store.write_run(other, make_run())
     (other / "runs" / "broken.json").write_text("{")
@@ -44,7 +44,7 @@ def test_runs_of_other_machines_are_taken_in_and_bad_files_named(tmp_path, make_
         add_runs(tmp_path / "mine", [tmp_path / "nowhere"])
 
 
-def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_taken_in(tmp_path, make_run):
+def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_imported(tmp_path, make_run):
     """The same step time on four GPUs is four times the throughput; another fifth is impossible."""
     (one,) = make_run().measurements
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
@@ -111,7 +111,7 @@ def test_an_id_is_one_in_any_case_of_its_letters(tmp_path, make_run):
     assert snapshot(mine) == before
 
 
-def test_a_run_that_lies_in_another_devices_folder_is_found_there(tmp_path, make_run):
+def test_a_run_that_is_in_another_devices_folder_is_found_there(tmp_path, make_run):
     mine = tmp_path / "mine"
     elsewhere = mine / "runs" / "unknown" / f"{make_run().run_id}.json"
     elsewhere.parent.mkdir(parents=True)
@@ -149,7 +149,7 @@ def test_a_stored_run_that_cannot_be_read_now_is_not_replaced(tmp_path, make_run
     assert stored.read_text() == "{"
 
 
-def test_a_run_that_is_being_written_is_not_taken_in(tmp_path, make_run):
+def test_a_run_that_is_being_written_is_not_imported(tmp_path, make_run):
     mine = tmp_path / "mine"
     theirs = store.write_run(tmp_path / "theirs", make_run())
     with store.writing(mine, make_run()):
@@ -160,7 +160,7 @@ def test_a_run_that_is_being_written_is_not_taken_in(tmp_path, make_run):
     assert command(mine, theirs)[0] == 0
 
 
-def test_of_many_that_collide_exactly_one_is_stored_and_the_others_are_told(tmp_path, make_run):
+def test_if_many_collide_exactly_one_is_stored_and_the_others_get_a_message(tmp_path, make_run):
     """Eight processes import eight contents of one id at once, for ten ids."""
     mine, ids = tmp_path / "mine", [f"20261120t000000z-{n}" for n in range(10)]
     for writer in range(8):

@@ -34,7 +34,7 @@ def chosen(make_run):
     return make
 
 
-def test_what_was_searched_says_so_wherever_it_is_shown(chosen, tmp_path: Path) -> None:
+def test_a_searched_batch_says_so_wherever_it_is_shown(chosen, tmp_path: Path) -> None:
     searched, fixed = chosen("largest"), chosen("fixed")
     assert "batch 64, the" in outcome(searched.measurements[0], 0)
     assert "largest" not in outcome(fixed.measurements[0], 0)
@@ -65,14 +65,14 @@ def test_a_plan_hands_it_to_the_measurement() -> None:
     assert record.measurement(Unit(launch=0, planned=planned)).batch_choice == "largest"
 
 
-def test_a_run_that_goes_on_keeps_it(chosen) -> None:
+def test_a_run_that_continues_keeps_it(chosen) -> None:
     assert chosen("largest").measurements[0].case.task is TaskKind.TRAIN
     request = RunRequest(workloads=("cnn",))
     again = session.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
     assert [p.batch_choice for p in again.cases] == ["largest"]
 
 
-def test_so_does_one_that_was_cut_off_before_its_first_row(chosen) -> None:
+def test_a_run_cut_off_before_its_first_row_does_too(chosen) -> None:
     """The settings store the run's request."""
     run = chosen("largest")
     told = session._settings(

@@ -82,7 +82,7 @@ def test_a_row_that_cannot_be_true_has_no_figure_and_the_file_stays_readable(exe
     assert store.read_runs(tmp_path).problems == ()
 
 
-def test_whoever_came_onto_a_device_meanwhile_is_found_after_the_run(executed):
+def test_new_users_of_a_device_are_found_after_the_run(executed):
     """Every device of the run is checked again, here the last one."""
     second = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-2")
     shared = Finding(kind=FindingKind.SHARED_GPU, value="1 process")

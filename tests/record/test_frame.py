@@ -35,7 +35,7 @@ def test_no_runs_give_an_empty_frame_with_the_same_columns(tmp_path, make_run):
     assert empty.empty
 
 
-def test_launches_and_outliers_are_told_apart(make_run):
+def test_launches_and_outliers_are_distinguished(make_run):
     """Two launches of 0.1 and 0.2 s a step differ from each other, but each has no outlier within itself."""
     (row,) = make_run().measurements
     slow = Launch(index=1, rounds=tuple(Round(steps=4, wall_s=w) for w in (0.8, 0.82, 0.78, 0.8, 8.0)))
@@ -55,7 +55,7 @@ def test_the_spread_stands_flat_in_the_json_of_a_run(make_run):
     assert len(row["launches"]) == 1
 
 
-def test_what_is_paid_once_is_a_range_over_launches_in_the_order_of_paying(make_run):
+def test_one_time_costs_are_ranges_over_launches_in_order(make_run):
     (row,) = make_run().measurements
     costs = ({"first_step": 0.5, "import": 3.0}, {"first_step": 0.2, "capture": 1.0, "unheard_of": 9.0})
     launches = tuple(msgspec.structs.replace(row.launches[0], cold_s=cold) for cold in costs)

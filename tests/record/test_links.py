@@ -26,7 +26,7 @@ def test_a_link_is_refused_and_named_before_anything_is_stored(tmp_path):
     assert not list((tmp_path / "T").iterdir())
 
 
-def test_so_is_a_link_that_leads_nowhere(tmp_path):
+def test_a_dangling_link_is_refused_too(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "cpu").symlink_to(tmp_path / "gone")
     with pytest.raises(StorageError, match="cpu is a link"):

@@ -109,7 +109,7 @@ def test_without_locks_the_file_of_a_killed_holder_is_deleted_by_hand(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_many_that_hold_and_release_no_two_are_inside_at_once(tmp_path, kernel):
+def test_no_two_of_many_lock_holders_are_inside_at_once(tmp_path, kernel):
     """The file is removed with each release, while others have it open."""
     (tmp_path / "count").write_text("")
     processes = [start(tmp_path, COUNTS, kernel) for _ in range(4)]
@@ -119,7 +119,7 @@ def test_of_many_that_hold_and_release_no_two_are_inside_at_once(tmp_path, kerne
     assert [path.name for path in tmp_path.iterdir()] == ["count"]
 
 
-def test_who_holds_it_for_a_moment_is_waited_for(tmp_path, kernel):
+def test_a_short_lock_is_awaited(tmp_path, kernel):
     with holder(tmp_path, kernel) as process:
         threading.Timer(0.3, process.stdin.close).start()
         with store.hold(tmp_path, RUN, patience_s=20):
@@ -132,7 +132,7 @@ def test_another_thread_of_this_process_is_another_writer(tmp_path, kernel):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"pid": 1, "host": "node7"}'], ids=["empty", "of an older one"])
-def test_what_stands_in_the_file_blocks_nobody(tmp_path, content):
+def test_the_content_of_the_file_blocks_nobody(tmp_path, content):
     store.lock_path(tmp_path, RUN).write_bytes(content)
     take(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -154,7 +154,7 @@ def unix_socket(path) -> None:
     ],
     ids=["pipe", "socket", "folder", "link", "broken link"],
 )
-def test_what_is_no_lock_file_is_named_and_neither_written_nor_waited_for(tmp_path, make, kind):
+def test_an_invalid_lock_file_is_named_and_neither_written_nor_awaited(tmp_path, make, kind):
     target, path = tmp_path / "target", store.lock_path(tmp_path, RUN)
     target.write_text("mine")
     make(path)
@@ -167,7 +167,7 @@ def test_what_is_no_lock_file_is_named_and_neither_written_nor_waited_for(tmp_pa
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EMFILE])
-def test_what_keeps_it_from_being_made_is_told(tmp_path, monkeypatch, number):
+def test_the_reason_why_it_cannot_be_made_is_reported(tmp_path, monkeypatch, number):
     def fail(*arguments, **more):
         raise OSError(number, os.strerror(number), str(store.lock_path(tmp_path, RUN)))
 

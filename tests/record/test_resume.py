@@ -87,7 +87,7 @@ def changed(run, **environment):
     return msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, **environment))
 
 
-def test_it_does_not_go_on_with_another_version_or_another_variable(cut_off, tmp_path, monkeypatch):
+def test_it_does_not_continue_with_another_version_or_another_variable(cut_off, tmp_path, monkeypatch):
     with pytest.raises(MisuseError, match=r"gpubench is .* 0\.0\.1"):
         prepared(changed(cut_off, gpubench="0.0.1"), tmp_path)
     variables = cut_off.environment.variables | {"OMP_PROC_BIND": "close"}
@@ -99,7 +99,7 @@ def test_it_does_not_go_on_with_another_version_or_another_variable(cut_off, tmp
     assert prepared(changed(cut_off, variables=variables | {"OMP_PROC_BIND": "true"}), tmp_path)
 
 
-def test_it_does_not_go_on_with_another_number_of_threads_and_the_file_stays(cut_off, tmp_path):
+def test_it_does_not_continue_with_another_number_of_threads_and_the_file_stays(cut_off, tmp_path):
     """Only torch knows the number, in a real child here; it is refused before anything is measured."""
     ready = prepared(changed(cut_off, cpu_threads=1023), tmp_path)
     before = ready.resumed_from.read_bytes()
@@ -108,7 +108,7 @@ def test_it_does_not_go_on_with_another_number_of_threads_and_the_file_stays(cut
     assert ready.resumed_from.read_bytes() == before
 
 
-def test_what_was_found_before_stays_found_and_new_settings_are_noted(cut_off, tmp_path, scripted):
+def test_earlier_results_are_still_found_and_new_settings_are_recorded(cut_off, tmp_path, scripted):
     scripted(cut_off.measurements[0])
     run = session.execute(prepared(cut_off, tmp_path, time_limit_s=60.0, allow=("shared",))).run
     assert SHARED in run.findings
@@ -121,7 +121,7 @@ def test_what_was_found_before_stays_found_and_new_settings_are_noted(cut_off, t
 # --- remaining cases ----------------------------------------------------------------------------------------
 
 
-def test_a_stopped_launch_is_measured_anew_and_the_others_stay(cut_off):
+def test_a_stopped_launch_is_measured_again_and_the_others_stay(cut_off):
     (row,) = cut_off.measurements
     first = row.launches[0]
     stopped = msgspec.structs.replace(first, index=1, stopped=True)
@@ -181,7 +181,7 @@ def test_an_option_that_would_be_ignored_is_refused_by_name(option, tmp_path):
     assert f"leave out {option[0]}" in str(done.exception)
 
 
-def test_what_goes_with_a_resume_passes(tmp_path):
+def test_options_compatible_with_a_resume_pass(tmp_path):
     options = ("--device", "cpu", "--time-limit", "9", "--allow", "shared", "--workload", "a.py", "--json")
     done = CliRunner().invoke(app, ["run", "--resume", "latest", *options, "--results", str(tmp_path)])
     assert "no run 'latest'" in str(done.exception)
@@ -241,7 +241,7 @@ def test_a_run_whose_micro_benchmarks_came_first_still_wants_them(cut_off):
     assert again(settings=None, micro=(product,)) == "also"
 
 
-def test_a_run_that_was_stopped_in_its_micro_benchmarks_goes_on_with_them(cut_off):
+def test_a_run_that_was_stopped_in_its_micro_benchmarks_continues_with_them(cut_off):
     """It has all its cases: a run that nobody stopped is then complete, with or without a micro-benchmark."""
     (row,) = cut_off.measurements
     rows = tuple(msgspec.structs.replace(row, case=case) for case in cut_off.planned)
@@ -281,7 +281,7 @@ def with_row(run, *launches, **changes):
     )
 
 
-def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(of_three):
+def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_again(of_three):
     run, unit = of_three
     (sound,) = run.measurements[0].launches
     record = Record(plan=None, device=run.device)
@@ -293,7 +293,7 @@ def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(of_th
     assert session.finished_units(with_row(run, sound), 3) == {(unit.planned.case, 0)}
 
 
-def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(of_three):
+def test_a_death_in_the_first_launch_is_measured_again_and_an_exception_is_not(of_three):
     run, unit = of_three
     record = Record(plan=None, device=run.device)
     record.take(unit, Progress(launch=unit.launch).done(Status.FAILED, DEATH))

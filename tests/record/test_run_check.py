@@ -86,7 +86,7 @@ def test_a_sound_run_is_trustworthy(make_run):
         ({"memory_errors": 2}, "MEMORY_ERRORS"),
     ],
 )
-def test_what_speaks_against_a_row_is_named_with_what_to_do(make_run, changes, kind):
+def test_doubts_about_a_row_are_named_with_a_fix(make_run, changes, kind):
     found = check_run(with_launch(make_run(), launch(**changes)))
     (issue,) = [d for d in found.issues if d.kind == kind]
     assert issue.weight == "problem"
@@ -95,7 +95,7 @@ def test_what_speaks_against_a_row_is_named_with_what_to_do(make_run, changes, k
 
 
 @pytest.mark.parametrize("kind", [FindingKind.POWER_CAPPED, FindingKind.SHARED_GPU])
-def test_what_speaks_against_the_whole_run_is_named(make_run, kind):
+def test_doubts_about_the_whole_run_are_named(make_run, kind):
     run = msgspec.structs.replace(
         with_launch(make_run(), launch()), findings=(Finding(kind=kind, value=0.6),)
     )
@@ -119,7 +119,7 @@ def test_a_run_that_was_cut_off_and_what_it_never_reached_are_problems(make_run)
     assert all(f"`gpubench run --resume {run.run_id}`" in d.text for d in found.issues)
 
 
-def test_a_run_that_was_interrupted_and_its_case_say_so_and_how_to_go_on(make_run):
+def test_a_run_that_was_interrupted_and_its_case_say_so_and_how_to_continue(make_run):
     run = with_launch(make_run(), launch())
     cut = msgspec.structs.replace(
         run.measurements[0], status=Status.INTERRUPTED, reason="stopped during warm-up"
@@ -159,10 +159,8 @@ def test_more_gpus_than_can_be_are_not_believed(make_run):
 
 
 @pytest.mark.parametrize(("spread", "believed"), [(0.4, True), (0.02, False), (None, False)])
-def test_a_restless_single_gpu_makes_no_job_impossible(make_run, spread, believed):
-    """2.3 times one GPU: impossible for two GPUs only if the intervals of both leave no other way, or are
-    unknown.
-    """
+def test_a_noisy_single_gpu_makes_no_job_impossible(make_run, spread, believed):
+    """2.3 times one GPU: impossible for two GPUs only if the intervals of both leave no other way, or are unknown."""
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
     alone = (
@@ -218,7 +216,7 @@ GUARDS = {
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_a_guard_that_did_not_run_is_named_and_is_no_fault(make_run, name):
+def test_a_guard_that_did_not_run_is_named_and_is_not_a_fault(make_run, name):
     value, words = GUARDS[name]
     found = check_run(with_launch(make_run(), launch(**{name: value})))
     (issue,) = found.issues
@@ -320,13 +318,13 @@ def test_devices_are_compared_only_on_request(make_run):
     assert compare(a, b, across_devices=True).rows
 
 
-def test_software_that_differs_is_said(make_run):
+def test_software_that_differs_is_reported(make_run):
     a = with_launch(make_run(), launch())
     b = msgspec.structs.replace(a, environment=msgspec.structs.replace(a.environment, torch="2.9"))
     assert compare(a, b).remarks[-1].endswith("A None, B 2.9")
 
 
-def test_an_interval_of_one_process_is_said_to_hold_nothing_between_processes(make_run):
+def test_an_interval_of_one_process_excludes_differences_between_processes(make_run):
     once = with_launch(make_run(), launch())
     thrice = with_launch(make_run(), *(launch(index) for index in range(3)))
     (remark,) = compare(once, thrice).remarks
@@ -335,7 +333,7 @@ def test_an_interval_of_one_process_is_said_to_hold_nothing_between_processes(ma
     assert compare(thrice, thrice).remarks == ()
 
 
-def test_what_speaks_against_a_compared_figure_stands_beside_it(make_run):
+def test_doubts_about_a_compared_figure_are_next_to_it(make_run):
     a = with_launch(make_run(), launch())
     found = (Finding(kind=FindingKind.NOISY), Finding(kind=FindingKind.NO_ENERGY_COUNTER))
     noisy = msgspec.structs.replace(a.measurements[0], findings=found)
@@ -347,7 +345,7 @@ def test_what_speaks_against_a_compared_figure_stands_beside_it(make_run):
     assert any("carries SHARED_GPU" in remark for remark in comparison.remarks)
 
 
-def test_a_case_that_broke_in_b_fails_and_one_not_measured_is_said(make_run):
+def test_a_case_that_broke_in_b_fails_and_one_not_measured_is_reported(make_run):
     a = with_launch(make_run(), launch())
     row = a.measurements[0]
     other = msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, batch_size=32))
@@ -417,7 +415,7 @@ def test_a_row_that_may_be_slower_by_more_than_the_tolerance_is_undecided(make_r
         ((0.7, 0.97, None), "undecided: the interval of the ratio is not known"),
     ],
 )
-def test_a_difference_is_said_only_where_the_interval_excludes_that_there_is_none(make_run, ends, verdict):
+def test_a_difference_is_claimed_only_if_the_interval_excludes_zero(make_run, ends, verdict):
     low, value, high = ends
     row = Row(case=make_run().measurements[0].case, a=1.0, b=value, ratio=Interval(value, low, high))
     assert row.verdict == verdict
@@ -429,12 +427,12 @@ def test_a_tolerance_is_a_share(text, value):
 
 
 @pytest.mark.parametrize("text", ["3", "x", "-1%", "nan", "100%", ""])
-def test_what_is_no_share_is_refused(text):
+def test_an_invalid_share_is_refused(text):
     with pytest.raises(MisuseError, match="--fail-over"):
         read_tolerance(text, "--fail-over")
 
 
-def test_amp_is_held_against_strict_fp32_of_the_same_work(make_run):
+def test_amp_is_compared_with_strict_fp32_of_the_same_work(make_run):
     curve = (2.4, 2.3, 2.2, 2.1, 2.0, 1.9, 1.8, 1.7)
     fp32 = with_launch(make_run(), launch(loss_curve=curve, peak_memory_bytes=1000)).measurements[0]
     amp = with_launch(

@@ -37,9 +37,7 @@ MODEL = own_net('raise ValueError("mine")')
 
 SHORT = ("--device", "cpu", "--micro", "none", "--precision", "fp32", "--batch-size", "8")
 INFER = (*SHORT, "--task", "infer")
-"""Inference if the task does not matter: every optimizer imports torch's compiler, which takes as long as
-torch.
-"""
+"""Inference if the task does not matter: every optimizer imports torch's compiler, which takes as long as torch."""
 PROGRAM = """
 import os, pathlib, sys, msgspec
 from gpubench.measure import launcher, messages, plan
@@ -169,7 +167,7 @@ def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(start, timed,
     wait_until(lambda: all(is_gone(pid) for pid in children))
 
 
-def test_sigterm_saves_within_three_seconds_and_resume_goes_on(start, tmp_path):
+def test_sigterm_saves_within_three_seconds_and_resume_continues(start, tmp_path):
     process = start("lstm", "cnn", *INFER, "--results", str(tmp_path), timed_s=3, target=0)
     wait_until(lambda: rows(tmp_path) == 1, process)  # the second case takes another three seconds
     watch = Stopwatch()
@@ -216,7 +214,7 @@ def test_sigterm_is_obeyed_while_the_model_hangs(start, tmp_path):
     assert run.interrupted
 
 
-def test_a_file_of_the_users_does_not_stand_in_for_the_library(start, tmp_path):
+def test_a_users_file_does_not_replace_the_library(start, tmp_path):
     (tmp_path / "random.py").write_text("raise SystemExit('a random.py of mine ran')")
     results = str(tmp_path / "results")
     code, _, err = finish(start("lstm", *INFER, "--results", results, cwd=tmp_path, popen=subprocess.Popen))
@@ -243,7 +241,7 @@ def test_a_full_disk_prints_the_run_and_is_exit_5(start, tmp_path):
 # --- resume, without a process ------------------------------------------------------------------------------
 
 
-def test_a_run_of_another_device_or_software_is_not_gone_on_with(make_run, tmp_path):
+def test_a_run_of_another_device_or_software_is_not_resumed(make_run, tmp_path):
     device = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-1", driver_version="580.1")
     run = make_run()
     elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
@@ -280,7 +278,7 @@ def planned_run(make_run):
     return run, again
 
 
-def test_a_run_goes_on_with_its_settings(planned_run):
+def test_a_run_continues_with_its_settings(planned_run):
     run, again = planned_run
     assert (again(run).micro, again(run).allow_throttled) == ("none", False)
     asked = msgspec.structs.replace(run, settings=Settings(allow_throttled=True, micro="also"))
@@ -295,7 +293,7 @@ def test_a_run_goes_on_with_its_settings(planned_run):
     assert again(refused).micro == "none"
 
 
-def test_launches_go_on_counting_where_the_run_was_cut_off(planned_run):
+def test_launches_continue_counting_where_the_run_was_cut_off(planned_run):
     run, again = planned_run
     (row,) = run.measurements
     launch = msgspec.structs.replace(row.launches[0], sequence=4)
@@ -319,7 +317,7 @@ def test_a_new_run_says_what_it_was_told_and_how_it_found_the_device(planned_run
     assert (made.settings, made.start) == (settings, start)
 
 
-def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkeypatch):
+def test_a_run_is_not_resumed_while_a_variable_lowers_fp32(make_run, monkeypatch):
     """It was started without the variable: its other half would have another precision."""
     device = DeviceProfile(backend="cuda", name="NVIDIA H200")
     run = make_run()
@@ -336,7 +334,7 @@ def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkey
         session.plan_again(run, device, {"cnn": profile}, RunRequest())
 
 
-def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_anew(make_run):
+def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_again(make_run):
     run = make_run()
     row = run.measurements[0]
     late = msgspec.structs.replace(row, status=Status.TIMEOUT)

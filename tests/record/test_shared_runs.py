@@ -96,7 +96,7 @@ def test_cards_that_differ_widen_the_spread_and_cards_that_agree_narrow_it(run: 
     assert twice == PUBLISHED  # one person is one card
 
 
-def test_what_tells_one_card_from_another_is_not_shared(run: Run) -> None:
+def test_identifiers_of_a_card_are_not_shared(run: Run) -> None:
     assert REFERENCE.device.device_id is not None
     assert run.device == msgspec.structs.replace(
         REFERENCE.device, uuid=None, device_id=None, pci_bus_id=None, index=None
@@ -104,7 +104,7 @@ def test_what_tells_one_card_from_another_is_not_shared(run: Run) -> None:
     assert not [*doubts(run, reference_runs())]
 
 
-def test_rows_that_are_doubted_or_of_ones_own_are_left_out() -> None:
+def test_rows_that_are_doubted_or_of_the_user_are_left_out() -> None:
     first = REFERENCE.measurements[1]
     own = msgspec.structs.replace(first, case=msgspec.structs.replace(first.case, workload="net.py"))
     run, left_out = shareable(msgspec.structs.replace(REFERENCE, measurements=(*REFERENCE.measurements, own)))
@@ -191,7 +191,7 @@ def test_a_run_is_shown_first_and_written_as_one_file(
     assert told["refused"] == []
 
 
-def test_what_ci_would_refuse_is_not_written(
+def test_a_run_that_ci_would_refuse_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

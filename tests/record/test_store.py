@@ -39,7 +39,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path, make_run):
     assert store.read_runs(tmp_path).runs == (run,)
 
 
-def test_writing_again_replaces_the_file_and_leaves_nothing_beside_it(tmp_path, make_run):
+def test_writing_again_replaces_the_file_and_leaves_nothing_next_to_it(tmp_path, make_run):
     store.write_run(tmp_path, make_run())
     path = store.write_run(tmp_path, make_run(notes=("later",)))
     assert store.read_run(path).notes == ("later",)
@@ -226,7 +226,7 @@ def test_files_of_another_project_are_neither_read_nor_renamed(tmp_path, make_ru
     assert beside.read_text() == "{"
 
 
-def test_only_what_lies_as_runs_are_stored_is_read_and_only_below_runs_is_a_file_set_aside(
+def test_only_files_in_the_layout_of_runs_are_read_and_only_below_runs_is_a_file_set_aside(
     tmp_path, make_run
 ):
     """``--results /`` neither walks the disk nor renames a damaged file of another project."""
@@ -515,7 +515,7 @@ def many(tmp_path, make_run, monkeypatch):
     return tmp_path
 
 
-def test_figures_rest_on_the_newest_runs_of_each_device_and_that_is_said(many):
+def test_figures_rest_on_the_newest_runs_of_each_device_and_that_is_reported(many):
     newest = store.newest_runs(many)
     assert sorted(run.run_id[:8] for run in newest.runs) == ["20261101", "20261122", "20261123", "20261124"]
     assert newest.passed_over == "6 runs are stored; figures rest on the newest 3 of each device"
@@ -523,7 +523,7 @@ def test_figures_rest_on_the_newest_runs_of_each_device_and_that_is_said(many):
     assert (len(everything.runs), everything.passed_over) == (6, None)
 
 
-def test_few_runs_are_all_read_and_nothing_is_said(tmp_path, make_run):
+def test_few_runs_are_all_read_and_nothing_is_reported(tmp_path, make_run):
     store.write_run(tmp_path, make_run())
     assert store.newest_runs(tmp_path) == store.StoredRuns(runs=(make_run(),))
 
@@ -599,7 +599,7 @@ def test_the_example_of_a_cpu_is_nobodys_own_and_no_reference():
 
 
 @pytest.mark.parametrize("read", [store.read_runs, store.newest_runs])
-def test_what_is_no_folder_holds_no_results(tmp_path, read):
+def test_a_file_instead_of_a_folder_holds_no_results(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(MisuseError, match="not a folder"):
         read(tmp_path / "pipe")

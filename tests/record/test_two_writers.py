@@ -187,7 +187,7 @@ def test_what_another_process_added_meanwhile_is_kept_and_only_the_rest_is_measu
     assert len(writers.begun(kept.case.workload)) == 1  # by the one in between, and by no other
 
 
-def test_of_many_who_go_on_at_once_one_does_and_the_others_are_turned_away(writers):
+def test_if_many_resume_at_once_one_does_and_the_others_are_refused(writers):
     writers.close(*CASES)
     killed = writers.start(*NEW)
     last = writers.first_at_a_gate(killed)
@@ -208,7 +208,7 @@ def test_of_many_who_go_on_at_once_one_does_and_the_others_are_turned_away(write
     assert len(writers.begun(last)) == 2  # the killed process's and one more
 
 
-def test_a_killed_writer_has_stored_every_launch_that_it_told(writers):
+def test_a_killed_writer_has_stored_every_reported_launch(writers):
     """The file is replaced after each launch, and the launch is reported after that."""
     process = writers.start("run", "cnn", "--publish", "--micro", "none", "--precision", "fp32")
     lines = [process.stderr.readline()]
@@ -226,7 +226,7 @@ def told_in(lines: list[str]) -> int:
     return sum("images/s" in line for line in lines)
 
 
-def test_a_run_from_elsewhere_goes_on_in_a_folder_that_has_no_runs_yet(writers, tmp_path):
+def test_a_run_from_elsewhere_continues_in_a_folder_that_has_no_runs_yet(writers, tmp_path):
     """Its lock is checked before the folder is created."""
     writers.close(*CASES)
     first = writers.start(*NEW)

@@ -80,7 +80,7 @@ class SectionContract:
                 )  # refuses a property or a value that plotly does not know
                 assert len(made.data) == len(figure.figure["data"]), name
 
-    def test_stands_on_the_page(self, section: Section):
+    def test_is_on_the_page(self, section: Section):
         for name in DATA:
             block = block_of(section, name)
             assert block is None or f"\n## {escape(block.title)}\n" in markdown_of(name), name

@@ -47,7 +47,7 @@ def test_a_name_is_text_of_bounded_length_in_every_format(name, kind):
         assert "x" * 500 not in text
 
 
-def test_a_name_from_right_to_left_turns_nothing_round_beside_it():
+def test_a_right_to_left_name_reverses_nothing_next_to_it():
     name = "\u05de\u05e2\u05d1\u05d3 \u05d2\u05e8\u05e4\u05d9"
     text = render(samples.report_data(named(f"{name} (32 GB)")), "html")
     assert f"<h1>\u2068{name}\u2069 (32 GB)</h1>" in text

@@ -1,6 +1,4 @@
-"""The page as a calculator: it answers like `gpubench rank`, in a real Chromium, and its address holds the
-question.
-"""
+"""The page as a calculator: it answers like `gpubench rank`, in a real Chromium, and its address holds the question."""
 
 from __future__ import annotations
 
@@ -154,9 +152,7 @@ def key_of(row) -> tuple:
 
 
 def test_the_script_answers_as_the_library_does(engine):
-    """Over random settings P(best) agrees to 0.2 points, dollars and hours to 0.1 %, and every answer is the
-    same.
-    """
+    """Over random settings P(best) agrees to 0.2 points, dollars and hours to 0.1 %, and every answer is the same."""
     answered = 0
     found = engine.evaluate(ANSWER, [data(), settings()])
     for setting, script in zip(settings(), found, strict=True):
@@ -229,7 +225,7 @@ def three(page) -> list[list[str]]:
     return [rows.nth(at).locator("th, td").all_inner_texts() for at in range(rows.count())]
 
 
-def test_a_change_is_answered_at_once_and_stands_in_the_address(opened):
+def test_a_change_is_answered_at_once_and_appears_in_the_address(opened):
     page = opened()
     before = three(page)
     page.locator("[name=worth]").fill("0")
@@ -423,7 +419,7 @@ def assert_told_alike(still, answered):
         assert float(one) == pytest.approx(float(other), abs=1.01 * last_digit), texts
 
 
-def test_without_scripts_the_three_answers_and_the_table_stand_there(opened, browser, path):  # noqa: F811
+def test_without_scripts_the_three_answers_and_the_table_are_there(opened, browser, path):  # noqa: F811
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"file://{path}")
@@ -435,7 +431,7 @@ def test_without_scripts_the_three_answers_and_the_table_stand_there(opened, bro
     assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-bf16.</h2>' in text
 
 
-def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without(browser, tmp_path):  # noqa: F811
+def test_a_model_without_its_own_job_is_answered_equally_with_and_without_scripts(browser, tmp_path):  # noqa: F811
     """Its job, this many hours of one GPU, is a round number of samples on the page, for every reader."""
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
     told = []
@@ -472,7 +468,7 @@ def test_names_from_a_price_table_are_data(browser, tmp_path):  # noqa: F811
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_model_of_ones_own_is_among_those_to_choose(tmp_path):
+def test_a_users_model_is_among_those_to_choose(tmp_path):
     path = tmp_path / "net.py"
     path.write_text(own_net("            pass"))
     found = calculator(RankRequest(workloads=(str(path),), as_of=samples.TODAY))

@@ -88,7 +88,7 @@ def test_the_ranking_can_be_asked_about_one_workload_and_a_job(tmp_path):
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_an_own_model_is_never_said_to_fit_without_its_bound(tmp_path):
+def test_a_users_model_is_never_said_to_fit_without_its_bound(tmp_path):
     """On the page and on the card of the ranking."""
     path = tmp_path / "net.py"
     path.write_text(BY_VALUE)
@@ -101,7 +101,7 @@ def test_an_own_model_is_never_said_to_fit_without_its_bound(tmp_path):
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_an_own_model_is_built_once_for_a_page(tmp_path):
+def test_a_users_model_is_built_once_for_a_page(tmp_path):
     """Its ranking, hardware to buy, and its memory each traced the model again, for seconds."""
     path, seen = tmp_path / "net.py", tmp_path / "seen.txt"
     written = f"\nwith open({str(seen)!r}, 'a') as seen:\n    seen.write('built\\n')\n"

@@ -46,7 +46,7 @@ def test_eager_and_graph_are_paired_with_all_else_equal():
         assert pair.to.case == msgspec.structs.replace(pair.of.case, execution=Execution.EAGER)
 
 
-def test_host_bound_cases_are_named_and_a_dearer_gpu_is_called_useless_there():
+def test_host_bound_cases_are_named_and_a_more_expensive_gpu_is_called_useless_there():
     text = words_of("host", samples.report_data(samples.h200_run()))
     assert "6 cases of 9" in text
     assert "a faster GPU" in text
@@ -176,7 +176,7 @@ def test_telemetry_names_the_reasons_for_holding_the_clock():
     assert "Telemetry while" not in words_of("method", samples.report_data(samples.cpu_run()))
 
 
-def test_micro_benchmarks_stand_beside_the_dense_rate_of_their_precision():
+def test_micro_benchmarks_are_next_to_the_dense_rate_of_their_precision():
     data = samples.report_data(samples.h200_run())
     rows = {row[0]: row for row in table_of("micro", data).rows}
     best = rows["gemm bf16\n4096, the best size"]
@@ -188,7 +188,7 @@ def test_micro_benchmarks_stand_beside_the_dense_rate_of_their_precision():
     assert rows["launch wall\n1000"][3] == "—"
 
 
-def test_a_micro_benchmark_stands_beside_what_the_device_did_meanwhile():
+def test_a_micro_benchmark_has_the_telemetry_of_its_time():
     watched = msgspec.structs.replace(
         samples.micro()[3], mean_power_w=612.0, sm_clock_min_hz=1.755e9, clock_event_reasons=("sw_power_cap",)
     )
@@ -197,7 +197,7 @@ def test_a_micro_benchmark_stands_beside_what_the_device_did_meanwhile():
     assert row[5].split("\n") == ["612 W", "at least 1.75 GHz", "sw_power_cap"]
 
 
-def test_the_gpu_is_compared_with_the_cpu_and_the_batches_are_said_to_differ():
+def test_the_gpu_is_compared_with_the_cpu_and_the_note_says_that_the_batches_differ():
     data = samples.report_data(samples.h200_run(), samples.cpu_run())
     found = {c.cpu.case.workload: c for c in cpu_gpu_pairs(data)}
     assert set(found) == {"cnn", "lstm", "vgg16"}
@@ -215,7 +215,7 @@ def test_equal_batches_are_preferred():
     assert found["cnn"].gpu.case.batch_size == found["cnn"].cpu.case.batch_size == 64
 
 
-def test_a_factor_is_said_only_at_an_equal_batch_that_nothing_casts_doubt_on():
+def test_a_factor_is_reported_only_at_an_equal_batch_that_nothing_casts_doubt_on():
     rows = [
         samples.measurement(samples.case("cnn", 64), 0.00035),
         msgspec.structs.replace(
@@ -230,7 +230,7 @@ def test_a_factor_is_said_only_at_an_equal_batch_that_nothing_casts_doubt_on():
     assert factors["vgg16"] == ("—", "\n", "batches differ")
 
 
-def test_the_threads_stand_beside_every_figure_of_the_cpu():
+def test_the_threads_are_next_to_every_figure_of_the_cpu():
     data = samples.report_data(samples.h200_run(), samples.cpu_run())
     rows = table_of("processor", data).rows
     assert all(", 2 threads" in row[1] and "threads" not in row[2] for row in rows)
@@ -255,14 +255,14 @@ def on_the_cpu(step_s: float, spread: float = 0.02, **changes):
     return msgspec.structs.replace(made, launches=(msgspec.structs.replace(made.launches[0], rounds=rounds),))
 
 
-def test_where_the_cpu_is_slow_the_page_says_how_slow_and_promises_nothing_of_a_gpu():
+def test_on_a_slow_cpu_the_page_says_how_slow_and_promises_nothing_about_a_gpu():
     """A million images of VGG16 at 0.76 a second take 15 days."""
     text = cpu_page(*(m for m in samples.cpu_run().measurements if m.case.workload == "vgg16"))
     assert "vgg16 (flagged NOT_CONVERGED)" in text
     assert "10 times 15 min." in text
 
 
-def test_what_the_interval_leaves_open_is_not_told():
+def test_a_difference_inside_the_interval_is_not_claimed():
     """64 images in 57.6 ms are a million in 15 minutes: at this limit only the interval decides."""
     pace_s = 64 * 900 / 1e6
     open_ones = cpu_page(on_the_cpu(pace_s)), cpu_page(on_the_cpu(pace_s * 0.98, 0.1))
@@ -284,7 +284,7 @@ def test_one_slow_case_does_not_make_the_cpu_slow():
     assert "too slow" not in text
 
 
-def test_where_nothing_was_trained_nothing_is_said_of_training():
+def test_without_training_nothing_is_reported_about_it():
     text = cpu_page(on_the_cpu(0.0141, task=TaskKind.INFER))
     assert "No training was" in text
     assert "15 min" not in text
@@ -338,7 +338,7 @@ def test_every_step_in_half_precision_moves_half_of_the_bytes(precision: Precisi
     assert point.intensity == pytest.approx(64 * 92.648e9 / moved, rel=0.01)
 
 
-def test_a_cpu_that_misses_the_limit_by_far_is_told_no():
+def test_a_cpu_that_misses_the_limit_by_far_gets_a_no():
     run = samples.cpu_run()
     text = words_of("processor", samples.report_data(run))
     assert "For vgg16 (flagged" in text or "For vgg16 no" in text
@@ -358,7 +358,7 @@ def test_predictions_state_their_interval_and_what_they_rest_on():
     assert "×0.77 to ×1.30" in text
 
 
-def test_a_far_prediction_is_called_a_guess():
+def test_a_distant_prediction_is_called_a_guess():
     ranking = samples.ranking()
     rows = [
         msgspec.structs.replace(
@@ -375,7 +375,7 @@ def test_a_far_prediction_is_called_a_guess():
     assert "guess: RTX 4090" in text
 
 
-def test_owning_is_held_against_renting_the_same_work():
+def test_owning_is_compared_with_renting_the_same_work():
     decision = samples.buy_or_rent(years=3.0, utilization=0.4)
     table = table_of("owning", samples.report_data(buy_or_rent=(decision,)))
     assert table.rows[0][5].split("\n") == ["13,000 h", "4,000 h to never"]
@@ -494,7 +494,7 @@ def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alon
     assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None
 
 
-def test_how_gpus_work_at_once_and_the_batch_that_they_share_stand_in_their_row():
+def test_the_parallel_mode_and_the_shared_batch_are_in_the_row():
     one = samples.case("resnet50", batch=64, execution=Execution.EAGER)
     strong = msgspec.structs.replace(
         one, gpu_count=4, node_count=2, batch_size=16, parallel_mode=ParallelMode.FSDP
@@ -505,7 +505,7 @@ def test_how_gpus_work_at_once_and_the_batch_that_they_share_stand_in_their_row(
     assert row[4].startswith("3.596×")
 
 
-def test_jobs_and_recipes_of_one_workload_are_told_apart_wherever_its_rows_stand():
+def test_jobs_and_recipes_of_one_workload_are_distinguished_wherever_its_rows_stand():
     """On the terminal, on the page and in the chart, where two rows with one label would overlap."""
     one = samples.case("llama_1b", batch=4, precision=Precision.BF16, execution=Execution.EAGER)
     cases = (
@@ -553,7 +553,7 @@ def test_the_spread_of_rounds_and_launches_and_what_is_paid_once_are_in_the_meth
     assert "Paid once, apart from the steps: import 3.00 s, first step 500 ms." in words_of("method", data)
 
 
-def test_a_rate_stands_beside_the_best_product_of_the_same_card():
+def test_a_rate_is_next_to_the_best_product_of_the_same_card():
     row = samples.measurement(samples.case(), 0.01964, gemm_flops_per_s=722.7e12)
     data = samples.report_data(samples.h200_run(measurements=(row,)))
     (cells,) = table_of("throughput", data).rows
@@ -561,7 +561,7 @@ def test_a_rate_stands_beside_the_best_product_of_the_same_card():
     assert row.mfu_of_gemm == pytest.approx(92.65e9 * 64 / 0.01964 / 722.7e12, rel=0.01)
 
 
-def test_tokens_per_second_stand_beside_the_throughput_of_what_takes_tokens_alone():
+def test_tokens_per_second_are_next_to_the_throughput_only_for_token_inputs():
     images, sequences = (
         samples.measurement(samples.case(workload=n), 0.01964) for n in ("vgg16", "llama_1b")
     )
@@ -576,7 +576,7 @@ def test_tokens_per_second_stand_beside_the_throughput_of_what_takes_tokens_alon
 
 
 @pytest.mark.parametrize(("again", "words"), [(1.0, ""), (1.25, "\nHFU {}")])
-def test_hfu_stands_below_mfu_where_a_step_computes_anything_again(again, words):
+def test_hfu_is_shown_below_mfu_if_a_step_recomputes_anything(again, words):
     row = samples.measurement(samples.case(), 0.01964)
     row = msgspec.structs.replace(row, hardware_flops_per_sample=again * row.flops_per_sample)
     data = samples.report_data(samples.h200_run(measurements=(row,)))

@@ -1,6 +1,4 @@
-"""The HTML file: self-contained, escaped, labeled; checked by a parser, because the plotly script contains
-URLs.
-"""
+"""The HTML file: self-contained, escaped, labeled; checked by a parser, because the plotly script contains URLs."""
 
 from __future__ import annotations
 
@@ -105,7 +103,7 @@ def test_nothing_points_outside_the_file(page):
                 assert value.startswith(("#", "data:")), value
 
 
-def test_only_our_own_elements_stand_on_the_page(page):
+def test_only_our_own_elements_are_on_the_page(page):
     assert {"iframe", "object", "embed", "form", "img", "base", "video"}.isdisjoint(
         tag for tag, _ in page.elements
     )
@@ -210,9 +208,7 @@ QUIET_ON_PURPOSE = {charts.RULE, charts.BAND, charts.PAPER}
     ("light", "dark"), [pair for pair in PALETTE.items() if pair[0] not in QUIET_ON_PURPOSE]
 )
 def test_colors_stand_out_from_the_page_in_light_and_dark(light, dark):
-    """Text and marks have a contrast of at least 3 to 1 (WCAG 2.2, 1.4.11); rules and bands are fainter on
-    purpose.
-    """
+    """Text and marks have a contrast of at least 3 to 1 (WCAG 2.2, 1.4.11); rules and bands are fainter on purpose."""
     assert contrast(light, "#ffffff") >= 3
     assert contrast(dark, PALETTE["#ffffff"]) >= 3
 
@@ -250,7 +246,7 @@ def test_the_ending_of_the_file_chooses_the_format(tmp_path, name, start):
 
 
 @pytest.mark.parametrize("name", ["x.pdf", "x.txt", "x.html.gz", ".pdf"])
-def test_an_ending_that_means_no_format_is_refused(tmp_path, name):
+def test_an_unknown_file_extension_is_refused(tmp_path, name):
     with pytest.raises(MisuseError, match="html, md,"):
         report(tmp_path / name, data=samples.report_data())
     assert list(tmp_path.iterdir()) == []

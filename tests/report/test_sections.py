@@ -42,7 +42,7 @@ class TestBuiltInSections(SectionContract):
         return next(section for section in own_sections() if section.key == key)
 
 
-def test_the_answer_comes_first_and_its_notes_stand_behind_it():
+def test_the_answer_comes_first_and_its_notes_follow():
     first = own_sections()[0]
     data = samples.report_data(samples.h200_run())
     headline, answers = first.render(data).parts[:2]
@@ -59,11 +59,11 @@ def test_an_interval_of_one_launch_is_called_one_within_a_process():
         assert ("of one process" in words_of("evidence", data)) is alone
 
 
-def test_without_runs_it_is_said_that_nothing_was_measured_here():
+def test_without_runs_it_is_reported_that_nothing_was_measured_here():
     assert "Nothing was measured" in words_of("evidence", samples.report_data())
 
 
-def test_a_cpu_is_called_a_cpu_and_no_starting_point_for_gpus():
+def test_a_cpu_is_called_a_cpu_and_anchors_no_gpu():
     text = words_of("evidence", samples.report_data(samples.cpu_run()))
     assert "is a CPU" in text
     assert "never" in text
@@ -93,9 +93,7 @@ def test_amp_is_compared_with_a_baseline_that_is_named():
 
 
 def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
-    """fp32 at 100 ms, AMP at 20 ms a step, half-widths a and b: 5, times and over exp(hypot(ln(1+a),
-    ln(1+b))).
-    """
+    """fp32 at 100 ms, AMP at 20 ms a step, half-widths a and b: 5, times and over exp(hypot(ln(1+a), ln(1+b)))."""
     fp32 = samples.measurement(samples.case(precision=Precision.FP32), 0.1, 0.01)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02, 0.01)
     run = samples.h200_run(measurements=(fp32, amp))
@@ -119,7 +117,7 @@ def test_the_cheapest_work_costs_what_its_price_and_throughput_say():
     assert cheapest.usd_per_million_samples == pytest.approx(0.0800, abs=5e-5)
 
 
-def test_each_kind_of_gpu_stands_once_with_its_best_offer():
+def test_each_kind_of_gpu_is_listed_once_with_its_best_offer():
     rows = best_of_each_gpu(samples.ranking().rows)
     assert len({row.offer.gpu_key for row in rows}) == len(rows)
     assert rows[0].rank == 1
@@ -158,7 +156,7 @@ def test_several_gpus_of_a_measured_one_are_predicted_where_no_run_timed_them_to
     assert (basis_text(one), basis_text(eight)) == ("measured", "predicted")
 
 
-def test_who_read_a_price_is_named_whole_where_it_is_used():
+def test_the_source_of_a_price_is_named_in_full_where_it_is_used():
     """A ledger under CC BY requires its name and license: in the row of a document, and on the page."""
     ledger = "GPU rental price data by gpurentalprices.com, CC BY 4.0, from https://example.org/" + "p" * 120
     row = samples.ranked(1, samples.offer("nvidia-l4-24gb", "0.71", source=ledger), 330.0)
@@ -188,7 +186,7 @@ def test_a_ragged_table_is_refused():
         Table(caption="x", columns=(), rows=(("a",),))
 
 
-def test_parts_are_told_apart_by_the_text_collector():
+def test_parts_are_distinguished_by_the_text_collector():
     block = Block(title="t", parts=(Facts(rows=()), Bullets(items=("b",)), Paragraph(text="p")))
     assert texts(block) == ["t", "b", "p"]
 

@@ -1,6 +1,4 @@
-"""A run and a ranking are the same on the terminal, the page, in Markdown and in JSON: figures, names,
-doubts.
-"""
+"""A run and a ranking are the same on the terminal, the page, in Markdown and in JSON: figures, names, doubts."""
 
 from __future__ import annotations
 

@@ -133,9 +133,7 @@ class Place:
 @times(4, 500)
 @pytest.mark.usefixtures("heeded_signals")
 def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
-    """Signals to the command, its child, or its whole group, in any phase of a new run, a resumed one, a
-    trace.
-    """
+    """Signals to the command, its child, or its whole group, in any phase of a new run, a resumed one, a trace."""
     seed = int(os.environ.get("GPUBENCH_STRESS_SEED", "20261122"))
     chance = random.Random(seed)
     place = Place(tmp_path)
@@ -226,7 +224,7 @@ def send(process: subprocess.Popen[str], number: signal.Signals, whom: str) -> N
 
 
 @times(1, 100)
-def test_of_two_that_resume_at_once_neither_takes_anything_away(tmp_path, count):
+def test_two_that_resume_at_once_lose_nothing(tmp_path, count):
     place = Place(tmp_path)
     for n in range(count):
         first = place.start(*NEW)
@@ -273,7 +271,7 @@ def variants(run: Run, count: int) -> list[Run]:
 
 
 @times(3, 100)
-def test_of_many_that_add_other_content_under_one_id_one_is_stored(tmp_path, make_run, count):
+def test_if_many_add_different_content_under_one_id_one_is_stored(tmp_path, make_run, count):
     for n in range(count):
         root = tmp_path / f"mine-{n}"
         offered = []

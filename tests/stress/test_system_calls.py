@@ -31,9 +31,7 @@ FILES = ("open", "read", "write", "fsync", "rename", "unlink", "mkdir", "opendir
 DESCRIPTORS = ("close", "flock", "fstat", "lseek", "readdir")
 CALLS = (*FILES, *DESCRIPTORS, "pipe", "fork")
 SHORT = {"add": FILES, "resume": ("pipe", "fork"), "mend": ("write", "fsync", "rename")}
-"""The short form: calls that files need, calls that children need, and calls that write instead of a damaged
-file.
-"""
+"""The short form: calls that files need, calls that children need, and calls that write instead of a damaged file."""
 ERRORS = (errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ENOSPC)
 RUN = ("run", "cnn", "lstm", "--micro", "none", "--device", "cpu", "--precision", "fp32", "--json")
 COMMANDS = {

@@ -108,9 +108,7 @@ class Gpu:
 
 @pytest.fixture(autouse=True)
 def _lighter_collections() -> None:
-    """Repeated for each test, because some tests import more: torchao, kornia and the compiler are as large
-    as torch.
-    """
+    """Repeated for each test, because some tests import more: torchao, kornia and the compiler are as large as torch."""
     gc.collect()
     gc.freeze()
 

@@ -309,9 +309,8 @@ class Machine:
     def malloc(self) -> None:
         """Take memory from the driver, which during a capture is permitted only to a capturing stream.
 
-        Source: c10/cuda/CUDACachingAllocator.cpp, cudaMallocMaybeCapturing, relaxes the mode if the current
-        stream captures; cudaThreadExchangeStreamCaptureMode (CUDA runtime API) names cudaMalloc as
-        unsafe.
+        Source: c10/cuda/CUDACachingAllocator.cpp, cudaMallocMaybeCapturing, relaxes the mode if the current stream
+        captures; cudaThreadExchangeStreamCaptureMode (CUDA runtime API) names cudaMalloc as unsafe.
         """
         if self.capture is not None and not self.capture.holds(self.stream):
             raise self.refused(NOT_PERMITTED)
@@ -323,12 +322,11 @@ class Machine:
 
         ``stream`` is the stream of the call, by default the current one.
 
-        Source: cudaStreamCaptureModeGlobal, torch's default (torch/cuda/graphs.py, class graph): this thread
-        may not make a call that waits while any stream captures, whatever stream it waits for; the call
-        invalidates the capture (CUDA runtime API, cudaThreadExchangeStreamCaptureMode). Work issued to
-        another stream during that time runs: torch's streams are non-blocking, and only the capture of a
-        blocking one makes the legacy default stream unusable (CUDA C++ Programming Guide, "Prohibited and
-        Unhandled Operations").
+        Source: cudaStreamCaptureModeGlobal, torch's default (torch/cuda/graphs.py, class graph): this thread may not
+        make a call that waits while any stream captures, whatever stream it waits for; the call invalidates the
+        capture (CUDA runtime API, cudaThreadExchangeStreamCaptureMode). Work issued to another stream during that
+        time runs: torch's streams are non-blocking, and only the capture of a blocking one makes the legacy default
+        stream unusable (CUDA C++ Programming Guide, "Prohibited and Unhandled Operations").
         """
         if self.lost is not None:
             raise self.lost()

@@ -16,17 +16,13 @@ import torch
 
 MIB = 1024**2
 MIN_BLOCK = 512
-"""Every size is a multiple of this [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize and
-round_size.
-"""
+"""Every size is a multiple of this [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize and round_size."""
 SMALL = MIB
 """The largest request that the small pool serves [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kSmallSize."""
 SMALL_SEGMENT = 2 * MIB
 """Source: c10/cuda/CUDACachingAllocator.cpp, kSmallBuffer."""
 LARGE = 10 * MIB
-"""Large requests below this size share segments [B]. Source: c10/cuda/CUDACachingAllocator.cpp,
-kMinLargeAlloc.
-"""
+"""Large requests below this size share segments [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kMinLargeAlloc."""
 LARGE_SEGMENT = 20 * MIB
 """Source: c10/cuda/CUDACachingAllocator.cpp, kLargeBuffer."""
 ROUND_LARGE = 2 * MIB
@@ -35,9 +31,7 @@ UNDERWAY = (
     'captures_underway.empty() INTERNAL ASSERT FAILED at "c10/cuda/CUDACachingAllocator.cpp":3941, '
     "please report a bug to PyTorch."
 )
-"""Source: c10/cuda/CUDACachingAllocator.cpp, synchronize_and_free_events; the message is from pull request
-180395.
-"""
+"""Source: c10/cuda/CUDACachingAllocator.cpp, synchronize_and_free_events; the message is from pull request 180395."""
 
 
 def segment_size(rounded: int) -> int:
@@ -224,8 +218,7 @@ class Memory:
     def _split(self, block: Block, rounded: int) -> None:
         """Cache the rest of a block that is larger than requested.
 
-        Source: c10/cuda/CUDACachingAllocator.cpp, should_split: from a large block only more than 1 MiB is
-        split off.
+        Source: c10/cuda/CUDACachingAllocator.cpp, should_split: from a large block only more than 1 MiB is split off.
         """
         left = block.size - rounded
         if left < MIN_BLOCK or (not block.pool.small and left <= SMALL):

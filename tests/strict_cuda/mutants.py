@@ -159,7 +159,7 @@ MUTANTS = (
         old="        if lacks_memory(cause):\n",
         new="        if False:\n",
         misleads="a batch that is too large is reported as a model that no graph can take",
-        killer="test_failures.py::test_want_of_memory_inside_a_capture_is_no_refusal",
+        killer="test_failures.py::test_lack_of_memory_inside_a_capture_is_not_a_refusal",
     ),
     Mutant(
         name="a full device is not noticed where a capture ends without a word",
@@ -167,7 +167,7 @@ MUTANTS = (
         old="    free, total = torch.cuda.mem_get_info()\n",
         new="    free = total = torch.cuda.mem_get_info()[1]\n",
         misleads="as above, where the allocator frees memory inside the capture",
-        killer="test_failures.py::test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory",
+        killer="test_failures.py::test_a_capture_that_ends_silently_on_a_full_device_counts_as_out_of_memory",
     ),
     Mutant(
         name="a capture does not tell what ended it",
@@ -175,7 +175,7 @@ MUTANTS = (
         old="    with _capturing():\n",
         new="    if True:\n",
         misleads="a generation that is too large is reported as a model that failed, and a search loses its case",
-        killer="test_failures.py::test_a_capture_of_a_generation_that_ends_on_a_full_device_ended_for_want_of_memory",
+        killer="test_failures.py::test_a_captured_generation_that_ends_on_a_full_device_counts_as_out_of_memory",
     ),
     # --- generation ----------------------------------------------------------------------------------------
     Mutant(
@@ -291,7 +291,7 @@ MUTANTS = (
         old="    hardware.drop_cache()  # with what cuDNN's trials took: it took what was free, and no step needs it\n",
         new="",
         misleads="memory that only cuDNN's trials took is told as need of the step",
-        killer="test_capture.py::test_what_was_tried_before_the_steps_is_no_memory_of_theirs",
+        killer="test_capture.py::test_memory_of_earlier_trials_is_not_the_memory_of_the_steps",
     ),
     Mutant(
         name="what the check of a graph took stays in the cache",
@@ -299,7 +299,7 @@ MUTANTS = (
         old="        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n",
         new="",
         misleads="the device shows twice the memory that the graph needs",
-        killer="test_capture.py::test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed",
+        killer="test_capture.py::test_the_memory_of_the_check_of_a_graph_is_released_before_timing",
     ),
     Mutant(
         name="workspaces of cuBLAS are not handed back",
@@ -323,7 +323,7 @@ MUTANTS = (
         old="    if lacks_memory(error):\n",
         new="    if type(error).__name__ == 'OutOfMemoryError':\n",
         misleads="a batch for which cuDNN or cuBLAS has no memory is reported as a fault",
-        killer="test_failures.py::test_want_of_memory_is_told_from_a_fault_in_whatever_words",
+        killer="test_failures.py::test_lack_of_memory_is_distinguished_from_a_fault_in_any_wording",
     ),
     Mutant(
         name="a process goes on after a failed case",
@@ -429,7 +429,7 @@ MUTANTS = (
         old="        eager = _two_losses(work, work.step)\n        state.restore()\n",
         new="        eager = _two_losses(work, work.step)\n",
         misleads="sound graphs are invalid",
-        killer="test_capture.py::test_an_own_model_that_only_looks_at_its_input_on_the_device_is_captured",
+        killer="test_capture.py::test_a_users_model_that_only_looks_at_its_input_on_the_device_is_captured",
     ),
     Mutant(
         name="the state that is restored lacks the moments",
@@ -502,7 +502,7 @@ MUTANTS = (
         old="pin_memory=pinned",
         new="pin_memory=False",
         misleads="the link seems slower than it is, and models to be fed too slowly",
-        killer="test_micro.py::test_transfers_lie_in_the_memory_that_their_name_says",
+        killer="test_micro.py::test_transfers_are_in_the_memory_that_their_name_says",
     ),
     Mutant(
         name="a thousand launches count as one",
@@ -544,7 +544,7 @@ MUTANTS = (
         old="Sampler(telemetry, loop.clock.now_s)",
         new="Sampler(telemetry, time.monotonic)",
         misleads="clocks and power of the rounds are those of some other time",
-        killer="test_telemetry.py::test_samples_lie_on_the_clock_of_the_rounds",
+        killer="test_telemetry.py::test_samples_are_on_the_clock_of_the_rounds",
     ),
     Mutant(
         name="energy in millijoules under the name of joules",
@@ -882,7 +882,7 @@ MUTANTS = (
         old="        if self.spilled_bytes:\n",
         new="        if False:\n",
         misleads="the pace of the host's memory is sold as the card's",
-        killer="test_batch_search.py::test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits",
+        killer="test_batch_search.py::test_a_step_that_spills_into_host_memory_is_reported_and_does_not_fit",
     ),
     Mutant(
         name="a batch that spilled fits",
@@ -890,7 +890,7 @@ MUTANTS = (
         old="        if seen.spilled_bytes:\n",
         new="        if False:\n",
         misleads="a batch is called the largest that fits, and most of it does not lie on the card",
-        killer="test_batch_search.py::test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits",
+        killer="test_batch_search.py::test_a_step_that_spills_into_host_memory_is_reported_and_does_not_fit",
     ),
     Mutant(
         name="the check of a card takes no control of fp32",

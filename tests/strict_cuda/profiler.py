@@ -45,7 +45,5 @@ def profiler(machine: Machine) -> type:
 
 
 def _row(name: str, microseconds: float, *, annotation: bool = False) -> Any:
-    """Source: torch/autograd/profiler_util.py, FunctionEventAvg.self_device_time_total [µs], the name since
-    2.4.
-    """
+    """Source: torch/autograd/profiler_util.py, FunctionEventAvg.self_device_time_total [µs], the name since 2.4."""
     return SimpleNamespace(key=name, self_device_time_total=microseconds, is_user_annotation=annotation)

@@ -59,15 +59,12 @@ make_info."""
 _LENGTHS_ON_HOST = frozenset({"aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward"})
 """Operators that read lengths on the host. Source: aten/src/ATen/native/PackedSequence.cpp, checkLongTensor."""
 _PACK = "aten::_pack_padded_sequence"
-"""Its second result, the sizes of the batches, is on the host. Source:
-aten/src/ATen/native/PackedSequence.cpp.
-"""
+"""Its second result, the sizes of the batches, is on the host. Source: aten/src/ATen/native/PackedSequence.cpp."""
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 """Products with float32 operands that TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
 _REDUCED = (torch.float16, torch.bfloat16)
 _CONVOLUTION, _RECURRENT_LAYER = "aten::convolution", "aten::mkldnn_rnn_layer"
-"""The cuDNN operators that it rounds, each with its own switch. Source: aten/src/ATen/Context.cpp,
-allowTF32CuDNN(op).
+"""The cuDNN operators that it rounds, each with its own switch. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN(op).
 """
 _TF32_BITS_LOST = 13
 """Bits that it keeps of the 23 bits of a float32 mantissa. Source: CUDA C++ Programming Guide, "Alternate
@@ -199,9 +196,7 @@ class Device:
         return self.holds_any([tensor])
 
     def holds_any(self, tensors: list[Tensor]) -> bool:
-        """Whether one of these tensors is on the device; other fakes of this process are not asked in
-        turn.
-        """
+        """Whether one of these tensors is on the device; other fakes of this process are not asked in turn."""
         blocks = self.blocks
         with torch._C.DisableTorchFunction():
             return any(_storage(tensor)._cdata in blocks for tensor in tensors)
@@ -346,9 +341,7 @@ class Device:
             )
 
     def _no_race(self, there: list[Block]) -> None:
-        """Source: CUDA C++ Programming Guide, "Streams": they run concurrently unless one waits for
-        another.
-        """
+        """Source: CUDA C++ Programming Guide, "Streams": they run concurrently unless one waits for another."""
         machine = self.machine
         number = machine.stream.number
         for block in there:
@@ -359,8 +352,7 @@ class Device:
     def _try_algorithms(self, tensors: list[Tensor]) -> None:
         """Take cuDNN's workspace for a new shape and release it, which raises the peak.
 
-        Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark mode; an algorithm without enough memory is
-        skipped.
+        Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark mode; an algorithm without enough memory is skipped.
         """
         seen = tuple((tuple(t.shape), t.dtype) for t in tensors)
         if not torch.backends.cudnn.benchmark or seen in self._tried:
@@ -388,8 +380,7 @@ class Device:
     def has_workspaces(self, those: dict[int, memory.Block]) -> bool:
         """Whether the workspaces in a capture still belong to their streams.
 
-        Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses of its kernels'
-        arguments.
+        Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses of its kernels' arguments.
         """
         return those.items() <= self._workspaces.items()
 
@@ -557,9 +548,7 @@ class Kernels(TorchDispatchMode):
 
 
 class Functions(TorchFunctionMode):
-    """Sees every function of torch that Python calls, where devices are named and host and device are
-    separated.
-    """
+    """Sees every function of torch that Python calls, where devices are named and host and device are separated."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -619,9 +608,7 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Source: aten/src/ATen/native/TensorConversions.cpp, to_impl: nothing is copied if nothing
-        changes.
-        """
+        """Source: aten/src/ATen/native/TensorConversions.cpp, to_impl: nothing is copied if nothing changes."""
         tensor, *rest = args
         if rest and isinstance(rest[0], Tensor):
             place = self.device.name if self.device.holds(rest[0]) else CPU
@@ -665,9 +652,7 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _from_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Source: torch/csrc/utils/tensor_new.cpp, internal_new_from_data: it is created on the host and
-        copied.
-        """
+        """Source: torch/csrc/utils/tensor_new.cpp, internal_new_from_data: it is created on the host and copied."""
         asked = kwargs.get("device")
         if asked is None or torch.device(asked).type != "cuda" or self.device.holds_any(_operands(args, {})):
             return self._plain(func, args, kwargs)
@@ -683,9 +668,7 @@ class Functions(TorchFunctionMode):
             return func(*args, **kwargs)
 
     def _backward(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Source: torch/csrc/autograd/engine.cpp, Engine::execute: its results are on the device of its
-        root.
-        """
+        """Source: torch/csrc/autograd/engine.cpp, Engine::execute: its results are on the device of its root."""
         before, self.device.on_host = self.device.on_host, not self.device.holds_any(_operands(args, {}))
         try:
             return self._plain(func, args, kwargs)
@@ -693,9 +676,7 @@ class Functions(TorchFunctionMode):
             self.device.on_host = before
 
     def _connectionist(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Lengths may be on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss: it moves them
-        itself.
-        """
+        """Lengths may be on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss: it moves them itself."""
         if self.device.holds(args[0]):
             lengths = (
                 n if self.device.holds(n) else self.device.upload(n, non_blocking=False) for n in args[2:4]
@@ -725,9 +706,7 @@ class Functions(TorchFunctionMode):
 
 
 def _storage(tensor: Tensor) -> Any:
-    """The device of a tensor: for a sparse one that of its values, for one wrapped by torch.func that of the
-    inner one.
-    """
+    """The device of a tensor: for a sparse one that of its values, for one wrapped by torch.func that of the inner one."""
     while type(tensor) is Tensor and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     values = tensor if tensor.layout is torch.strided else tensor._values
@@ -744,9 +723,8 @@ def _not_in_training(grad: Tensor) -> Tensor:
 def _by_mask(args: tuple[Any, ...]) -> bool:
     """Whether an index waits: an index by a mask first finds its true places.
 
-    Source: aten/src/ATen/native/IndexingUtils.h, expandTensors. The fake is stricter for assigning one number
-    at a mask, which torch fills (aten/src/ATen/native/TensorAdvancedIndexingUtils.h,
-    canDispatchToMaskedFill).
+    Source: aten/src/ATen/native/IndexingUtils.h, expandTensors. The fake is stricter for assigning one number at a
+    mask, which torch fills (aten/src/ATen/native/TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill).
     """
     return any(i is not None and i.dtype in {torch.bool, torch.uint8} for i in args[1])
 
@@ -829,9 +807,7 @@ def _single(tensor: Tensor) -> Tensor:
 
 
 def _in_backward() -> bool:
-    """Whether the autograd engine is running: tensors that it creates from nothing belong to the
-    gradients.
-    """
+    """Whether the autograd engine is running: tensors that it creates from nothing belong to the gradients."""
     return torch._C._current_autograd_node() is not None
 
 

@@ -71,7 +71,7 @@ def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(m
 
 
 @pytest.mark.parametrize("operator", ["mm", "addmm", "_fused_adam", "clone"])
-def test_want_of_memory_anywhere_on_the_way_is_a_batch_that_does_not_fit(make_gpu, operator):
+def test_lack_of_memory_anywhere_on_the_way_is_a_batch_that_does_not_fit(make_gpu, operator):
     words = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
     for execution in (Execution.EAGER, Execution.GRAPH):
         gpu = make_gpu(Machine(faults=[Fault(operator, lambda: RuntimeError(words), after=1)]))
@@ -88,9 +88,7 @@ def test_a_trial_that_fails_otherwise_says_why(make_gpu):
 
 @pytest.fixture
 def processes(make_gpu, monkeypatch):
-    """The devices of the processes that a search starts; each process runs in this one, with its own fake
-    device.
-    """
+    """The devices of the processes that a search starts; each process runs in this one, with its own fake device."""
     started = []
 
     class InHere:
@@ -135,7 +133,7 @@ def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, proce
     assert len(processes) == 2
 
 
-def test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits(gpu, monkeypatch):
+def test_a_step_that_spills_into_host_memory_is_reported_and_does_not_fit(gpu, monkeypatch):
     """Drivers on Windows and WSL do this instead of refusing; no such machine was available."""
     case = gpu.case("cnn", batch_size=8)
     assert spilled(gpu.measure("cnn", batch_size=8)) == []

@@ -175,10 +175,8 @@ def test_a_graph_holds_little_more_than_the_eager_step(gpu):
     assert graph.peak_reserved_bytes < 1.2 * eager.peak_reserved_bytes + WORKSPACE_BYTES
 
 
-def test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cached(gpu):
-    """A cache serves the stream that filled it: two copies of 20 layers' activations would double the need of
-    a step.
-    """
+def test_the_steps_before_a_capture_are_not_next_to_the_cache_of_eager_steps(gpu):
+    """A cache serves the stream that filled it: two copies of 20 layers' activations would double the need of a step."""
     layers, side, batch = 20, 16, 65536
     reserved = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
@@ -188,7 +186,7 @@ def test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cach
     assert reserved[Execution.GRAPH] < 1.2 * reserved[Execution.EAGER] + WORKSPACE_BYTES
 
 
-def test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed(gpu, monkeypatch):
+def test_the_memory_of_the_check_of_a_graph_is_released_before_timing(gpu, monkeypatch):
     """It steps eagerly next to the graph; with that cache an H200 showed twice the memory that VGG16 needs."""
     layers, side, batch = 20, 16, 65536
     held = {}
@@ -205,7 +203,7 @@ def test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed(gpu, 
     assert 0 < held["warm-up"] <= done.launch.peak_reserved_bytes + WORKSPACE_BYTES
 
 
-def test_what_was_tried_before_the_steps_is_no_memory_of_theirs(gpu):
+def test_memory_of_earlier_trials_is_not_the_memory_of_the_steps(gpu):
     """cuDNN's trials take free memory; their blocks stay cached unless they are released."""
     done = gpu.measure("cnn", execution=Execution.EAGER)
     assert done.launch.peak_reserved_bytes < done.launch.peak_memory_bytes + TRIAL_BYTES / 2
@@ -229,7 +227,7 @@ def test_the_allocator_is_watched_while_a_case_warms_up(gpu):
     del x
 
 
-def test_an_own_model_that_only_looks_at_its_input_on_the_device_is_captured(gpu):
+def test_a_users_model_that_only_looks_at_its_input_on_the_device_is_captured(gpu):
     done = gpu.measure("own", acting(lambda out: out.relu().mul(2)), execution=Execution.GRAPH)
     assert (done.status, done.launch.graph_error) == (Status.OK, 0.0)
 

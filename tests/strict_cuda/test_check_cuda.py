@@ -37,8 +37,7 @@ LITTLE = Amounts(
 ROOMY_GIB = 72
 """Memory of the fake device.
 
-The cap, a share of what the driver shows, leaves 150 MiB, 128 of them for cuBLAS on the two streams of a
-graph.
+The cap, a share of what the driver shows, leaves 150 MiB, 128 of them for cuBLAS on the two streams of a graph.
 """
 
 
@@ -155,7 +154,7 @@ SLICE = {
 
 
 @pytest.mark.slow
-def test_a_slice_of_a_card_is_checked_by_what_it_tells(inside_gpu, tmp_path, monkeypatch):
+def test_a_slice_of_a_card_is_checked_by_its_own_values(inside_gpu, tmp_path, monkeypatch):
     """It has its own UUID, and CUDA releases differ in which one they show; the card is known by its bus id."""
     device = inside_gpu("a100_mig", properties=SLICE)
     only(monkeypatch, "device", "precision", "load")
@@ -169,7 +168,7 @@ def test_a_slice_of_a_card_is_checked_by_what_it_tells(inside_gpu, tmp_path, mon
     assert "MIG-3" not in path.read_text()
 
 
-def test_what_there_is_no_time_for_is_left_out(hanging):
+def test_parts_without_time_are_left_out(hanging):
     made = hanging(PART_S / 4, "clock", "clock")
     assert ends(made) == {"clock": PartState.LEFT_OUT}
     assert "no time left" in made.parts[0].reason
@@ -321,7 +320,7 @@ def test_without_a_gpu_the_exit_code_is_3(folder):
     ],
     ids=["a torch without CUDA", "a driver that is too old", "MIG without a slice", "an absent card"],
 )
-def test_what_keeps_torch_from_the_card_is_one_line_and_its_exit_code(
+def test_the_reason_why_torch_cannot_use_the_card_is_one_line_and_its_exit_code(
     gpu_environment, folder, asked, code, words
 ):
     visible = asked.get("visible")
@@ -357,7 +356,7 @@ def test_a_check_that_is_interrupted_leaves_what_it_has_read(gpu_environment, fo
         _, errors = process.communicate(timeout=60)
     assert watch.free_s() < 3
     assert process.returncode == 130
-    assert "what was read" in errors.splitlines()[-1]
+    assert "the readings so far" in errors.splitlines()[-1]
     (path,) = folder.iterdir()
     assert path.name.startswith("cuda-check-nvidia-h200-sxm-141gb-2.")
     seen = ends(read_check(path))

@@ -251,9 +251,7 @@ def test_the_cases_are_those_of_all_workloads_precisions_executions_and_tasks():
 
 
 def test_strict_fp32_is_strict_in_the_process_of_the_other_precisions(make_gpu):
-    """In a short run all share one process: each case sets its switches, reads them back and proves their
-    effect.
-    """
+    """In a short run all share one process: each case sets its switches, reads them back and proves their effect."""
     gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
     order = (Precision.TF32, Precision.FP32, Precision.AMP_BF16, Precision.FP32, Precision.TF32)
     for name, more in (("cnn", set()), ("lstm", {"rnn"})):

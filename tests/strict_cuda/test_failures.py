@@ -70,7 +70,7 @@ def test_the_case_after_an_unsupported_one_is_sound_in_a_new_process(make_gpu):
 
 @pytest.mark.parametrize("words", NO_MEMORY)
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
-def test_want_of_memory_is_told_from_a_fault_in_whatever_words(make_gpu, words, execution):
+def test_lack_of_memory_is_distinguished_from_a_fault_in_any_wording(make_gpu, words, execution):
     fault = Fault("convolution", lambda: RuntimeError(words), after=7)
     done = make_gpu(machine(faults=[fault])).measure("cnn", execution=execution)
     assert done.status is Status.OUT_OF_MEMORY
@@ -78,7 +78,7 @@ def test_want_of_memory_is_told_from_a_fault_in_whatever_words(make_gpu, words, 
 
 
 @pytest.mark.parametrize("words", NO_MEMORY)
-def test_want_of_memory_inside_a_capture_is_no_refusal(make_gpu, words):
+def test_lack_of_memory_inside_a_capture_is_not_a_refusal(make_gpu, words):
     fault = Fault("convolution", lambda: RuntimeError(words), capturing=True)
     done = make_gpu(machine(faults=[fault])).measure("cnn", execution=Execution.GRAPH)
     assert done.status is Status.OUT_OF_MEMORY
@@ -90,7 +90,7 @@ def test_want_of_memory_inside_a_capture_is_no_refusal(make_gpu, words):
     [(0, 1.0, Status.OUT_OF_MEMORY), (2**30, 0.0, Status.OUT_OF_MEMORY), (2**30, 1.0, Status.UNSUPPORTED)],
     ids=["full", "its share is full", "roomy"],
 )
-def test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory(
+def test_a_capture_that_ends_silently_on_a_full_device_counts_as_out_of_memory(
     gpu, monkeypatch, free, share, status
 ):
     """The caching allocator may free memory inside a capture, which ends it with only "invalidated"."""
@@ -105,7 +105,7 @@ def test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_m
     assert (done.status, done.cause) == (status, None), "what followed is no refusal of CUDA"
 
 
-def test_a_capture_of_a_generation_that_ends_on_a_full_device_ended_for_want_of_memory(gpu, monkeypatch):
+def test_a_captured_generation_that_ends_on_a_full_device_counts_as_out_of_memory(gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (0, 2**36))
     gpu.machine.faults.append(Fault("", lambda: RuntimeError(INVALIDATED), capturing=True))
     recipe = Recipe(weight_type=WeightType.FLOAT32, prompt_tokens=12, new_tokens=3, cache_tokens=15)

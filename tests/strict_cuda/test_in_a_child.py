@@ -91,7 +91,7 @@ def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environm
     assert "NVIDIA H200 is timed without telemetry" in done.stderr
     document = json.loads(done.stdout)
     assert document["device"]["gpu_key"] == "nvidia-h200-sxm-141gb"
-    assert document["device"]["unavailable"]["driver_version"].endswith("torch alone tells of this GPU")
+    assert document["device"]["unavailable"]["driver_version"].endswith("only torch reports this GPU")
     assert "NO_TELEMETRY" in {finding["kind"] for finding in document["findings"]}
     assert {row["status"] for row in document["measurements"]} == {"ok"}
     assert document["measurements"][0]["launches"][0]["control_errors"].keys() == {"matmul", "conv"}

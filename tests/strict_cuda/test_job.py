@@ -101,7 +101,7 @@ def test_fsdp_shards_each_block_by_itself(gpu, team, kernels):
 
 
 @pytest.mark.parametrize("mode", [ParallelMode.DDP, ParallelMode.FSDP])
-def test_a_job_computes_in_fp8_whole_and_shared_out(gpu, team, kernels, mode):
+def test_a_job_computes_in_fp8_whole_and_sharded(gpu, team, kernels, mode):
     pytest.importorskip("torchao", exc_type=ImportError)
     recipe = load_workload("llama_1b").recipe
     done = gpu.measure(

@@ -192,7 +192,7 @@ def test_every_product_is_timed_under_the_switches_of_its_precision(run, monkeyp
     assert allowed["tf32"] == allowed["bf16"] == {True}
 
 
-def test_transfers_lie_in_the_memory_that_their_name_says(gpu):
+def test_transfers_are_in_the_memory_that_their_name_says(gpu):
     for pinned in (True, False):
         copy = micro.transfer(MIB, to_device=True, pinned=pinned).make(torch.device("cuda", 0))
         torch.cuda.synchronize()

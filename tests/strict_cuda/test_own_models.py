@@ -1,6 +1,4 @@
-"""The kinds of models that users bring, on the strict fake: a model that trains in a plain loop is measured
-here.
-"""
+"""The kinds of models that users bring, on the strict fake: a model that trains in a plain loop is measured here."""
 
 from __future__ import annotations
 
@@ -146,7 +144,7 @@ def test_what_autocast_of_cuda_bans_fails_at_amp_alone_and_the_row_says_why(meas
 
 
 @pytest.mark.parametrize("kind", RANDOM)
-def test_what_draws_in_its_forward_pass_is_not_held_against_other_draws_and_says_so(measured, kind):
+def test_a_model_with_random_numbers_in_its_forward_pass_has_no_reference_and_says_so(measured, kind):
     launch = measured(KINDS[kind], precision=Precision.AMP_BF16).launch
     assert launch.reference_error is None
     assert [f.kind for f in launch.findings if f.kind is FindingKind.NO_REFERENCE] == [

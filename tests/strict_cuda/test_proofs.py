@@ -245,7 +245,7 @@ def test_counter_and_power_of_a_sound_device_agree_over_ten_seconds(loaded):
 
 
 @pytest.mark.parametrize("scale", [0.8, 1.2, 0.0])
-def test_a_counter_that_is_off_by_a_fifth_or_stands_still_is_seen(loaded, scale):
+def test_a_counter_that_is_off_by_a_fifth_or_does_not_move_is_detected(loaded, scale):
     assert state_of(loaded(scale), "load", "energy counted") == "FAILED"
 
 
@@ -307,7 +307,7 @@ def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
     assert state_of(made, "faults", "that waits") == "FAILED"
 
 
-def test_a_cap_on_memory_holds_and_is_lack_of_memory(gpu):
+def test_a_cap_on_memory_holds_and_counts_as_a_lack_of_memory(gpu):
     gpu.desk.hardware.ask(
         "set_per_process_memory_fraction", (WORKSPACE_BYTES + 64 * 2**20) / gpu.machine.memory.total
     )

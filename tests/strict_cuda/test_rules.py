@@ -67,7 +67,7 @@ def test_a_backward_pass_on_the_host_stays_there(device):
     assert there.grad.is_cuda
 
 
-def test_what_the_autocast_of_cuda_bans_is_refused(device):
+def test_operators_that_cudas_autocast_bans_are_refused(device):
     there, here = torch.rand(2, device="cuda"), torch.rand(2)
     assert nn.functional.binary_cross_entropy(there, there).is_cuda
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -86,7 +86,7 @@ def test_types_that_do_not_go_together_are_refused(device):
         there.index_add_(0, torch.arange(2, device="cuda"), half)
 
 
-def test_what_is_made_of_numbers_is_copied_to_the_device(device):
+def test_a_tensor_made_from_numbers_is_copied_to_the_device(device):
     assert torch.tensor([1.0], device="cuda").is_cuda
     assert torch.tensor([], device="cuda").is_cuda
     assert torch.tensor([1.0], device="cuda", requires_grad=True).is_leaf
@@ -95,12 +95,12 @@ def test_what_is_made_of_numbers_is_copied_to_the_device(device):
     assert torch.tensor([1.0], device="meta").is_meta
 
 
-def test_a_sparse_tensor_lies_where_its_values_do(device):
+def test_a_sparse_tensor_is_where_its_values_are(device):
     there = torch.eye(2).to_sparse().to("cuda")
     assert (there.is_cuda, torch.sparse.mm(there, torch.ones(2, 2, device="cuda")).is_cuda) == (True, True)
 
 
-def test_a_tensor_is_moved_to_where_another_lies(device):
+def test_a_tensor_is_moved_to_where_another_is(device):
     there = torch.zeros(2, dtype=torch.float16, device="cuda")
     moved = torch.ones(2).to(there)
     assert (moved.is_cuda, moved.dtype) == (True, torch.float16)
@@ -108,7 +108,7 @@ def test_a_tensor_is_moved_to_where_another_lies(device):
     assert not there.to(torch.ones(2)).is_cuda
 
 
-def test_a_module_moves_and_its_gradients_lie_where_it_does(device):
+def test_a_module_moves_and_its_gradients_are_on_its_device(device):
     model = nn.Linear(2, 2).to("cuda")
     loss = model(torch.ones(1, 2, device="cuda")).sum()
     loss.backward()
@@ -158,7 +158,7 @@ def test_streams_run_beside_each_other_unless_told_to_wait(device):
     x.add_(1)
 
 
-def test_an_event_that_was_never_recorded_holds_nobody_up(device):
+def test_an_unrecorded_event_blocks_nothing(device):
     event = torch.cuda.Event()
     assert event.query()
     event.synchronize()
@@ -505,7 +505,7 @@ def test_a_segment_that_is_in_use_in_part_is_not_handed_back(device):
     assert torch.cuda.memory_reserved() == 0
 
 
-def test_what_is_left_of_a_large_block_counts_as_allocated_where_it_is_not_split_off(device):
+def test_the_rest_of_a_large_block_counts_as_allocated_if_it_is_not_split_off(device):
     x = torch.empty(11 * 2**20 + 1, dtype=torch.uint8, device="cuda")
     assert torch.cuda.memory_allocated() == 12 * 2**20
     del x
@@ -610,7 +610,7 @@ def test_dropout_inside_recurrent_layers_has_random_numbers_and_memory_of_its_ow
         graph.replay()
 
 
-def test_transfers_take_time_and_only_page_locked_ones_let_the_host_go_on(device):
+def test_transfers_take_time_and_only_page_locked_ones_let_the_host_continue(device):
     size = 25_000_000
     machine, there = device.machine, torch.zeros(size, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()

@@ -21,7 +21,7 @@ from strict_cuda.machine import Machine
 from strict_cuda.models import acting
 
 LONG_KERNEL_S = 0.5
-"""So two steps last ten seconds, from which on energy is reported."""
+"""So two steps last ten seconds, the minimum for reporting energy."""
 
 
 @pytest.fixture
@@ -68,9 +68,7 @@ def test_energy_and_held_clocks_are_those_of_the_timed_rounds(make_slow):
 
 
 def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monkeypatch):
-    """mJ, mW, MHz and ns from the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the
-    record.
-    """
+    """mJ, mW, MHz and ns from the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the record."""
     monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     calls, faults = load_dump("h200"), []
     for function, answers, arguments in (
@@ -95,7 +93,7 @@ def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monk
     assert (sample.sm_clock_hz, sample.memory_clock_hz, sample.temperature_c) == (1980e6, 3201e6, 40.0)
 
 
-def test_samples_lie_on_the_clock_of_the_rounds(make_slow, monkeypatch):
+def test_samples_are_on_the_clock_of_the_rounds(make_slow, monkeypatch):
     monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     gpu = make_slow()
     began_s = gpu.machine.now_ns * 1e-9

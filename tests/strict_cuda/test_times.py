@@ -1,6 +1,4 @@
-"""The cost of the strict fake: every case that a run offers, within the processor time that a change may
-take.
-"""
+"""The cost of the strict fake: every case that a run offers, within the processor time that a change may take."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from tools.published import Table, fitted_on
 PAGE = Path(__file__).parents[2] / "docs" / "prediction-evidence.md"
 B200, H100, H200 = "nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
 FIRST_VALUES = 64 * 112 * 112
-"""Bytes per image after ResNet-50's first convolution, and four times 64 x 56 x 56 in its whole first stage.
-"""
+"""Bytes per image after ResNet-50's first convolution, and four times 64 x 56 x 56 in its whole first stage."""
 MOST_IN_32_BITS = 2**31
 
 
@@ -136,9 +135,7 @@ def rate_of(gpu_key: str, model: str, precision: str) -> float:
 
 
 def test_why_three_rows_are_in_doubt_is_in_the_rows_themselves():
-    """The cause is not the error of a prediction: AMP halves the bytes and doubles the peak, but gains
-    nothing there.
-    """
+    """The cause is not the error of a prediction: AMP halves the bytes and doubles the peak, but gains nothing there."""
     table, here = rows()
     gains = {}
     for key in (B200, H200, H100):

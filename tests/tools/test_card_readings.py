@@ -61,7 +61,7 @@ def text() -> str:
     return made().to_csv(index=False, lineterminator="\n")
 
 
-def test_what_ships_is_made_of_the_published_rows():
+def test_the_shipped_table_is_made_from_the_published_rows():
     assert data_path(READINGS_FILE).read_text() == text()
     assert 80 < len(list(csv.DictReader(io.StringIO(text())))) <= MOST_ROWS
 
@@ -94,7 +94,7 @@ def test_an_end_goes_to_a_reading_beyond_it_and_no_further():
     assert within(Interval(100.0), reading) == Interval(100.0)
 
 
-def test_what_was_published_of_a_v100_is_in_what_is_told_of_it():
+def test_published_figures_of_a_v100_are_inside_its_prediction():
     done = here("predict", "show", "bert_base", "--gpu", "V100 SXM2 16GB", "--precision", "amp")
     assert done.returncode == 0
     assert "189 sequences/s published at batch 48 (NGC PyTorch 22.09, loader)" in " ".join(

@@ -54,7 +54,7 @@ def of(systems) -> pd.DataFrame:
     return exchanges()[exchanges().system.isin(systems)]
 
 
-def test_a_system_of_nvlink_left_out_is_told_by_the_others():
+def test_an_nvlink_system_left_out_is_predicted_by_the_others():
     errors = {}
     for name in NVLINK:
         start, share = start_and_share(of(set(NVLINK) - {name}))

@@ -280,9 +280,7 @@ def test_refitting_without_each_group_gives_the_same_figures(outcomes):
 
 @pytest.mark.slow
 def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcomes):
-    """Each harness and architecture out of the fit that sets its width: 91.5 % at x1.31 against 91.1 % at
-    x1.30.
-    """
+    """Each harness and architecture out of the fit that sets its width: 91.5 % at x1.31 against 91.1 % at x1.30."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]

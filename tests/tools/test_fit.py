@@ -124,7 +124,7 @@ def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
     assert msgspec.json.decode(table_json(rebuilt, order="sorted"), type=Calibration) == rebuilt
 
 
-def test_a_stranger_inherits_what_the_generation_before_it_has():
+def test_an_unseen_architecture_inherits_from_its_predecessor():
     known = {
         "Turing": (0.1, 0.0, 0.2),
         "Ampere": (0.3, 0.0, 0.4),

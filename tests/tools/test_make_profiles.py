@@ -16,9 +16,7 @@ def test_the_versions_of_torch_that_a_profile_is_of_are_kept() -> None:
 
 
 def test_a_workload_that_is_named_is_traced_again_and_no_other():
-    """If two moments of a step need the same memory, the recorded one differs by process; memory is compared
-    elsewhere.
-    """
+    """If two moments of a step need the same memory, the recorded one differs by process; memory is compared elsewhere."""
     shipped = load_profiles()
     made = {profile.name: profile for profile in traced_again(["cnn"])}
     assert list(made) == sorted(shipped)

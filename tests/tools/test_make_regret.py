@@ -1,6 +1,4 @@
-"""The page on the cost of choosing by a prediction: its figures are made again, and computed by hand for
-three GPUs.
-"""
+"""The page on the cost of choosing by a prediction: its figures are made again, and computed by hand for three GPUs."""
 
 from __future__ import annotations
 

@@ -128,10 +128,8 @@ def test_reserved_and_unstated_readings_together_are_within_twelve_per_cent() ->
     assert binomtest(held, len(known), 0.95).pvalue > 0.05
 
 
-def test_steps_with_a_compiled_loss_are_held_by_the_wider_interval_of_a_compiled_step() -> None:
-    """Llama 3 8B, weights in bfloat16 and FP8: all below the likely figure of the eager step, the bound
-    above.
-    """
+def test_the_wider_interval_of_a_compiled_step_covers_a_compiled_loss() -> None:
+    """Llama 3 8B, weights in bfloat16 and FP8: all below the likely figure of the eager step, the bound above."""
     compiled = [r for r in READINGS if r.compiles_loss]
     assert len(compiled) == 14
     assert {r.precision for r in compiled} == {"amp", "fp8"}
@@ -155,7 +153,7 @@ def test_the_interval_of_a_compiled_loss_holds_each_card_left_out() -> None:
     assert all(fitted.of(r.traced_bytes).holds(r.memory_bytes) for r in READINGS if r.compiles_loss)
 
 
-def test_a_compiled_loss_is_told_of_decoders_in_half_precision_alone_and_judges_no_card() -> None:
+def test_a_compiled_loss_is_reported_only_for_decoders_in_half_precision_and_judges_no_card() -> None:
     """The transformer's own reading, which was not fitted, is inside; no upper end changes."""
 
     def need(name: str, precision: Precision = Precision.AMP_BF16, **fields: object) -> MemoryNeed:
@@ -178,7 +176,7 @@ def test_a_compiled_loss_is_told_of_decoders_in_half_precision_alone_and_judges_
         assert need("transformer", execution=execution).compiled_loss is None
 
 
-def test_a_compiled_loss_is_told_of_steps_whose_scores_weigh_no_less_than_in_those_read() -> None:
+def test_a_compiled_loss_is_reported_only_if_scores_are_as_large_as_in_the_readings() -> None:
     """In bfloat16, for 8,192 tokens over a vocabulary of 128,256: the minimum of all readings."""
     shares = [2 * r.batch_size * r.seq_len * 128_256 / r.traced_bytes for r in READINGS if r.compiles_loss]
     assert 1 + min(shares) == pytest.approx(LEAST_KEPT, abs=0.003)
@@ -220,10 +218,8 @@ def test_the_fixed_part_is_that_of_the_sound_readings() -> None:
 
 
 @pytest.mark.parametrize("card_class", CardClass)
-def test_no_likely_figure_lies_beyond_its_ends(card_class: CardClass) -> None:
-    """The point at which the fixed part and the factor together are closest to the workspace of the upper
-    end.
-    """
+def test_no_likely_figure_is_beyond_its_ends(card_class: CardClass) -> None:
+    """The point at which the fixed part and the factor together are closest to the workspace of the upper end."""
     for profile in load_profiles().values():
         for precision in (Precision.FP32, Precision.AMP_BF16):
             for execution in (Execution.EAGER, Execution.GRAPH):
@@ -267,9 +263,7 @@ def test_an_allocator_held_to_the_upper_end_runs_the_step_and_less_ends_strict_f
 
 
 def test_a_compiled_model_takes_what_an_eager_one_does_unless_its_loss_is_compiled_too() -> None:
-    """VGG16's convolutions, ReLU and pooling become one: 24 % less. With the loss there are no float32
-    scores.
-    """
+    """VGG16's convolutions, ReLU and pooling become one: 24 % less. With the loss there are no float32 scores."""
     compiled = [r for r in ALONE if r.execution is Execution.COMPILE]
     assert len(compiled) == 5
     shares = {(r.workload, r.compiled_loss): r.allocated_bytes / r.need.allocated.value for r in compiled}
@@ -331,10 +325,8 @@ RADEONS_OF_8_GIB = ("amd-radeon-rx-5700-8gb", "amd-radeon-rx-7700s-8gb")
 @pytest.mark.parametrize("key", RADEONS_OF_8_GIB)
 @pytest.mark.parametrize("name", ["resnet50", "vgg16"])
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_FP16])
-def test_what_published_rows_ran_on_a_radeon_is_not_refused_there(key, name, precision) -> None:
-    """The class of other vendors has readings from cards of 256 GB; alone it lets no step fit on a card of 8
-    GB.
-    """
+def test_a_step_that_ran_on_a_radeon_is_not_refused_there(key, name, precision) -> None:
+    """The class of other vendors has readings from cards of 256 GB; alone it lets no step fit on a card of 8 GB."""
     batches = {r.batch_size for r in READINGS if r.kind == "ran" and r.gpu_key == key}
     assert batches == {12}  # as in all published rows of these cards
     profile, spec = load_profiles()[name], load_specs()[key]
@@ -353,7 +345,7 @@ def test_what_published_rows_ran_on_a_radeon_is_not_refused_there(key, name, pre
     assert not judge_fit(profile, beyond, card).fits
 
 
-def test_a_step_that_ran_speaks_for_its_line_of_cards_with_no_less_memory_alone() -> None:
+def test_a_published_step_counts_only_for_its_line_of_cards_with_enough_memory() -> None:
     ran = {key: card.ran_bytes for key, spec in load_specs().items() if (card := card_of(spec))}
     known = {key for key, found in ran.items() if found}
     assert set(RADEONS_OF_8_GIB) < known

@@ -133,7 +133,7 @@ def law_of(rows: pd.DataFrame) -> dict:
     }
 
 
-def test_what_ships_is_the_fit_of_the_readings():
+def test_the_shipped_law_is_the_fit_to_the_readings():
     shipped, again = json.loads(data_path(POWER_FILE).read_text()), law_of(readings())
     for name in ("time", "power", "share", "readings", "cards"):
         assert shipped[name] == pytest.approx(again[name], rel=1e-3)
@@ -142,7 +142,7 @@ def test_what_ships_is_the_fit_of_the_readings():
             assert shipped["errors"][kind][of] == pytest.approx(pair, abs=2e-3)
 
 
-def test_a_card_left_out_is_told_in_time_and_in_joules():
+def test_a_card_left_out_is_predicted_in_time_and_in_joules():
     error = left_out(readings())
     off = np.abs(np.expm1(-error[["time", "energy"]])).groupby([error.kind, error.gpu]).mean()
     assert off.loc["read"].time.max() < 0.05
@@ -160,7 +160,7 @@ def test_the_intervals_hold_the_readings_of_a_card_left_out():
     assert (table.inside / table["all"]).min() >= MEANT
 
 
-def test_the_package_says_what_the_fit_says():
+def test_the_package_has_the_values_of_the_fit():
     law, rows = load_power_law(), readings()
     ratio = rows.power_limit_w / rows.mean_power_w_full
     told = np.array([log_factors(law, each) for each in ratio])

@@ -200,9 +200,7 @@ def classes_on_new_cards() -> Iterator[str]:
 
 @cache
 def levels_on_an_h200(name: str) -> tuple[tuple[Precision, float, bool], ...]:
-    """Predicted over measured for each shipped reading, by a fit of levels alone, and whether the interval
-    held.
-    """
+    """Predicted over measured for each shipped reading, by a fit of levels alone, and whether the interval held."""
     found = []
     for step in h200_readings().steps:
         if step.workload == name:
@@ -430,8 +428,7 @@ STATED = {
 
 
 WHOLE_EVALUATION = pytest.mark.slow
-"""For forward passes, which ``tests/tools/test_evaluate.py`` compares with the committed figures at each run.
-"""
+"""For forward passes, which ``tests/tools/test_evaluate.py`` compares with the committed figures at each run."""
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_the_page_says_what_ships_and_what_is_fitted():
     assert [count for count in counts if count not in part] == []
 
 
-def test_what_compiling_saves_is_told_from_what_it_does_not():
+def test_the_traffic_that_compiling_saves_is_separate():
     table = fitted_on(TaskKind.INFER)
     compiled = table.arithmetic.compiled
     assert {str(s) for s in table.source[compiled]} == {
@@ -210,7 +210,7 @@ def test_what_compiling_saves_is_told_from_what_it_does_not():
     assert not compiled[~table.inference].any()
 
 
-def test_kepler_is_left_out_and_said():
+def test_kepler_is_left_out_and_reported():
     reading = shipped()
     assert not any("k80" in key for key in reading.table.gpu_key)
     assert any("k80" in reason for reason in reading.skipped)
@@ -349,7 +349,7 @@ def spoilt(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
         (lambda line: b'"' + b"x" * 140_000 + line, "field larger than field limit (131072) (line 11)"),
     ],
 )
-def test_a_broken_line_costs_itself_alone(tmp_path, spoil, reason):
+def test_a_broken_line_affects_only_itself(tmp_path, spoil, reason):
     reading = read_csv(spoilt(tmp_path / "x.csv", 11, spoil))
     assert reading.rows == 80
     assert len(reading.table) == 79
@@ -379,7 +379,7 @@ def test_the_byte_order_mark_says_the_encoding(tmp_path, encoding, end):
 
 
 @pytest.mark.parametrize(("codec", "mark"), [("utf-16-le", b"\xff\xfe"), ("utf-16-be", b"\xfe\xff")])
-def test_a_broken_line_of_utf_16_costs_itself_alone(tmp_path, codec, mark):
+def test_a_broken_line_of_utf_16_affects_only_itself(tmp_path, codec, mark):
     path = write_csv(tmp_path / "x.csv", EIGHTY)
     text = path.read_text(encoding="utf-8").replace("lab 9,", "lab \ud83d,")
     path.write_bytes(mark + text.encode(codec, "surrogatepass") + b"\0")
@@ -389,7 +389,7 @@ def test_a_broken_line_of_utf_16_costs_itself_alone(tmp_path, codec, mark):
     assert reading.skipped == {"not UTF-16 text (lines 11 and 82)": 2}
 
 
-def test_a_broken_name_of_a_column_costs_that_column_alone(tmp_path):
+def test_a_broken_name_of_a_column_affects_only_that_column(tmp_path):
     path = write_csv(tmp_path / "x.csv", [row | {"note": "x"} for row in EIGHTY])
     path.write_bytes(path.read_bytes().replace(b"note", b"Gr\xf6\xdfe", 1))
     reading = read_csv(path)
@@ -405,7 +405,7 @@ def test_a_stray_quote_in_the_header_costs_nothing(tmp_path):
         assert (len(reading.table), reading.skipped, reading.unread) == (80, {}, ())
 
 
-def test_quotes_that_close_on_their_line_are_read_as_ever(tmp_path):
+def test_quotes_that_close_on_their_line_are_read_as_before(tmp_path):
     """Separators within quotes, doubled quotes, and quotes within a cell."""
     path = spoilt(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'"lab, ""9"""'))
     assert 'lab, "9"' in set(read_csv(path).table.source)

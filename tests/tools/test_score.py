@@ -132,7 +132,7 @@ def test_a_workload_of_ours_is_scored_by_its_name(tmp_path):
     assert document["by_slice"]["model: transformer"]["pairs"] == 6
 
 
-def test_a_workload_is_told_as_the_published_profile_of_the_same_network_is():
+def test_a_workload_is_described_like_the_published_profile_of_the_same_network():
     """ResNet-50 is in both: one profile was traced from torchvision, the other from the workload."""
     found = totals_of(load_profiles()["resnet50"], TaskKind.TRAIN)
     published = model_profiles().loc[("train", "resnet50")]
@@ -176,7 +176,7 @@ def test_the_labels_have_a_source_and_a_profile():
         {"gpu": "AMD Instinct MI250 (per GCD)"},
     ],
 )  # fmt: skip
-def test_each_refused_row_says_what_would_mend_it(change, tmp_path):
+def test_each_refused_row_says_what_would_fix_it(change, tmp_path):
     document = score(write_csv(tmp_path / "x.csv", [OURS[0] | change, *OURS]))
     (reason,) = document["skipped"]
     assert document["mends"][reason]
@@ -194,7 +194,7 @@ def build(batch_size):
 """
 
 
-def test_a_model_of_ones_own_is_scored_by_its_file(tmp_path, monkeypatch):
+def test_a_users_model_is_scored_by_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(OWN)
     (tmp_path / "broken.py").write_text("raise ValueError('no such data')")

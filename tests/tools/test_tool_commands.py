@@ -24,7 +24,7 @@ def tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_a_calibration_is_what_is_said_of_it(calibrated, rebuilt):
+def test_a_calibration_has_the_reported_facts(calibrated, rebuilt):
     assert calibrated["fitted"] == rebuilt.fitted
     assert calibrated["rows"] == rebuilt.train.rows
     assert calibrated["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
@@ -32,7 +32,7 @@ def test_a_calibration_is_what_is_said_of_it(calibrated, rebuilt):
 
 
 @pytest.mark.parametrize("day", ["2026-99-99", "tomorrow", "2999-01-01"])
-def test_no_calibration_bears_a_date_that_is_no_day_of_the_past(day, tmp_path):
+def test_no_calibration_has_an_invalid_or_future_date(day, tmp_path):
     table = tmp_path / "calibration.json"
     done = tool("calibrate", "--date", day, "-o", str(table))
     assert (done.returncode, done.stdout, table.exists()) == (2, "", False)

@@ -111,7 +111,7 @@ def test_a_run_is_told_which_cases_do_not_surely_fit() -> None:
     assert doubts(made, profiles, large, [more])[0].startswith("vgg16 fp32 batch 64: ")
 
 
-def test_untraced_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> None:
+def test_without_a_trace_the_prepared_inputs_count_and_the_ceiling_is_one() -> None:
     cnn = msgspec.structs.replace(load_profiles()["cnn"], memory=())
     without = msgspec.structs.replace(cnn, sample_shape=(0,))
     each = [planned_peak_bytes(p, case_of(p, TaskKind.TRAIN, Precision.FP32, 1)) for p in (cnn, without)]

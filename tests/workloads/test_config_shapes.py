@@ -121,7 +121,7 @@ def test_the_shape_tells_what_a_trace_tells(
         config(quantization_config={"quant_method": "gptq"}),
     ],
 )
-def test_what_the_shape_does_not_tell_is_traced(fields: dict[str, Any]) -> None:
+def test_facts_missing_from_the_shape_are_traced(fields: dict[str, Any]) -> None:
     assert described_decoder(fields) is None
 
 
@@ -133,7 +133,7 @@ def test_what_the_shape_does_not_tell_is_traced(fields: dict[str, Any]) -> None:
         config(**LARGE),
     ],
 )
-def test_what_changes_neither_work_nor_memory_is_passed_over(fields: dict[str, Any]) -> None:
+def test_fields_that_change_neither_work_nor_memory_are_ignored(fields: dict[str, Any]) -> None:
     found = described_decoder(fields)
     assert found is not None
     assert (found.layers, found.width) == (fields["num_hidden_layers"], fields["hidden_size"])
@@ -144,7 +144,7 @@ def test_what_changes_neither_work_nor_memory_is_passed_over(fields: dict[str, A
     "asked",
     [{"precisions": ["amp"]}, {"asked": {"checkpointing": "selective"}}, {"asked": {"weight_type": "int8"}}],
 )
-def test_a_recipe_that_the_closed_form_has_not_is_traced(
+def test_a_recipe_outside_the_closed_form_is_traced(
     asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")

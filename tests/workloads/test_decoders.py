@@ -38,9 +38,7 @@ from gpubench.recipes import ADAPTER_BASES
 from gpubench.units import GIB
 
 COUNTED_WITHIN = 5e-4
-"""The table rounds to 0.1 million; for GPT-J, Phi and OLMo 2 its counts leave out the bias of the head, or
-norms.
-"""
+"""The table rounds to 0.1 million; for GPT-J, Phi and OLMo 2 its counts leave out the bias of the head, or norms."""
 BATCHES = (1, 2, 4, 16, 64)
 OF_A_TRACE = {
     "llama_8b_lora": "llama-3-8b",
@@ -257,10 +255,11 @@ def test_the_arithmetic_of_experts_is_that_of_those_that_a_token_passes() -> Non
 # --- the software stacks ------------------------------------------------------------------------------------
 
 PEFT_LAYERS = Path(__file__).parents[1] / "data" / "peft_layers.csv"
-"""What one block of a Qwen2 with random weights runs that is no product and unpacks nothing, views left out:
-operators that TorchDispatchMode saw in two blocks less those in one, forward and back, on a CPU under autocast
-to bfloat16. Transformers 5.23, PEFT 0.21.2 (rank 16 on attention, ``prepare_model_for_kbit_training`` where
-the base lies in 4 bits), bitsandbytes 0.50.2."""
+"""The operators of one Qwen2 block with random weights, without products, unpacking and views. They are the
+operators that TorchDispatchMode saw in two blocks minus those in one, forward and backward, on a CPU under
+autocast to bfloat16. Transformers 5.23, PEFT 0.21.2 (rank 16 on attention,
+``prepare_model_for_kbit_training`` for a base in 4 bits), bitsandbytes 0.50.2.
+"""
 
 
 def _peft_layers() -> list[dict[str, Any]]:
@@ -288,9 +287,7 @@ def _of_one_layer(row: dict[str, Any], stack: Stack = Stack.PLAIN) -> tuple[floa
 
 @pytest.mark.parametrize("row", _peft_layers(), ids=lambda row: "-".join(list(row.values())[:6]))
 def test_a_layer_of_a_plain_stack_runs_what_was_seen_of_peft(row: dict[str, Any]) -> None:
-    """Over 4 bits, counted in the bytes that float32 adds to the same layer over 16 bits; an element here has
-    two.
-    """
+    """Over 4 bits, counted in the bytes that float32 adds to the same layer over 16 bits; an element here has two."""
     moved, kernels = _of_one_layer(row)
     assert kernels == pytest.approx(int(row["kernels"]) + int(row["products"]), rel=0.01)
     if row["trainable"] == "lora":
@@ -351,7 +348,7 @@ def test_no_precision_is_advised_that_the_model_is_not_offered_at() -> None:
 
 
 @pytest.mark.parametrize(("name", "tokens", "reserved_gib"), [row[:3] for row in READ])
-def test_what_a_plain_stack_reserved_lies_in_the_interval(
+def test_the_reserved_memory_of_a_plain_stack_is_in_the_interval(
     name: str, tokens: int, reserved_gib: float
 ) -> None:
     (told,) = memory(name, gpu="RTX 4080", qlora=True, batch_size=1, execution="eager", context=tokens)
@@ -362,7 +359,7 @@ def test_what_a_plain_stack_reserved_lies_in_the_interval(
     assert figure.value == pytest.approx(reserved_gib * GIB, rel=0.16)
 
 
-def test_every_model_is_told_in_each_way() -> None:
+def test_every_model_is_predicted_in_each_way() -> None:
     for row in load_decoders():
         _is_told_in_each_way(row)
 
@@ -443,7 +440,7 @@ def test_the_answer_names_the_model_as_it_was_typed() -> None:
         ),
     ],
 )
-def test_a_name_that_is_not_there_says_what_is_near_and_what_to_bring(asked: list[str], words: str) -> None:
+def test_an_unknown_name_gets_similar_names_and_what_to_provide(asked: list[str], words: str) -> None:
     done = here(*asked)
     assert done.returncode == 2
     assert re.search(words, done.stderr)

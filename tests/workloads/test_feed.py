@@ -69,7 +69,7 @@ def test_a_verdict_is_certain_where_both_ends_of_the_intervals_agree(consumed, w
     assert ("not certain" in found.verdict) is not certain
 
 
-def test_what_the_link_must_carry_stands_beside_each_verdict() -> None:
+def test_the_traffic_of_the_link_is_next_to_each_verdict() -> None:
     """300 images/s of 562,500 bytes as photographs, of 602,112 as tensors."""
     (_, said) = prepared(
         FeedReport(remark=None, prepared=prepares(350), feedings=(feeding(consumes(300), prepares(350)),))
@@ -118,7 +118,7 @@ def test_clips_are_prepared_as_one_and_counted_by_their_frames() -> None:
     assert "a frame is an image" in said.text
 
 
-def test_the_rate_stands_in_all_and_for_each_worker() -> None:
+def test_the_rate_is_in_all_and_for_each_worker() -> None:
     (shown,) = prepared(FeedReport(remark=None, prepared=prepares(400, workers=4), feedings=()))
     (row,) = shown.rows
     assert row[0] == "4"

@@ -109,9 +109,7 @@ def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
 
 @pytest.mark.slow
 def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_they_help(config, traced_here):
-    """2,048 scores of 50,000 words, in float32 and more than once, are most of the memory of such a small
-    model.
-    """
+    """2,048 scores of 50,000 words, in float32 and more than once, are most of the memory of such a small model."""
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
     (answer,) = memory(config(sizes), gpu="RTX 3060", batch_size=16)
@@ -228,7 +226,7 @@ def test_no_field_that_transformers_keeps_to_itself_gets_through(config):
         ({"model_type": "clap"}, "no language model or image classifier"),
     ],
 )
-def test_what_describes_no_model_is_one_line(config, fields, message):
+def test_a_config_without_a_model_is_one_line(config, fields, message):
     with pytest.raises(MisuseError) as caught:
         load_workload(config(fields))
     assert message in str(caught.value)
@@ -262,9 +260,7 @@ def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
         ({"model_type": 7}, {}, 'has no "model_type": it is not the config of a model'),
     ],
 )
-def test_what_the_file_itself_rules_out_is_told_before_a_process_is_started(
-    config, monkeypatch, fields, asked, words
-):
+def test_an_invalid_file_is_reported_before_a_process_is_started(config, monkeypatch, fields, asked, words):
     monkeypatch.setattr(cache, "run_child", None)  # calling it would be a TypeError
     with pytest.raises(MisuseError, match=words):
         profile_of(config(LLAMA | fields), asked)
@@ -300,9 +296,7 @@ def test_settings_that_contradict_each_other_are_told_before_a_model_is_built(
     ("asked", "precision"),
     [({}, "amp"), ({"lora": True}, None), ({"loss_chunks": 8}, "amp")],
 )
-def test_what_is_asked_for_is_traced_though_no_time_is_left_for_other_ways(
-    config, monkeypatch, asked, precision
-):
+def test_the_request_is_traced_even_without_time_for_other_ways(config, monkeypatch, asked, precision):
     """Otherwise a slow machine would report less about the same question, and each verb something else."""
     monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
     reference, card = config(ONE_LAYER), "A100 SXM4 80GB"
@@ -314,7 +308,7 @@ def test_what_is_asked_for_is_traced_though_no_time_is_left_for_other_ways(
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_ranking_tells_the_memory_that_memory_tells(config, monkeypatch):
+def test_a_ranking_has_the_memory_figures_of_the_memory_verb(config, monkeypatch):
     monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
     reference, card = config(ONE_LAYER), "A100 SXM4 80GB"
     (needed,) = memory(reference, precision="amp", gpu=[card])
@@ -346,7 +340,7 @@ def test_a_model_is_built_once_and_announced_once_however_it_is_asked_for(config
     assert sum("being built" in record.message for record in caplog.records) == 1
 
 
-def test_a_sequence_longer_than_the_context_is_told_without_a_traceback(config):
+def test_a_sequence_longer_than_the_context_is_refused_without_a_traceback(config):
     """A deliberate error is misuse, wherever it is in the trace, so no message names a log."""
     sizes = {name: size for name, size in LLAMA.items() if name != "max_position_embeddings"}
     answer = child._answer(config(sizes), asked=Asked(fields={"context_tokens": 2049}))

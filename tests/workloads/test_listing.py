@@ -28,7 +28,7 @@ def test_the_table_shows_every_workload() -> None:
         assert cell in vgg16
 
 
-def test_what_is_frozen_or_not_counted_is_not_shown_as_a_figure() -> None:
+def test_frozen_or_uncounted_work_is_not_shown_as_a_figure() -> None:
     lines = {line.split()[0]: line for line in gpubench("list").splitlines()[3:]}
     assert "6,425,354 of 21.1M" in lines["vgg16_transfer"]
     assert "none" in lines["augment"]

@@ -140,9 +140,7 @@ def _levels(events: list[Any]) -> Iterator[int]:
 @pytest.mark.parametrize("is_amp", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> None:
-    """CPU kernels on both sides; fused recurrent layers are written out, because the memory of oneDNN's is
-    unknown.
-    """
+    """CPU kernels on both sides; fused recurrent layers are written out, because the memory of oneDNN's is unknown."""
     workload = load_workload(name)
     assert workload.tiny is not None
     with torch.backends.mkldnn.flags(enabled="lstm" not in name):
@@ -298,9 +296,7 @@ def test_attention_keeps_no_matrix_of_scores_whoever_calls_it() -> None:
 
 
 def test_cross_entropy_takes_its_logarithms_in_half_precision_under_cudas_autocast() -> None:
-    """By hand, per score: 2 bytes of logarithms, 4 cast for the sum, and 4 of their gradient; 2 of the
-    scores.
-    """
+    """By hand, per score: 2 bytes of logarithms, 4 cast for the sum, and 4 of their gradient; 2 of the scores."""
 
     def build(batch_size: int, _seed: int) -> Task:
         scores, words = torch.randn(batch_size, 4), torch.zeros(batch_size, dtype=torch.int64)
@@ -499,7 +495,7 @@ class LookedAtLine(nn.Linear):
         return super().forward(x)
 
 
-def test_what_cannot_be_traced_and_grows_with_the_square_of_its_batch_is_not_told_by_a_line() -> None:
+def test_an_untraceable_step_with_quadratic_growth_is_not_extrapolated_by_a_line() -> None:
     """At 32,768 the scores alone are 4 GiB; a line through 2 and 4 samples gave 1 GiB, "fits"."""
     line, told, traced = (profile_workload(_own(model)) for model in (LookedAtLine, LookedAtPairs, Pairs))
     assert line.saved_bytes_per_pair == traced.saved_bytes_per_pair == 0 < told.saved_bytes_per_pair
@@ -514,7 +510,7 @@ BENT = {"pairs": (Pairs, 1.03), "triplets": (Triplets, 1.05), "in pieces": (InPi
 
 
 @pytest.mark.parametrize("name", ["pairs", "triplets", pytest.param("in pieces", marks=pytest.mark.slow)])
-def test_a_step_that_is_no_line_over_its_batch_is_told_as_traced(name: str) -> None:
+def test_a_step_that_is_not_linear_in_its_batch_is_answered_as_traced(name: str) -> None:
     model, most = BENT[name]
     workload = _own(model)
     profile = profile_workload(workload)
@@ -535,7 +531,7 @@ def test_a_step_that_is_no_line_over_its_batch_is_told_as_traced(name: str) -> N
         assert 16 * GIB < real < 24 * GIB
 
 
-def test_a_batch_beyond_all_that_could_be_traced_is_told_with_a_wider_bound() -> None:
+def test_a_batch_beyond_all_that_could_be_traced_is_predicted_with_a_wider_bound() -> None:
     profile = profile_workload(_own(UpTo))
     cases = [case_of(profile, TaskKind.TRAIN, Precision.FP32, n) for n in (16, 4096)]
     inside, beyond = (need_of(profile, case, CardClass.HBM) for case in cases)
@@ -619,9 +615,7 @@ def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
 
 
 def test_recomputed_blocks_save_memory_where_a_model_has_blocks() -> None:
-    """A transformer's layers and a ResNet's bottlenecks are repeated blocks; VGG16 is one sequence of single
-    layers.
-    """
+    """A transformer's layers and a ResNet's bottlenecks are repeated blocks; VGG16 is one sequence of single layers."""
     slopes = {
         (name, s.recipe.checkpointing): s.lines[-1].bytes_per_sample
         for name in ("bert_base", "resnet50", "vgg16")
@@ -746,7 +740,7 @@ def test_a_model_without_blocks_is_gathered_whole() -> None:
     assert need.parts.activations_bytes > whole
 
 
-def test_what_was_not_traced_is_told_by_the_formula_and_says_so() -> None:
+def test_an_untraced_step_gets_the_formula_and_says_so() -> None:
     need = _on(1, ParallelMode.SINGLE, weight_type=WeightType.INT4)
     assert need.basis is MemoryBasis.FORMULA
     assert "int4" in need.untraced
@@ -937,10 +931,8 @@ def test_measured_figures_replace_the_model_each_its_own() -> None:
     assert without.device.low > 7 * GIB
 
 
-def test_cache_that_was_read_beside_a_peak_is_no_need() -> None:
-    """An H100 measured 7.8 GiB of tensors, 13.6 reserved and 14.5 in use: cuDNN's trials had taken free
-    memory.
-    """
+def test_cache_measured_with_a_peak_is_not_a_need() -> None:
+    """An H100 measured 7.8 GiB of tensors, 13.6 reserved and 14.5 in use: cuDNN's trials had taken free memory."""
     profile = load_profiles()["vgg16"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
     read = MeasuredMemory(
@@ -1041,7 +1033,7 @@ def test_the_largest_batch_holds_what_was_measured_of_this_one() -> None:
         assert (fit.largest_batch >= 64) is fit.fits
 
 
-def test_what_fits_in_eager_steps_alone_says_so() -> None:
+def test_a_step_that_fits_only_eagerly_says_so() -> None:
     """Between the upper end of an eager step and that of a CUDA graph; beyond both it does not fit."""
     profile = load_profiles()["transformer"]
     eager = case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 8)
@@ -1153,7 +1145,7 @@ def test_gradients_that_are_kept_are_not_among_what_a_forward_pass_saves() -> No
 
 @pytest.mark.parametrize("name", ["cnn", "vgg16"])
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
-def test_a_batch_in_micro_batches_is_told_as_a_trace_that_keeps_gradients(
+def test_a_batch_in_micro_batches_is_predicted_as_a_trace_that_keeps_gradients(
     name: str, precision: Precision
 ) -> None:
     profile = load_profiles()[name]
@@ -1187,7 +1179,7 @@ def test_summed_gradients_are_held_by_each_of_several_gpus_too() -> None:
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
+def test_a_model_that_reads_its_values_gets_an_upper_bound_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "net.py"
@@ -1205,7 +1197,7 @@ def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
 
 
 @pytest.mark.parametrize("on_cpu_s", [0.0, 0.04])
-def test_a_model_by_value_that_is_slow_on_the_cpu_is_told_by_the_formula_too(
+def test_a_value_dependent_model_that_is_slow_on_the_cpu_gets_the_formula_too(
     tmp_path: Path, on_cpu_s: float
 ) -> None:
     """A GPT with one condition: out of time before its first step, and in the middle of it."""
@@ -1273,7 +1265,7 @@ def test_the_time_that_other_programs_take_is_not_counted_against_a_model_by_val
     assert told.profile.train_flops_per_sample > 0
 
 
-def test_a_model_by_value_whose_time_ends_amid_what_is_an_extra_is_told_without_it(
+def test_a_value_dependent_model_out_of_time_in_an_optional_trace_is_answered_without_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spent_s = [0.0]
@@ -1333,9 +1325,7 @@ MOMENTS = st.lists(
 @given(MOMENTS)
 @example([[Moment(100, 0)] * 2, [Moment(136, 40)] * 2, [Moment(220, 200)] * 2])
 def test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment(moments: Any) -> None:
-    """Only lines that are the highest somewhere are kept, and none may be missing for any share of the
-    gradients.
-    """
+    """Only lines that are the highest somewhere are kept, and none may be missing for any share of the gradients."""
     traces = [StepTrace(each, 0, 0, 0, 0) for each in zip(*moments, strict=True)]
     step = on_lines(*traces, TaskKind.TRAIN, is_amp=False, recipe=Recipe())
     for at, batch in enumerate(BATCHES):
@@ -1345,7 +1335,7 @@ def test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment(
             assert line.at(batch) - (1 - share) * line.gradient_bytes == pytest.approx(highest)
 
 
-def test_a_profile_of_before_is_read_and_falls_back_to_the_formula() -> None:
+def test_an_older_profile_is_read_and_falls_back_to_the_formula() -> None:
     old = msgspec.to_builtins(load_profiles()["cnn"])
     del old["memory"], old["memory_untraced"]
     profile = msgspec.convert(old, WorkloadProfile)

@@ -78,7 +78,7 @@ def test_whether_a_model_draws_is_not_found_out_by_chance(load, kind):
     assert {guards.expected_of(task, CASE).unchecked for _ in range(10)} == {guards.RANDOM}
 
 
-def test_what_a_check_turns_off_it_turns_on_again(load):
+def test_a_check_restores_what_it_turns_off(load):
     for kind in ("own rate", "by mode"):
         model = load(KINDS[kind]).build(BATCH, 0).model.train()
         rates = [vars(module) | {"p": getattr(module, "p", None)} for module in model.modules()]

@@ -133,7 +133,7 @@ def build(n):
     assert workload.build(2, 0).optimizer is torch.optim.SGD
 
 
-def test_a_workload_object_is_taken_and_bears_the_files_name(tmp_path: Path) -> None:
+def test_a_workload_object_is_taken_and_has_the_files_name(tmp_path: Path) -> None:
     source = "from gpubench.discovery import load_workload\nWORKLOAD = load_workload('cnn')\n"
     workload = load_workload(write(tmp_path, source))
     assert workload.name == "my_model.py", "never mistaken for the standard one"
@@ -151,7 +151,7 @@ def test_a_workload_object_with_settings_is_built_by_the_recipe_asked_for(tmp_pa
     assert changed.build(2, 0).batches[0][1].shape == (2, 24)
 
 
-def test_what_lies_beside_a_file_can_be_imported(tmp_path: Path) -> None:
+def test_files_next_to_a_model_can_be_imported(tmp_path: Path) -> None:
     write(tmp_path, "SIZE = 10\n", "neighbor_of_a_file.py")
     path = write(tmp_path, "from neighbor_of_a_file import SIZE\n" + GOOD)
     assert load_workload(path).sample_shape == (10,)
@@ -165,7 +165,7 @@ def test_a_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: 
     assert load_workload("module_of_mine:build").name == "module_of_mine:build"
 
 
-def test_a_file_that_leaves_its_folder_as_it_is_imported_is_found_all_the_same(
+def test_a_file_that_leaves_its_folder_as_it_is_imported_is_found_anyway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -173,7 +173,7 @@ def test_a_file_that_leaves_its_folder_as_it_is_imported_is_found_all_the_same(
     assert load_workload("./my_model.py").name == "my_model.py"
 
 
-def test_what_is_no_file_of_bounded_size_is_refused_before_python_reads_it(tmp_path: Path) -> None:
+def test_a_special_or_huge_file_is_refused_before_python_reads_it(tmp_path: Path) -> None:
     pipe, huge = tmp_path / "pipe.py", tmp_path / "huge.py"
     os.mkfifo(pipe)
     huge.touch()
@@ -183,7 +183,7 @@ def test_what_is_no_file_of_bounded_size_is_refused_before_python_reads_it(tmp_p
             load_workload(str(path))
 
 
-def test_a_neighbor_does_not_stand_in_for_pythons_own(
+def test_a_neighboring_file_does_not_replace_pythons_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "symtable", raising=False)
@@ -218,7 +218,7 @@ def test_a_helpers_source_is_part_of_the_version(tmp_path: Path, monkeypatch: py
     assert all(load_workload(name).version != old for name, old in zip(names, before_both, strict=True))
 
 
-def test_a_version_does_not_depend_on_where_the_file_lies(tmp_path: Path) -> None:
+def test_a_version_does_not_depend_on_where_the_file_is(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     here.mkdir()
@@ -353,7 +353,7 @@ LOADING = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("returned", ["model", "(model, 1, 1, None)"])
-def test_a_model_of_keras_is_told_which_option_runs_it(tmp_path: Path, returned: str) -> None:
+def test_a_keras_model_gets_the_option_that_runs_it(tmp_path: Path, returned: str) -> None:
     pytest.importorskip("jax")
     layers = "[keras.Input((3,)), keras.layers.Dense(1)]"
     source = f"import keras\ndef build(n):\n    model = keras.Sequential({layers})\n    return {returned}\n"
@@ -373,7 +373,7 @@ def test_a_model_of_keras_is_told_which_option_runs_it(tmp_path: Path, returned:
 
 
 @pytest.mark.parametrize("case", LOADING)
-def test_what_cannot_be_loaded_is_one_line(tmp_path: Path, case: str) -> None:
+def test_a_failed_load_is_one_line(tmp_path: Path, case: str) -> None:
     source, message = LOADING[case]
     with pytest.raises(MisuseError, match=message) as caught:
         load_workload(write(tmp_path, source))
@@ -395,7 +395,7 @@ def test_the_build_of_a_workload_returns_a_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reference", ["./absent.py", "no_such_module_here:NET", "a/b", "module:", ":x"])
-def test_what_is_not_there_is_one_line(reference: str) -> None:
+def test_a_missing_file_is_one_line(reference: str) -> None:
     with pytest.raises(MisuseError) as caught:
         load_workload(reference)
     assert "\n" not in str(caught.value)
@@ -429,7 +429,7 @@ TRACING = {
 
 
 @pytest.mark.parametrize("case", TRACING)
-def test_what_cannot_be_trained_is_one_line(tmp_path: Path, case: str) -> None:
+def test_an_untrainable_model_is_one_line(tmp_path: Path, case: str) -> None:
     source, message = TRACING[case]
     with pytest.raises(MisuseError, match=message) as caught:
         profile_workload(load_workload(write(tmp_path, source)))
@@ -451,7 +451,7 @@ def test_a_layer_of_100_gb_is_profiled_and_takes_no_memory(tmp_path: Path) -> No
     assert "25,600 million parameters" in check_first_loss(workload, found)
 
 
-def test_what_is_wrong_with_a_model_that_memory_cannot_hold_is_said(tmp_path: Path) -> None:
+def test_the_error_of_a_model_too_large_for_memory_is_reported(tmp_path: Path) -> None:
     source = HUGE.format(out=5).replace("nn.Linear(160_000, 5)", "nn.Linear(7, 5)")
     with pytest.raises(MisuseError, match=r"my_model\.py: .*160000.*\b7\b"):
         profile_workload(load_workload(write(tmp_path, source)))
@@ -569,7 +569,7 @@ def logged(name: str = "my_model.py") -> str:
     return (platformdirs.user_data_path("gpubench") / "logs" / f"{name}.log").read_text(encoding="utf-8")
 
 
-def test_an_own_model_is_profiled_in_a_child_process(
+def test_a_users_model_is_profiled_in_a_child_process(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     just_allowed = f"print('x' * {MOST_ASKED_PRINTED_BYTES - 1000})\n"
@@ -599,9 +599,7 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_profile_of_another_model_that_a_model_sends_as_its_own_is_refused(tmp_path: Path) -> None:
-    """Written into the pipe of its process; with the name of a standard workload it would pass for that
-    workload.
-    """
+    """Written into the pipe of its process; with the name of a standard workload it would pass for that workload."""
     line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
     forged = f"import os, sys\nos.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\nos._exit(0)\n"
     with pytest.raises(MisuseError, match=r"^my_model\.py: .*'lstm'$"):
@@ -694,6 +692,6 @@ def test_an_unknown_name_starts_no_process() -> None:
         profile_of("vgg17")
 
 
-def test_the_memory_of_an_own_model_with_several_batches_is_traced(tmp_path: Path) -> None:
+def test_the_memory_of_a_users_model_with_several_batches_is_traced(tmp_path: Path) -> None:
     profile = profile_workload(load_workload(write(tmp_path, GOOD)))
     assert profile.memory_untraced is None

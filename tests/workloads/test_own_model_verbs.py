@@ -186,7 +186,7 @@ def test_a_prediction_is_of_one_workload(gpubench: Run, named: tuple[str, ...], 
     assert seen in line
 
 
-def test_an_own_model_goes_from_file_to_rank_in_one_command(gpubench: Run) -> None:
+def test_a_users_model_goes_from_file_to_rank_in_one_command(gpubench: Run) -> None:
     watch = Stopwatch()
     done = gpubench(LINEAR, "rank", "--workload", "./mine.py", "--json")
     assert watch.free_s() < 60, "15 s on a machine that does nothing else"

@@ -58,7 +58,7 @@ def _seen(value: Any, of: FakeTensor) -> Any:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_remembered_is_what_torch_works_out(name: str) -> None:
+def test_cached_results_equal_those_of_torch(name: str) -> None:
     """Three times each, so that two come from the cache, and at two places in the storage."""
     seen = []
     for mode in (FakeTensorMode(), QuickFakeMode()):
