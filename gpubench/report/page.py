@@ -55,8 +55,8 @@ from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, WORDS, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import ReportRequest, format_of
+from gpubench.sections.compared import LOOKS
 from gpubench.sections.data import HEADINGS, ReportData, gather, of_ranking, own_sections, section_of
-from gpubench.sections.roofline import LOOKS
 from gpubench.sections.words import moment_words
 from gpubench.sentences import say
 from gpubench.specs import load_specs

@@ -270,7 +270,7 @@ PLACES: Mapping[str, tuple[str, str | None]] = {
     "device": ("device", "device"),
     "value": ("answer", None),
     "measured": ("measured", "throughput"),
-    "roofline": ("roofline", "roofline"),
+    "roofline": ("compared", "roofline"),
     "owning": ("prices", "prices"),
     "evidence": ("prediction", "accuracy"),
     "prediction": ("prediction", "accuracy"),
