@@ -197,11 +197,11 @@ def read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
         try:
             table: Any = tomllib.loads(read_bytes(folder / name, TABLE_BYTES, follow_links=True).decode())
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise MisuseError(f"{name} is no TOML: {plain(str(error), 200)}") from None
+            raise MisuseError(f"{name} is not valid TOML: {plain(str(error), 200)}") from None
         for key in keys:
             table = table.get(key, {}) if isinstance(table, dict) else None
         if not isinstance(table, dict):
-            raise MisuseError(f"{name}: {'.'.join(keys)} is no table of settings")
+            raise MisuseError(f"{name}: {'.'.join(keys)} is not a table of settings")
         if table or not keys:
             return name, {key.replace("-", "_"): value for key, value in table.items()}
     return "", {}

@@ -1,11 +1,9 @@
 """What a buyer asks for: one field per option of ``gpubench rank``, and of ``gpubench feed``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 
@@ -36,9 +34,6 @@ from gpubench.options import (
 from gpubench.recipes import ParallelMode
 from gpubench.units import figure_in, plain
 
-if TYPE_CHECKING:
-    from gpubench.models import SortedBy
-
 JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
 BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
 
@@ -63,7 +58,7 @@ HOUR_WORTH_USD = 2.0
 COMMITMENTS = {"1y": 1, "3y": 3}
 """Terms of commitments by their name in options [years]."""
 
-SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput", "joules")
+SORTS = ("value", "time", "cost", "throughput", "joules")
 """Repeated here so that help does not load the models; a test compares them with ``SortedBy``."""
 
 
@@ -75,7 +70,7 @@ class Range(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, value: float) -> Range:
+    def of(cls, value: float) -> Self:
         """Return a known value."""
         return cls(value, value, value)
 
@@ -111,7 +106,7 @@ def read_range(value: Any, name: str) -> Range:
 
 
 def read_mix(value: Any, name: str) -> dict[str, float]:
-    """Read ``vgg16=0.5,lstm=0.5``, or take such a dict.
+    """Read ``vgg16=0.5,lstm=0.5``, or accept a dict of shares.
 
     Raises:
         MisuseError: If a part has no number, or a workload is there twice.

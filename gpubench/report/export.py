@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import unicodedata
 from typing import Any
@@ -17,7 +18,7 @@ from gpubench.units import plain
 
 REPORT_VERSION = 2
 """Version of the report's own keys; the runs and the ranking within it have versions of their own."""
-# Most telemetry samples in a page, about 0.1 MB when packed; the result files have all.
+# Maximum telemetry samples in a page, about 0.1 MB when packed; the result files have all.
 _MOST_SAMPLES = 1_000
 
 CSV_COLUMNS = (
@@ -84,7 +85,7 @@ CSV_COLUMNS = (
 
 MOST_DIGITS = 12
 """Digits of a figure inside a page: a nanosecond in a quarter of an hour, finer than any clock. The last five
-of a float's 17 digits only take room. """
+of a float's 17 digits only take up space."""
 
 _FIGURES = (
     "samples_per_s",
@@ -139,16 +140,8 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
         for measurement in run["measurements"]:
             for launch in measurement["launches"]:
                 launch["telemetry"] = launch["telemetry"][::step]
-    document: dict[str, Any] = _rounded(_document(data, runs))
-    return document, step
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.{MOST_DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
+    text = msgspec.json.encode(_document(data, runs))
+    return json.loads(text, parse_float=lambda figure: float(f"{float(figure):.{MOST_DIGITS}g}")), step
 
 
 def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from gpubench.sections.lists import listed
 from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8
-# Most rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them.
+# Maximum rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them.
 _SHOWN_OFFERS = 2_000
 # Version of ``gpubench offers list --json``.
 _LIST_VERSION = 2
