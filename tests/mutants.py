@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant(
         name="the slow and cheap card is called the sensible one, because waiting is free",
         file="gpubench/recommend/objective.py",
-        old='return -(usd if by == "cost" else usd + request.hour_worth_usd * job_hours)',
+        old='return -(usd if by == "cost" else usd + pool.request.hour_worth_usd * job_hours)',
         new="return -usd",
         killer="recommend/test_hour_worth.py::test_rows_are_in_order_of_dollars_and_hours",
     ),
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         name="a purchase pays off too soon, because tax is on the rent alone",
         file="gpubench/recommend/owning.py",
-        old="pair)[1] / (1 + request.tax)",
+        old="pair)[1] / (1 + pool.request.tax)",
         new="pair)[1]",
         killer="recommend/test_owning.py::test_what_is_paid_before_the_first_step_counts_in_the_break_even",
     ),

@@ -474,7 +474,7 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     usd = clouds.usd_per_gpu_hour[np.argsort(kinds.codes, kind="stable")]
     of_kinds = np.split(usd, np.cumsum(np.bincount(kinds.codes))[:-1])
     by_provider: dict[AskKey, list[float]] = {}
-    for (gpu_key, pricing, _), prices in zip(kinds.values, of_kinds, strict=False):  # none where none is
+    for (gpu_key, pricing, _), prices in zip(kinds.values, of_kinds, strict=False):  # no split without a kind
         by_provider.setdefault((gpu_key, pricing), []).append(float(np.median(prices)))
     listed = {key: median(each) for key, each in by_provider.items()}
     return {key: _asks(each, listed.get(key)) for key, each in found.items()}

@@ -257,7 +257,7 @@ def _between_named(found: Eligible) -> Iterator[Told]:
     least, *others = sorted(of_each, key=found.time_and_cost[1].__getitem__) or [0]
     if found.pool.work is None or not others:
         return
-    ratios = costs_over(found.request, found.pool, int(found.order[least]), found.order[others].tolist())
+    ratios = costs_over(found.pool, int(found.order[least]), found.order[others].tolist())
     for other, ratio in zip(others, ratios, strict=True):
         gpu, rival = gpus_of(found.offers[least]), gpus_of(found.offers[other])
         yield tell("against", gpu=gpu, other=rival, ratio=ratio.by(format_number, " times"))

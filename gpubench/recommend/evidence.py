@@ -40,7 +40,6 @@ from gpubench.recommend.speeds import (
     Efficiency,
     OneOf,
     Scaler,
-    Seen,
     Sharing,
     efficiency_of,
     measured_efficiency,
@@ -122,10 +121,7 @@ def _sharers(
     request: RankRequest, questions: Mapping[str, Question], specs: Sequence[GpuSpec], runs: Runs
 ) -> tuple[Scaler, Refuser]:
     """Return the scaling of one job over this many GPUs, or why it does not fit in their memory."""
-
-    @cache
-    def seen(name: str) -> Seen:
-        return Seen(runs.every, peaks_of(questions[name], runs.own))
+    peaks = cache(lambda name: peaks_of(questions[name], runs.own))
 
     @cache
     def from_so_many(name: str, fewest: int) -> tuple[Question, Answers]:
@@ -148,7 +144,7 @@ def _sharers(
         asked = name, spec.key, gpu_count  # used twice: for memory, and for scaling
         if asked not in known:
             one = one_of(name, spec, gpu_count, alone)
-            known[asked] = one, sharing_of(one, spec, gpu_count, seen(name))
+            known[asked] = one, sharing_of(one, spec, gpu_count, runs.every, peaks(name))
         return known[asked]
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:

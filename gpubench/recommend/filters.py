@@ -187,23 +187,23 @@ def _with_reason(exclusion: Exclusion) -> str:
 
 
 def leave_out_doubted(
-    request: RankRequest, asked: AskedPrices, offers: Offers
+    asked: AskedPrices, offers: Offers, *, accept: bool = False
 ) -> tuple[Offers, list[Exclusion], Offers]:
     """Split offers into those with plausible prices and those with likely mistakes.
 
     This runs after all filters chosen by the buyer.
 
     Args:
-        request: Says whether uncorroborated prices are allowed.
         asked: The price of every provider.
         offers: The remaining offers.
+        accept: Whether uncorroborated prices are allowed.
 
     Returns:
         The offers to keep, the others with the reasons, and those kept despite a doubt: the buyer's own, and
             admitted ones.
     """
     doubted = asked.doubted(offers)
-    if request.accept_outliers:
+    if accept:
         return offers, [], offers.where(doubted)
     accepted = offers.where(doubted & offers.by_user)
     unborne = doubted & ~offers.by_user

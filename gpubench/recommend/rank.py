@@ -376,7 +376,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     machines = {offer: bought[offer] for _, offer in mine if offer in bought}
     beside_rent: tuple[BuyOrRent, ...] = ()
     if machines:
-        beside_rent = against_rent(request, found.finder.within_limits(priced.offers)[0], machines)
+        beside_rent = against_rent(found.finder.within_limits(priced.offers)[0], machines)
     unit, reference = unit_of(speeds), gpu_name(request.reference_gpu)
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
@@ -495,7 +495,7 @@ def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     )
     yield (
         infers and asked.jobs == "ddp",
-        "the setting jobs ddp trains one model over all GPUs: it says nothing of --task infer",
+        "the setting jobs ddp trains one model over all GPUs: it does not apply to --task infer",
     )
 
 
@@ -515,14 +515,14 @@ def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     yield tax >= 1, f"the setting tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
     yield (
         bool(lost) and not asked.spot,
-        f"the setting spot-lost {lost or 0:g} is of spot prices: add --spot, or leave it out",
+        f"the setting spot-lost {lost or 0:g} applies to spot prices: add --spot, or leave it out",
     )
 
 
 def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     yield (
         asked.sort == "joules" and len(asked.workload_names) != 1,
-        "--sort joules is of the samples of one workload: name one",
+        "--sort joules compares the samples of one workload: name one",
     )
     by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
     yield (
@@ -538,16 +538,16 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     for field in ("deadline_hours", "budget_usd"):
         yield (
             asked.relative and getattr(asked, field) is not None,
-            f"--{typed(field)} is of a job, and the setting relative ranks without one: leave out either",
+            f"--{typed(field)} needs a job, and the setting relative ranks without one: leave one out",
         )
     yield (
         asked.relative and asked.hour_worth_usd not in {0, HOUR_WORTH_USD},
-        "--hour-worth is of the hours of a job, and the setting relative ranks without one: leave out either",
+        "--hour-worth values the hours of a job, and the setting relative ranks without one: leave one out",
     )
     if asked.jobs_per_month is not None:
         yield (
             asked.relative,
-            "the setting jobs-per-month counts jobs, and relative ranks without one: leave out either",
+            "the setting jobs-per-month counts jobs, and relative ranks without one: leave one out",
         )
         yield (
             not (asked.buys or asked.own),

@@ -296,7 +296,7 @@ def scaling_of(
         spec: The GPU of the instance.
         gpu_count: Number of its GPUs.
         parts: The estimate for one GPU, by workload.
-        scaler: The model of one job over all GPUs, or of one job on each; None if such jobs do not slow each
+        scaler: The model of one job over all GPUs, or of one job on each; None if those jobs do not slow each
             other down.
         shares: Share of the samples by workload; empty for the geometric mean of the workloads.
     """
@@ -325,13 +325,6 @@ def scaling_of(
     )
 
 
-class Seen(NamedTuple):
-    """Measurements, and the readings of peak memory of one workload."""
-
-    measured: Sequence[Run]
-    peaks: Sequence[Reading]
-
-
 class OneOf(NamedTuple):
     """The question with the recipe for several GPUs, and the estimate for one of them."""
 
@@ -347,19 +340,24 @@ class Sharing(NamedTuple):
     reason: str | None = None
 
 
-def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing:
-    """Return how this many GPUs share one job: all weights on each if that fits, else a shard on each."""
+def sharing_of(
+    one: OneOf, spec: GpuSpec, gpu_count: int, measured: Sequence[Run], peaks: Sequence[Reading]
+) -> Sharing:
+    """Return how this many GPUs share one job: all weights on each if that fits, else a shard on each.
+
+    A measured job on as many GPUs fits; ``peaks`` are the readings of peak memory of the workload.
+    """
     alone = one.answer
     if isinstance(alone, Refusal):
         return Sharing(ParallelMode.FSDP, reason=alone.reason)
     question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
     whole = None
     if alone.fewest_gpus == 1:
-        whole = _whole_on_each(question, spec, gpu_count, alone, seen)
+        whole = _whole_on_each(question, spec, gpu_count, alone, measured=measured, peaks=peaks)
         if whole.reason is None:
             return whole
-    fit = memory.sharded_fit_of(question, alone.case, spec, seen.peaks, gpu_count)
-    if fit is not None and measured_together(seen.measured, alone, gpu_count, ParallelMode.FSDP):
+    fit = memory.sharded_fit_of(question, alone.case, spec, peaks, gpu_count)
+    if fit is not None and measured_together(measured, alone, gpu_count, ParallelMode.FSDP):
         fit = fit.after_a_run(alone.case.batch_size)
     if whole is not None and (fit is None or not fit.fits):
         return whole
@@ -369,26 +367,34 @@ def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing
     return Sharing(ParallelMode.FSDP, reason=_short_of(case, fit))
 
 
-def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: Seen) -> Sharing:
+def _whole_on_each(
+    question: Question,
+    spec: GpuSpec,
+    gpu_count: int,
+    alone: Estimate,
+    *,
+    measured: Sequence[Run],
+    peaks: Sequence[Reading],
+) -> Sharing:
     """Return how a job fits if each GPU holds all weights and exchanges gradients in buckets."""
     mode = ParallelMode.DDP
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     card = card_of(spec)
     if card is None:
         return Sharing(mode)
-    need = memory.need_of(question, case, spec, seen.peaks)
+    need = memory.need_of(question, case, spec, peaks)
     if card.verdict_of(need.device) is Verdict.FITS:
         # The usual case. Only the others need the largest batch.
         there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
         return Sharing(mode, there)
-    fit = memory.fit_of(question, case, spec, seen.peaks)
+    fit = memory.fit_of(question, case, spec, peaks)
     assert fit is not None  # the card's memory is known
-    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
+    if measured_efficiency(measured, alone.case, spec.key, gpu_count):
         return Sharing(mode, fit.after_a_run(case.batch_size))
     if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
         # A job on several GPUs can take a somewhat smaller batch, at nearly the same rate.
         smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
-        return Sharing(mode, memory.fit_of(question, smaller, spec, seen.peaks))
+        return Sharing(mode, memory.fit_of(question, smaller, spec, peaks))
     return Sharing(mode, reason=_short_of(case, fit))
 
 

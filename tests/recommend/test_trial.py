@@ -601,7 +601,7 @@ def test_a_model_of_the_users_own_travels_with_what_it_imports(tmp_path, monkeyp
     assert not files
     assert carried("../models/tagger.py:small", files) == "./tagger.py:small"
     assert files == {"tagger.py": b"MODEL", "parts/head.py": b"HEAD"}
-    with pytest.raises(MisuseError, match=r"other\.py is a link, which no task can carry"):
+    with pytest.raises(MisuseError, match=r"other\.py is a link, which cannot be copied to the machine"):
         carried("./other.py", {})
     monkeypatch.setattr("gpubench.profile.cache.files_of", lambda reference: (tmp_path, ()))
     with pytest.raises(MisuseError, match="part of an installed package"):
