@@ -40,7 +40,6 @@ from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, meant_by, why_not_ranked
 from gpubench.recommend.objective import ALIKE, IN_DETAIL, costs_over, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
-from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import best_of_each_gpu, best_to_rent, named_gpus, rows_of
 from gpubench.recommend.speeds import batches_of
 from gpubench.sentences import Told, tell
@@ -592,7 +591,7 @@ def _on_figures(found: Eligible) -> Iterator[Told]:
         if ends:
             told = dict.fromkeys(format_number(end, 2) for end in (ends[0], ends[-1]))
             yield tell("scaling", efficiency=" to ".join(told), basis=basis)
-    yield from _on_checkpointing(request, pool)
+    yield from _on_checkpointing(pool)
     yield from _on_estimates(pool)
     if Pricing.RESERVED in pool.offers.pricing.present:
         use = request.utilization.likely
@@ -613,11 +612,12 @@ def _on_estimates(pool: Candidates) -> Iterator[Told]:
         yield tell("not_anchored")
 
 
-def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[Told]:
-    if request.checkpointing is not None or not request.one_job_over_all_gpus or not len(pool.offers):
+def _on_checkpointing(pool: Candidates) -> Iterator[Told]:
+    is_shared = pool.request.checkpointing is None and pool.request.one_job_over_all_gpus
+    if not is_shared or not len(pool.offers):
         return
     most = max(pool.offers.gpu_count.present)
-    for name in (name for name in request.workload_names if name in load_profiles()):
+    for name in (name for name in pool.request.workload_names if name in load_profiles()):
         rule = [(fewest, how) for fewest, how in load_profiles()[name].checkpointing_from if fewest <= most]
         if len(rule) > 1:
             ways = ", ".join(f"{how} from {count(fewest, 'GPU')} on" for fewest, how in rule)

@@ -387,13 +387,13 @@ def startup_factors(pool: Candidates, rows: Indices) -> Floats:
         (at, *_), alike = np.flatnonzero(machines == machine), machines == machine
         gpu, gpu_count = pool.speeds.keys[pool.gpu[rows[at]]], int(pool.count[rows[at]])
         moves = uniforms(pool.request.draws, pool.request.seed, "start", gpu, str(gpu_count))
-        factors[alike] = farthest_startup(pool.request) ** (2 * moves - 1)
+        factors[alike] = farthest_startup(pool.request.startup_factor) ** (2 * moves - 1)
     return factors
 
 
-def farthest_startup(request: RankRequest) -> float:
-    """Return the largest factor of any drawn startup, in either direction."""
-    return math.pow(request.startup_factor, 1 / _DRAWN_SHARE)
+def farthest_startup(factor: float) -> float:
+    """Return the largest factor of any drawn startup, in either direction, from that of nine in ten."""
+    return math.pow(factor, 1 / _DRAWN_SHARE)
 
 
 # Share of the drawn startups within the factor.

@@ -597,13 +597,13 @@ def _may_lead(pool: Candidates, order: Indices) -> Flags:
         np.minimum(fast * instance * error, vcpu_limit * feed_error) * more,
         order,
         price / move,
-        startup=1 / farthest_startup(pool.request),
+        startup=1 / farthest_startup(pool.request.startup_factor),
     )
     at_worst = merit(
         pool,
         np.minimum(slow * instance / error, vcpu_limit / feed_error) * less,
         order,
         price * move,
-        startup=farthest_startup(pool.request),
+        startup=farthest_startup(pool.request.startup_factor),
     )
     return np.asarray(at_best >= at_worst.max())

@@ -103,7 +103,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
         request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
     table, today, clock = load_dated(request.results, request.offers, request.as_of)
-    runs, problems = runs_of(request)
+    runs, problems = runs_of(request.results)
     machines, for_sale = _machines(request, runs, today)
 
     def filtered(asked: RankRequest) -> FilterResult:
@@ -198,15 +198,15 @@ def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
         yield tell("others_set_aside", rows=count(others, "row"))
 
 
-def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
+def runs_of(results: Path | None) -> tuple[Runs, tuple[str, ...]]:
     """Return the measurements, the user's and the shipped ones, and remarks on the results folder."""
     from gpubench.folders import results_root
     from gpubench.record.store import newest_runs, reference_runs
 
-    stored = newest_runs(results_root(request.results))
+    stored = newest_runs(results_root(results))
     notes = [*stored.problems, *([stored.passed_over] if stored.passed_over else [])]
-    if request.results is not None and not request.results.exists():
-        notes.append(f"There is no folder {plain(request.results.name)}: nothing measured of yours is used.")
+    if results is not None and not results.exists():
+        notes.append(f"There is no folder {plain(results.name)}: nothing measured of yours is used.")
     return Runs(stored.runs, reference_runs()), tuple(notes)
 
 

@@ -135,7 +135,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     from gpubench.offers.snapshot import load_dated
 
     table, today, _ = load_dated(asked.results, asked.offers, asked.as_of)
-    runs, _ = runs_of(asked)
+    runs, _ = runs_of(asked.results)
     market = msgspec.structs.replace(
         asked,
         spot=True,
@@ -174,7 +174,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "costs": {
             "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
             "startup_factor": asked.startup_factor,
-            "farthest_startup": candidates.farthest_startup(asked),
+            "farthest_startup": candidates.farthest_startup(asked.startup_factor),
             "billing_hours": asked.billing_unit_minutes / MINUTES_PER_HOUR,
             "storage_usd_per_hour": asked.storage_usd_per_month / HOURS_PER_MONTH,
             "egress_usd": asked.egress_usd,
