@@ -17,19 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubench.blocks.charts import (
+from gpubench.blocks.parts import (
     BASIS_LOOKS,
     BLUE,
     PALETTE,
+    Block,
+    Charts,
+    Figure,
     Look,
     Mark,
+    Part,
+    as_html,
+    as_markdown,
     dots,
     dress,
+    environment,
     label,
     log_axis,
+    printable,
     whiskers,
 )
-from gpubench.blocks.parts import Block, Charts, Figure, Part, as_html, as_markdown, environment, printable
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.folders import package_text
@@ -56,8 +63,15 @@ from gpubench.report.calculator import FIRST, WORDS, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import ReportRequest, format_of
 from gpubench.sections.compared import LOOKS
-from gpubench.sections.data import HEADINGS, ReportData, gather, of_ranking, own_sections, section_of
-from gpubench.sections.words import moment_words
+from gpubench.sections.data import (
+    HEADINGS,
+    ReportData,
+    gather,
+    moment_words,
+    of_ranking,
+    own_sections,
+    section_of,
+)
 from gpubench.sentences import say
 from gpubench.specs import load_specs
 from gpubench.units import GIB, format_bytes, format_chance, format_usd, format_whole, per_second, plain

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import (
+    BASIS_GLYPHS,
     NO_BREAK_SPACE,
     Block,
     Bullets,
@@ -55,9 +55,9 @@ from gpubench.recommend.lines import (
 )
 from gpubench.recommend.rows import best_to_rent_and_to_own
 from gpubench.recommend.speeds import batches_of, gpus_needed
-from gpubench.sections.data import ReportData
-from gpubench.sections.words import (
+from gpubench.sections.data import (
     MOST_OF_A_NOTE,
+    ReportData,
     cases_words,
     in_stock_words,
     measured_facts,

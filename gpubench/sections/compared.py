@@ -10,7 +10,7 @@ from functools import cache
 from itertools import cycle
 from typing import Any
 
-from gpubench.blocks.charts import (
+from gpubench.blocks.parts import (
     BLUE,
     GREEN,
     INK,
@@ -18,20 +18,38 @@ from gpubench.blocks.charts import (
     PURPLE,
     QUIET,
     SLATE,
+    Block,
+    Charts,
+    Figure,
     Look,
+    Paragraph,
+    Part,
     dress,
     label,
     log_axis,
+    number,
+    table,
+    text,
 )
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Part, number, table, text
 from gpubench.effects import Effect, Result, effect, ratio
 from gpubench.interval import stacked
 from gpubench.measure.capability import peak_flops_per_s
 from gpubench.models import Case, DeviceProfile, Precision, TaskKind
 from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles
-from gpubench.sections.data import ReportData, at_named_batches, newest, place, same
-from gpubench.sections.words import case_words, explained, kinds_words, rate_of, title_of, workload_name
+from gpubench.sections.data import (
+    ReportData,
+    at_named_batches,
+    case_words,
+    explained,
+    kinds_words,
+    newest,
+    place,
+    rate_of,
+    same,
+    title_of,
+    workload_name,
+)
 from gpubench.units import UNKNOWN, count, format_duration, format_number, format_percent, format_si, plain
 
 

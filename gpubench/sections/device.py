@@ -13,8 +13,7 @@ from gpubench.precisions import FORMATS
 from gpubench.probe.backend import DeviceState, Host, ProbeReport, uuid_is_blank
 from gpubench.probe.health import limits
 from gpubench.probe.nvml import fp32_flops_per_s
-from gpubench.sections.data import ReportData
-from gpubench.sections.words import kinds_words
+from gpubench.sections.data import ReportData, kinds_words
 from gpubench.specs import load_specs
 from gpubench.units import (
     UNKNOWN,

@@ -14,7 +14,7 @@ from gpubench.predict.memory_answer import (
     MemoryAnswer,
     MemoryAnswers,
 )
-from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED
+from gpubench.sections.data import ALLOCATED, IN_USE, RESERVED
 from gpubench.units import capitalized, format_bytes
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, TelemetrySample
 from gpubench.record.figures import cold_costs, spread
-from gpubench.sections.data import ReportData
-from gpubench.sections.words import IN_USE, RESERVED, case_words, moment_words
+from gpubench.sections.data import IN_USE, RESERVED, ReportData, case_words, moment_words
 from gpubench.spread import PARTS
 from gpubench.units import (
     UNKNOWN,
