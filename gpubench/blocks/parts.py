@@ -6,8 +6,8 @@ Every ``Charts`` part has an equivalent table, which a terminal shows instead.
 
 Figures are plain JSON values for plotly, which is not imported; a test checks each against its schema. They
 use the light colors; ``PALETTE`` has the dark equivalents for the page's script. The eight hues follow the
-Okabe-Ito set, which color-blind readers can distinguish, and no meaning depends only on hue: bases differ in symbol,
-precisions in their row.
+Okabe-Ito set, which color-blind readers can distinguish, and no meaning depends only on hue: bases differ in
+symbol, precisions in their row.
 """
 
 from __future__ import annotations
