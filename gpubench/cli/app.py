@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def _misuse(error: click.UsageError) -> str:
-    """Return what the parser objects to, the verb that may have been meant, and the help to read."""
+    # Return what the parser objects to, the verb that may have been meant, and the help to read.
     # The parser finds an option without its value before it creates a context.
     path = (
         error.ctx.command_path

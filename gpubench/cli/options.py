@@ -110,7 +110,7 @@ def _recipe_option(offered: Iterable[Option]) -> list[click.Option]:
 
 
 def _laid_out(each: Option) -> Iterator[click.Parameter]:
-    """Yield the parser's parameters for an option: positional, named, or both."""
+    # Yield the parser's parameters for an option: positional, named, or both.
     if each.way == RECIPE:
         return
     must_be = each.initial is msgspec.NODEFAULT
@@ -150,7 +150,7 @@ def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, 
 
 
 def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str]:
-    """Parse ``weight-type=bfloat16,loss-chunks=8``, given once or several times."""
+    # Parse ``weight-type=bfloat16,loss-chunks=8``, given once or several times.
     keys = [typed(each.name) for each in offered if each.way == RECIPE]
     found: dict[str, str] = {}
     for part in chain(*(each.split(",") for each in words)):
@@ -235,7 +235,7 @@ def _workloads() -> Iterable[str]:
 
 
 def _gpus() -> Iterable[str]:
-    """Return GPU names: names of several variants such as "H100", then each GPU's short name and key."""
+    # Return GPU names: names of several variants such as "H100", then each GPU's short name and key.
     from gpubench.specs import find_spec, load_specs
 
     short = [spec.short_name for spec in load_specs().values() if "(" not in spec.short_name]

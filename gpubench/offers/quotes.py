@@ -177,7 +177,7 @@ def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) -> str:
-    """Return the key of a GPU: by its name, else by the name of the instance, which often contains it."""
+    # Return the key of a GPU: by its name, else by the name of the instance, which often contains it.
     # Google's types include the form factor where its short names do not: V100 is nvidia-tesla-v100.
     google = (f"nvidia-tesla-{gpu.lower()}",) if provider == "gcp" else ()
     for name in (*google, gpu, instance):

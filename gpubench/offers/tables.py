@@ -216,7 +216,7 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 
 def _renamed(table: Table) -> Table:
-    """Return a table with other column names replaced by gpubench's."""
+    # Return a table with other column names replaced by gpubench's.
     headings = {column: _heading(column) for column in table.columns if column not in PRICES}
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
@@ -236,7 +236,7 @@ def _renamed(table: Table) -> Table:
 
 
 def _heading(column: str) -> frozenset[str]:
-    """Return the words of a column name that identify it, in any order: "$/GPU/hr" is a price per GPU."""
+    # Return the words of a column name that identify it, in any order: "$/GPU/hr" is a price per GPU.
     words = re.findall(r"[^\W\d_]+|[€£¥]", column.lower().replace("#", " number "))
     told = {"price" if word in _PRICE else word for word in words if word not in _WITHOUT_MEANING}
     hourly = not told.isdisjoint(_OF_AN_HOUR)
@@ -310,7 +310,7 @@ _SIZE = re.compile(r"([\d.]+)\s*([GTM])i?B?", re.IGNORECASE)
 
 
 def _gib(text: str) -> str:
-    """Return memory in GiB as text, from a cell with a unit: ``80 GB``, ``2 TiB``, ``24564 MiB``."""
+    # Return memory in GiB as text, from a cell with a unit: ``80 GB``, ``2 TiB``, ``24564 MiB``.
     if (found := _SIZE.fullmatch(text)) is None or (size := figure_in(found[1])) is None:
         return text
     return f"{size * {'G': 1, 'T': 1024, 'M': 1 / 1024}[found[2].upper()]:g}"
@@ -318,7 +318,7 @@ def _gib(text: str) -> str:
 
 @lru_cache
 def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
-    """Return the memory next to a GPU's name: that of one GPU, else that of all; large values are in MiB."""
+    # Return the memory next to a GPU's name: that of one GPU, else that of all; large values are in MiB.
     size, gpus = figure_in(memory_gib), figure_in(count)
     if size is not None and size >= _LEAST_MIB:
         size /= 1024
@@ -391,7 +391,7 @@ def read_table(
 
 
 def _format(table: Table, said: Format | None) -> Format:
-    """Return the given format, or detect it from the columns."""
+    # Return the given format, or detect it from the columns.
     missing = {each: sorted(marks.difference(table.columns)) for each, marks in _MARKS.items()}
     told = [each for each, columns in missing.items() if not columns]
     found = said or (told[0] if told else "own")

@@ -288,7 +288,7 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
 
 
 def _certain_here(speeds: Speeds) -> Floats:
-    """Return the remaining share of the width of each GPU's rate on the measured card itself; else 1."""
+    # Return the remaining share of the width of each GPU's rate on the measured card itself; else 1.
     width = np.log(speeds.high / speeds.low) / 2
     pairs = zip(speeds.keys, speeds.estimates, strict=True)  # unlisted devices are the measured ones
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
@@ -307,7 +307,7 @@ def _rates(
     certain: Floats,
     vcpu_limit: Floats,
 ) -> dict[str, Floats]:
-    """Return rates of instances with intervals, and the intervals of their ratios to the reference GPU."""
+    # Return rates of instances with intervals, and the intervals of their ratios to the reference GPU.
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
     below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))

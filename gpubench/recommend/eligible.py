@@ -191,7 +191,7 @@ class CandidateFinder:
         return offers.where(runs), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
-        """Return why this number of GPUs cannot run the job, or may not; None if they can."""
+        # Return why this number of GPUs cannot run the job, or may not; None if they can.
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
@@ -441,14 +441,14 @@ def misses(pool: Candidates) -> dict[int, Exclusion]:
 
 
 def _likely_and_worst(pool: Candidates) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return hours and dollars of each row, expected and at worst; without an interval the two are equal."""
+    # Return hours and dollars of each row, expected and at worst; without an interval the two are equal.
     figures = (ends(pool, slice(None)) for ends in (objective.hours_with_ends, objective.cost_with_ends))
     hours, usd = ((likely, np.where(np.isnan(high), likely, high)) for likely, _, high in figures)
     return hours, usd
 
 
 def _relaxed(pool: Candidates) -> str:
-    """Say how far a limit must be relaxed to admit an offer, keeping the other limit if possible."""
+    # Say how far a limit must be relaxed to admit an offer, keeping the other limit if possible.
     (_, slow_hours), (_, dear_usd) = _likely_and_worst(pool)
     limits = (
         (

@@ -187,7 +187,7 @@ def _reason_of(limit: _Limit) -> Reason:
 
 
 def _known(field: str, wanted: Sequence[str], more: Iterable[str]) -> frozenset[str]:
-    """Return the wanted names in the form in which they are compared; a name that no GPU has is a mistake."""
+    # Return the wanted names in the form in which they are compared; a name that no GPU has is a mistake.
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = frozenset(map(normalize, wanted))
     for name in sorted(chosen - set(map(normalize, known))):

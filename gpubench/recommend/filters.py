@@ -91,7 +91,7 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
 
 
 def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
-    """Yield why a filter drops offers; it runs once for offers with equal fields."""
+    # Yield why a filter drops offers; it runs once for offers with equal fields.
 
     def reason(at: int) -> str | None:
         return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
@@ -289,7 +289,7 @@ def meant_by(name: str, keys: Collection[str]) -> set[str]:
 
 
 def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
-    """Name the ranked GPU with the closest memory bandwidth, which largely determines training speed."""
+    # Name the ranked GPU with the closest memory bandwidth, which largely determines training speed.
     bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
     specs = (load_specs().get(key) for key in keys if _runs(key))
     of_those = ((each.key, each.memory_bandwidth_bytes_per_s) for each in specs if each and not each.variants)
@@ -379,7 +379,7 @@ def filters_of(
 
 
 def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Iterator[Filter]:
-    """Yield the filters on seller, region, GPU, number, price and its age."""
+    # Yield the filters on seller, region, GPU, number, price and its age.
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
     there = offers.provider.present
@@ -609,7 +609,7 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
 
 
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
-    """Return the limits that a machine exceeds, each with the reason; unknown limits do not count."""
+    # Return the limits that a machine exceeds, each with the reason; unknown limits do not count.
     host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
     psu_w, room = (
         getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf

@@ -92,7 +92,7 @@ def lines(ranking: Ranking) -> list[Line]:
 
 
 def _chance(answer: Answer) -> str:
-    """Return the chance that no other GPUs are a better answer and, in a toss-up, that of the main rival."""
+    # Return the chance that no other GPUs are a better answer and, in a toss-up, that of the main rival.
     mine = "" if answer.p_best is None else format_chance(answer.p_best)
     if answer.toss_up is None:
         return mine
@@ -201,7 +201,7 @@ def _of_term(offers: Offers, years: int) -> np.ndarray:
 
 
 def _cheapest(found: Eligible, possible: Offers, years: int, gpu_key: str | None = None) -> Offer | None:
-    """Return the commitment that does the work for the least, for one GPU if it is named."""
+    # Return the commitment that does the work for the least, for one GPU if it is named.
     same = _of_term(possible, years) & (True if gpu_key is None else possible.gpu_key.equals(gpu_key))
     committed = found.finder.runnable(possible.where(same))[0]
     if not len(committed):

@@ -227,7 +227,7 @@ def _machine(
     gpu_count: int,
     given: Mapping[str, float],
 ) -> Ownership:
-    """Complete a description from the request, a measurement, or the data sheet."""
+    # Complete a description from the request, a measurement, or the data sheet.
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
     is_quoted = price.condition is PriceCondition.QUOTED  # owned cards have a host, cards to buy need one
     board_w = None if spec is None else spec.board_power_w
@@ -296,7 +296,7 @@ def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
 
 
 def _price_note(price: CardPrice) -> str:
-    """Return the kind of a price: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)"."""
+    # Return the kind of a price: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)".
     low, high = price.price_low_usd, price.price_high_usd
     ends = "" if low is None or high is None or low == high else f"{format_price(float(low))} to {high:,.0f} "
     each = "" if price.is_computer else "each "
@@ -369,7 +369,7 @@ def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[Bu
 
 
 def _session(pool: Candidates, machine: int) -> Candidates:
-    """Return the offers for enough consecutive jobs to keep an owned machine busy for at least an hour."""
+    # Return the offers for enough consecutive jobs to keep an owned machine busy for at least an hour.
     one, work = np.array([machine]), pool.work
     many = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or many <= 1:

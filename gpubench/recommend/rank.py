@@ -179,7 +179,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
 def _machines(
     request: RankRequest, runs: Runs, today: date
 ) -> tuple[list[Ownership], Mapping[Offer, Ownership]]:
-    """Return the hardware to rank, and the hardware to buy that is shown beside a ranking of rentals."""
+    # Return the hardware to rank, and the hardware to buy that is shown beside a ranking of rentals.
     power_w, own_keys = mean_power_w(runs), {key for run in runs.own if (key := device_key(run))}
     machines = ownerships(request, power_w, today, own_keys)
     if machines or request.buys or request.rent_or_buy is not None:
@@ -189,7 +189,7 @@ def _machines(
 
 
 def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
-    """Yield how many rows were set aside, of the user's table and of others, and how to see them."""
+    # Yield how many rows were set aside, of the user's table and of others, and how to see them.
     theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
     if theirs:
         first = f"{count(len(theirs), 'row')} ({plain(theirs[0].row)}: {plain(theirs[0].reason)})"
@@ -349,7 +349,7 @@ TOSS_UP_ODDS = 2.0
 
 
 def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
-    """Return an answer with the chance of its GPUs and, in a toss-up, that of their most likely rivals."""
+    # Return an answer with the chance of its GPUs and, in a toss-up, that of their most likely rivals.
     p_best = getattr(found.chances, f"p_{name}")
     answer = Answer(choice=choice_of(found, made[place], found))
     machines = found.pool.machine[found.order]
@@ -369,7 +369,7 @@ def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -
 
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
-    """Return the figures of the ranking; ``priced`` has all rentals to compare with owned hardware."""
+    # Return the figures of the ranking; ``priced`` has all rentals to compare with owned hardware.
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     mine = [(place, found.offers[place]) for place in owned(found).tolist()]
     bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
@@ -486,7 +486,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield each possible error of the task: whether it applies, and its text. Similar functions follow."""
+    # Yield each possible error of the task: whether it applies, and its text. Similar functions follow.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     yield late and not infers, "--max-latency-ms is for inference: add --task infer"
     yield (

@@ -93,7 +93,7 @@ def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]
 
 
 def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    """Return the fields of rows that need no arithmetic: the offer, its GPU, the age of its price."""
+    # Return the fields of rows that need no arithmetic: the offer, its GPU, the age of its price.
     pool, today = found.pool, found.filtered.market.today
     offers = [_noted(found, found.offers[place]) for place in chosen.tolist()]
     rows = found.order[chosen].tolist()
@@ -125,7 +125,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
 
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
-    """Return an offer whose note begins with the doubt about its price."""
+    # Return an offer whose note begins with the doubt about its price.
     doubt = found.filtered.doubts.get(offer_key(offer)) if found.filtered.doubts else None
     if doubt is None:
         return offer
@@ -134,7 +134,7 @@ def _noted(found: Eligible, offer: Offer) -> Offer:
 
 
 def _estimates(pool: Candidates, gpu: int, machine: int) -> tuple[Estimate, tuple[Estimate, ...]]:
-    """Return the estimate of a machine and its parts, with the memory of each GPU in the job."""
+    # Return the estimate of a machine and its parts, with the memory of each GPU in the job.
     speeds, scaling = pool.speeds, pool.scalings[machine]
     parts = with_fits(speeds.parts[gpu], scaling.fits, sharded=scaling.mode is ParallelMode.FSDP)
     estimate = speeds.estimates[gpu]
@@ -168,7 +168,7 @@ def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
 
 
 def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
-    """Return the share of work that may be lost before on demand is as cheap; None if it is not spot."""
+    # Return the share of work that may be lost before on demand is as cheap; None if it is not spot.
     shares: list[float | None] = [None] * len(rows)
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
@@ -248,7 +248,7 @@ _AT_ONCE = 64
 
 
 def _pareto(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    """Return whether nothing beats a row in time, cost and memory at once, and what does."""
+    # Return whether nothing beats a row in time, cost and memory at once, and what does.
     (time, money), memory = found.time_and_cost, _memory(found)
     by = _dominators(found, chosen)
     better = (

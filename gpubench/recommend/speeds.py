@@ -376,7 +376,7 @@ def _whole_on_each(
     measured: Sequence[Run],
     peaks: Sequence[Reading],
 ) -> Sharing:
-    """Return how a job fits if each GPU holds all weights and exchanges gradients in buckets."""
+    # Return how a job fits if each GPU holds all weights and exchanges gradients in buckets.
     mode = ParallelMode.DDP
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     card = card_of(spec)

@@ -159,7 +159,7 @@ def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _storable(value: Any) -> Any:
-    """Replace values that JSON in UTF-8 cannot hold: NaN and infinity by null, lone surrogates by a mark."""
+    # Replace values that JSON in UTF-8 cannot hold: NaN and infinity by null, lone surrogates by a mark.
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", errors="replace").decode("utf-8")
     if isinstance(value, float):

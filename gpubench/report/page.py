@@ -223,7 +223,7 @@ def _few_offers(calculator: Mapping[str, Any] | None) -> str:
 
 
 def _best_of_each_machine(data: ReportData) -> ReportData:
-    """Return a page's part of a ranking: the best offer of each GPU and number, and few exclusions."""
+    # Return a page's part of a ranking: the best offer of each GPU and number, and few exclusions.
     if data.ranking is None:
         return data
     best = first_of_each(
@@ -237,7 +237,7 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
 
 
 def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
-    """Return a title, the answers and the best offer of each machine in words, as the script shows them."""
+    # Return a title, the answers and the best offer of each machine in words, as the script shows them.
     heads = first_of_each(ranking.rows, lambda row: (row.offer.gpu_key, row.offer.gpu_count))
     job = "" if ranking.job is None else plain(ranking.job.words, 80)
     named = [line for line in lines(ranking) if line.answers]

@@ -138,7 +138,7 @@ def _beside(ranking: Ranking) -> list[str]:
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    """Return the sentences that fit below the table, and how many are left; no caution is left out."""
+    # Return the sentences that fit below the table, and how many are left; no caution is left out.
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])
@@ -239,7 +239,7 @@ def fits_words(choice: Choice) -> str:
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
-    """Yield remarks on feeding, availability, other prices, and the limits of a new account."""
+    # Yield remarks on feeding, availability, other prices, and the limits of a new account.
     offer = choice.offer
     if choice.feed_vcpus is not None:
         needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
@@ -351,7 +351,7 @@ def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
-    """The top of the ranking, the answers in full, the notes, and an explanation of the terms."""
+    # The top of the ranking, the answers in full, the notes, and an explanation of the terms.
     rows = shown_rows(data, ranking)
     one_a_gpu = not _each_is_an_offer(data, ranking)
     shown = offers(data, ranking, rows, "", wide=True, one_a_gpu=one_a_gpu)
@@ -521,7 +521,7 @@ def rank_words(ranking: Ranking) -> Callable[[Row], str]:
 
 
 def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
-    """Yield columns for throughput and value, and for time and cost of a job if there is one."""
+    # Yield columns for throughput and value, and for time and cost of a job if there is one.
     timed = any(row.hours.value is not None for row in ranking.rows)
     if not (timed and ranking.by_reference):
         yield number(
@@ -594,7 +594,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    """Return the time of a batch; for a generation first the time of a token, to which limits apply."""
+    # Return the time of a batch; for a generation first the time of a token, to which limits apply.
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 

@@ -263,7 +263,7 @@ def _bandwidth(data: ReportData) -> float | None:
 
 @cache
 def _moved_bytes(name: str, version: int, task: TaskKind, half: bool, batch_size: int) -> float | None:
-    """Bytes that the operators of the step read and write once; None for a model that is not listed."""
+    # Bytes that the operators of the step read and write once; None for a model that is not listed.
     profile = load_profiles().get(name)
     if profile is None or profile.version != version:
         return None

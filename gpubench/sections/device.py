@@ -76,7 +76,7 @@ def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: 
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
-    """Differences between driver and data sheet beyond the rounding of marketing figures."""
+    # Differences between driver and data sheet beyond the rounding of marketing figures.
     pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
     if spec is not None:
         pairs += [
@@ -133,7 +133,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
 
 
 def _state(device: DeviceProfile) -> list[Part]:
-    """Driver and switches in a sentence; unknown values are in the list of those not reported."""
+    # Driver and switches in a sentence; unknown values are in the list of those not reported.
     known = [
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
         f"CUDA {plain(device.cuda_driver_version, 20)} at most" if device.cuda_driver_version else "",

@@ -130,7 +130,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def _brief(data: ReportData) -> tuple[Part, ...]:
-    """Failures, the worst value of each kind of finding, and one-time costs."""
+    # Failures, the worst value of each kind of finding, and one-time costs.
     said = []
     for found in _seen(data).values():
         (worst,) = unique(finding for finding, _ in found)
