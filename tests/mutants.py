@@ -261,14 +261,14 @@ MUTANTS = (
     ),
     Mutant(
         name="the page for mailing holds up to twice the samples that it may",
-        file="gpubench/report/export.py",
+        file="gpubench/report/page.py",
         old="step = max(1, -(-total // most_samples))",
         new="step = max(1, total // most_samples)",
         killer="report/test_export.py::test_the_page_carries_the_runs_it_uses_and_thins_long_telemetry",
     ),
     Mutant(
         name="the listed price in the CSV is the expected one",
-        file="gpubench/report/export.py",
+        file="gpubench/report/page.py",
         old='"price_usd_per_hour": row.offer.price_usd_per_hour',
         new='"price_usd_per_hour": row.usd_per_hour.value',
         killer="report/test_export.py::test_the_listed_price_and_the_expected_one_have_a_column_each",

@@ -14,7 +14,7 @@ import click
 
 from gpubench import __version__
 from gpubench.blocks.terminal import heed_columns
-from gpubench.cli import last_words, options, output, table
+from gpubench.cli import last_words, output, table
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
 from gpubench.names import nearest
@@ -41,7 +41,7 @@ class Verbs(click.Group):
         """Return one by name."""
         path = f"{self.path} {name}".strip()
         if path not in table.VERBS or table.VERBS[path].asked:
-            return options.command_of(path) if path in table.VERBS else None
+            return table.command_of(path) if path in table.VERBS else None
         actions = Verbs(name, help=table.VERBS[path].help, no_args_is_help=False)
         actions.path = path
         return actions

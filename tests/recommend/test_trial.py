@@ -445,7 +445,7 @@ def parsed(words):
     """Return the request that the command line makes of words."""
     from click.testing import CliRunner
 
-    from gpubench.cli.options import command_of
+    from gpubench.cli.table import command_of
     from gpubench.cli.verbs import rank as verb
 
     with patch.object(verb, "verb", return_value=None) as called:

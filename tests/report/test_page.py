@@ -17,8 +17,7 @@ import gpubench.report
 from gpubench.blocks import parts
 from gpubench.blocks.parts import PALETTE, Block, Paragraph
 from gpubench.errors import MisuseError, StorageError
-from gpubench.report.export import REPORT_VERSION
-from gpubench.report.page import render, report
+from gpubench.report.page import REPORT_VERSION, render, report
 from gpubench.sections.data import Section
 
 from . import samples

@@ -10,14 +10,14 @@ import pytest
 from gpubench.blocks import parts
 from gpubench.effects import Result
 from gpubench.labels import offer_name
-from gpubench.report import export
+from gpubench.report import page
 from gpubench.report.page import render
 from gpubench.sections import data
 
 from . import samples
 
 
-@pytest.mark.parametrize("module", [data, export, parts])
+@pytest.mark.parametrize("module", [data, page, parts])
 def test_the_examples_in_the_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0
