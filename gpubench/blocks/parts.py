@@ -315,13 +315,13 @@ def prose(text: str) -> str:
     if len(pieces) % 2 == 0:  # a lone backtick
         return escape(text)
     return "".join(
-        f"`{piece}`" if i % 2 and piece and "<" not in piece else escape_inside(piece)
+        f"`{piece}`" if i % 2 and piece and "<" not in piece else _escape_inside(piece)
         for i, piece in enumerate(pieces)
     )
 
 
-def escape_inside(piece: str) -> str:
-    """Escape a part of a line and keep the spaces at its ends."""
+def _escape_inside(piece: str) -> str:
+    # Escape a part of a line and keep the spaces at its ends.
     left, right = piece[: len(piece) - len(piece.lstrip())], piece[len(piece.rstrip()) :]
     return f"{left}{escape(piece)}{right}" if piece.strip() else piece
 

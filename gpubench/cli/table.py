@@ -422,7 +422,7 @@ def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, 
     """
     if not any(each.way == "setting" for each in chain(*map(options_of, asked))):
         return "", {}
-    file, values = read_settings(Path())
+    file, values = _read_settings(Path())
     every = chain(*(verb.asked for verb in VERBS.values())) if values else ()
     heeded = {each.name for each in chain(*map(options_of, every)) if each.way == "setting"}
     for name in sorted(values.keys() - heeded):
@@ -430,7 +430,7 @@ def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, 
     return file, values
 
 
-def read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
+def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     """Return the name of a folder's settings file and its settings; parent folders are not searched.
 
     Raises:

@@ -107,7 +107,7 @@ class Table(NamedTuple):
     rows: Iterator[tuple[int, Mapping[str | None, str]]]
 
 
-def read_rows(path: Path) -> Table:
+def _read_rows(path: Path) -> Table:
     """Read the user's table: a JSON list of objects if its suffix is .json, else CSV with a header.
 
     Raises:
@@ -188,7 +188,7 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
     Raises:
         MisuseError: If the file cannot be read; single bad rows are set aside instead.
     """
-    table = read_rows(path)
+    table = _read_rows(path)
     if (format_ := _format(table, None)) != "own":
         raise MisuseError(
             f"{plain(path.name)} has the columns of {format_}, which have no dates: "
@@ -368,7 +368,7 @@ def read_table(
     latest: date | None = None,
 ) -> tuple[Format, OfferTable]:
     """Read a price table and return its format, one of three. See ``refresh.import_offers``."""
-    rows, latest = read_rows(file), latest or today() + timedelta(days=1)
+    rows, latest = _read_rows(file), latest or today() + timedelta(days=1)
     format_ = _format(rows, format_)
     if format_ == "own":
         return format_, clean(rows, latest)

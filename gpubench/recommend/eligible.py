@@ -231,7 +231,7 @@ class CandidateFinder:
     def within_limits(self, offers: Offers) -> tuple[Candidates, list[Exclusion]]:
         """Return the offers that meet the limits of the job, as columns, and the reasons for the others."""
         pool = self.pool_of(offers)
-        missed = misses(pool)
+        missed = _misses(pool)
         if not missed:
             return pool, []
         meets = np.ones(len(offers), dtype=bool)
@@ -410,7 +410,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 # --- deadlines and budgets ------------------------------------------------------------------------------
 
 
-def misses(pool: Candidates) -> dict[int, Exclusion]:
+def _misses(pool: Candidates) -> dict[int, Exclusion]:
     """Return the rows that may miss the deadline or the budget, with their figures, the closest last.
 
     A limit is compared with the unfavorable end of the interval. A row without an interval is judged by its

@@ -48,8 +48,8 @@ def lines_meant(word: str) -> tuple[str, ...]:
     return LINES.get(normalize(word), (word,))
 
 
-def ecc_of(spec: GpuSpec) -> bool | None:
-    """Return whether the memory corrects errors; stacked memory (HBM) always does."""
+def _ecc_of(spec: GpuSpec) -> bool | None:
+    # Return whether the memory corrects errors; stacked memory (HBM) always does.
     if spec.ecc is not None:
         return spec.ecc
     return True if (spec.memory_type or "").startswith("HBM") else None
@@ -89,7 +89,7 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
     "tensor_core_count": attrgetter("tensor_core_count"),
     "architecture": attrgetter("architecture"),
     "line": attrgetter("line"),
-    "ecc": ecc_of,
+    "ecc": _ecc_of,
     "fp64_share": fp64_share,
     "link": link_of,
     "cooling": cooling_of,
@@ -146,7 +146,7 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
         _Limit("the setting memory-type", bool(memory), attrgetter("memory_type"),
                lambda name: name.casefold().startswith(memory), "its memory type is not known",
                lambda name: f"memory {name}"),
-        _Limit("the setting ecc", request.ecc, ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
+        _Limit("the setting ecc", request.ecc, _ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
         _Limit("the setting fp64", request.fp64, fp64_share, lambda share: share >= _FAST_FP64,
                _NO_FP64, lambda _: _NO_FP64),
         _Limit("the setting nvlink", request.nvlink, attrgetter("is_linked"), bool,

@@ -265,8 +265,8 @@ def _never_ranked(meant: Collection[str]) -> str | None:
     return reasons[0] if all(reasons) else None
 
 
-def rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
-    """Return the names of GPUs that offers have, or all if none is left, so that the reason is raised."""
+def _rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
+    # Return the names of GPUs that offers have, or all if none is left, so that the reason is raised.
     return [name for name in names if why_not_ranked(name, keys) is None] or names
 
 
@@ -479,7 +479,7 @@ def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
         MisuseError: If a name means no ranked GPU, or nobody offers that number.
     """
     present = sorted(offers.gpu_key.present)
-    names = rankable(names, present)
+    names = _rankable(names, present)
     named = [(counted(name)[0], match_gpus([name], present)) for name in names]
     for name, (gpu_count, keys) in zip(names, named, strict=True):
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
@@ -507,7 +507,7 @@ def _of_the_card(
     the name also means a GPU with kernels.
     """
     known = sorted(offers.gpu_key.present)
-    meant = [match_gpus([name], known) for name in rankable(request.gpus, known)]
+    meant = [match_gpus([name], known) for name in _rankable(request.gpus, known)]
     named = frozenset[str]().union(*meant)
     old = frozenset[str]().union(*(keys for keys in meant if not any(map(_runs, keys))))
     sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price

@@ -120,7 +120,7 @@ def _at_price(pool: Candidates, known: Floats, rows: Indices | slice, price: Flo
     job_hours = known[..., 1]
     if by == "time":
         return -job_hours
-    usd = cost_of_billed(pool, known[..., 0], rows, price)
+    usd = _cost_of_billed(pool, known[..., 0], rows, price)
     return -(usd if by == "cost" else usd + pool.request.hour_worth_usd * job_hours)
 
 
@@ -158,7 +158,7 @@ def drawn(pool: Candidates, rows: Indices) -> Drawn:
     return Drawn(_before_price(pool, rate, machines, startup), which.reshape(-1))
 
 
-def drawn_merits(
+def _drawn_merits(
     pool: Candidates,
     rows: Indices,
     of: Drawn,
@@ -243,7 +243,7 @@ def time_and_cost(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floa
     return job_hours, cost(pool, job_hours, rows)
 
 
-def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
+def _job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
     """Return the rates for the expected, shortest and longest time of a job.
 
     For work in hours of a reference GPU, only the ratio to that GPU matters.
@@ -255,8 +255,8 @@ def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
 
 def hours_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats, Floats]:
     """Return the expected hours until the job is done, with a 90 % interval; unknown is NaN."""
-    likely, fast, slow = (hours(pool, rate[rows], rows) for rate in job_rates(pool))
-    return likely, *ends_of(likely, (fast, slow), _hours_by_start(pool, rows))
+    likely, fast, slow = (hours(pool, rate[rows], rows) for rate in _job_rates(pool))
+    return likely, *_ends_of(likely, (fast, slow), _hours_by_start(pool, rows))
 
 
 def _hours_by_start(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
@@ -291,7 +291,7 @@ def cost(
 
     ``price`` of the instance has the shape of ``job_hours``; None takes the expected prices.
     """
-    return cost_of_billed(pool, billed(pool, job_hours, rows), rows, price)
+    return _cost_of_billed(pool, billed(pool, job_hours, rows), rows, price)
 
 
 def billed(pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
@@ -301,13 +301,13 @@ def billed(pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats
     return economics.billed_hours(job_hours, _beside(units, job_hours))
 
 
-def cost_of_billed(
+def _cost_of_billed(
     pool: Candidates,
     billed_hours: Floats,
     rows: Indices | slice,
     price: Floats | None = None,
 ) -> Floats:
-    """Return the cost of this many billed hours [USD]; otherwise as ``cost``."""
+    # Return the cost of this many billed hours [USD]; otherwise as ``cost``.
     if price is None:
         price = _beside(pool.price[rows], billed_hours)
     if not pool.request.shares_work:
@@ -328,7 +328,7 @@ def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Fl
     Throughput, startup and price have independent errors, so their widths add in quadrature on a log scale.
     Fixed costs, such as egress, are certain and shift both ends equally.
     """
-    likely_hours, fast, slow = (hours(pool, rate[rows], rows) for rate in job_rates(pool))
+    likely_hours, fast, slow = (hours(pool, rate[rows], rows) for rate in _job_rates(pool))
 
     def total(job_hours: Floats, price: Floats | None = None) -> Floats:
         return cost(pool, job_hours, rows, price) + pool.request.hour_worth_usd * job_hours
@@ -340,7 +340,7 @@ def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Fl
     none = np.zeros_like(likely)
     certain = cost(pool, none, rows, none)
     sources = (at_fast, at_slow), (at_short, at_long), (cheap, dear)
-    low, high = ends_of(likely - certain, *((low - certain, high - certain) for low, high in sources))
+    low, high = _ends_of(likely - certain, *((low - certain, high - certain) for low, high in sources))
     return likely, certain + low, certain + high
 
 
@@ -351,11 +351,11 @@ def value_with_ends(
     price = pool.price[rows]
     likely, low, high = (economics.samples_per_usd(rate, price) for rate in rates)
     factor = np.exp(pool.prices.half_width[rows])
-    return likely, *ends_of(likely, (low, high), (likely / factor, likely * factor))
+    return likely, *_ends_of(likely, (low, high), (likely / factor, likely * factor))
 
 
-def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """Return the combined low and high end of a figure from the ends for each source of error."""
+def _ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    # Return the combined low and high end of a figure from the ends for each source of error.
     free = likely == 0  # a cost of zero stays zero at any price
     base = np.where(free, 1.0, likely)
     down, up = (
@@ -386,8 +386,8 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     most = cost(pool, hours(pool, rate, rows), rows, on_demand)
 
     none, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
-    once = cost_of_billed(pool, none, rows, price)
-    of_an_hour = cost_of_billed(pool, none + 1, rows, price) - once
+    once = _cost_of_billed(pool, none, rows, price)
+    of_an_hour = _cost_of_billed(pool, none + 1, rows, price) - once
     most_hours = (
         np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1
     ) * unit  # equally expensive is not cheaper
@@ -509,7 +509,7 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
 
     rows = order[able]
     together = drawn(pool, rows)
-    expected = drawn_merits(pool, rows, together)
+    expected = _drawn_merits(pool, rows, together)
     covered = int(np.count_nonzero(~is_a_guess(pool)[order[:detailed]]))
     ranks, ties = bands(expected[:covered], kinds[:covered])
     for rank, tie in zip(*bands(expected[covered:detailed], kinds[covered:]), strict=True):
@@ -518,7 +518,7 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
     if wins_of(expected)[0] < _SURE:
         ties[0] = True
     price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
-    scores = drawn_merits(pool, rows, together, price=price, out=expected)
+    scores = _drawn_merits(pool, rows, together, price=price, out=expected)
     p_best[able] = wins_of(scores)
     rest = range(detailed + 1, len(order) + 1)
 
@@ -529,7 +529,7 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
             return p_best
         told = p_best.copy()
         alike = drawn(other, rows) if sorted_by(pool.request) in {"throughput", "joules"} else together
-        told[able] = wins_of(drawn_merits(other, rows, alike, price=price))
+        told[able] = wins_of(_drawn_merits(other, rows, alike, price=price))
         return told
 
     return Chances(
@@ -547,7 +547,7 @@ def costs_over(pool: Candidates, least: int, others: Sequence[int]) -> list[Inte
     by_cost = pool.asking(sort="cost")
     rows = np.array([least, *others])
     price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
-    usd = -drawn_merits(by_cost, rows, drawn(by_cost, rows), price=price)
+    usd = -_drawn_merits(by_cost, rows, drawn(by_cost, rows), price=price)
     ratios = usd[1:] / usd[0]
     likely = merit(by_cost, pool.rate[rows], rows)
     ends = np.quantile(ratios, (TAIL, 1 - TAIL), axis=1)

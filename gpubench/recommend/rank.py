@@ -170,9 +170,9 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
                 hours=format_duration((with_pc.row.hours.value or 0.0) * SECONDS_PER_HOUR),
             ),
         ]
-    opening += jobs_of_rent(sum_usd, ranking.answers["cheapest"].choice)
+    opening += _jobs_of_rent(sum_usd, ranking.answers["cheapest"].choice)
     return msgspec.structs.replace(
-        ranking, sentences=(*sentences_of(opening), *ranking.sentences), max_purchase_usd=sum_usd
+        ranking, sentences=(*_sentences_of(opening), *ranking.sentences), max_purchase_usd=sum_usd
     )
 
 
@@ -326,17 +326,17 @@ def judge_offers(
         *on_commitments(found),
         *on_interruptions(request, [each.offer for each in answered(ranking)]),
         *facts(found, priced, ranking),
-        *(jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
+        *(_jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
     ]
-    return msgspec.structs.replace(ranking, sentences=sentences_of(told))
+    return msgspec.structs.replace(ranking, sentences=_sentences_of(told))
 
 
 FIRST = 1000
 """Weight of the answers, above all other sentences."""
 
 
-def sentences_of(told: Iterable[Told]) -> tuple[Sentence, ...]:
-    """Return the distinct sentences, highest weight first."""
+def _sentences_of(told: Iterable[Told]) -> tuple[Sentence, ...]:
+    # Return the distinct sentences, highest weight first.
     in_order = sorted(dict.fromkeys(told), key=lambda each: -each.weight)
     return tuple(Sentence(kind=_KINDS[each.kind], text=each.text) for each in in_order)
 
@@ -405,14 +405,14 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         by_gpu=tuple(choice_of(found, made[place], found) for place in best_places(found)),
         best_to_own=to_own,
         best_to_own_use=None if machine is None else machine.utilization.likely,
-        question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
+        question=_as_understood(request, [part.case.workload for part in speeds.parts[0]]),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,
     )
 
 
-def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
-    """Yield the number of jobs that a sum of money pays for by renting."""
+def _jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
+    # Yield the number of jobs that a sum of money pays for by renting.
     if usd and rent is not None and rent.row.cost_usd.value:
         gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
         jobs = f"{math.floor(usd / rent.row.cost_usd.value):,}"
@@ -425,7 +425,7 @@ _NOT_ASKED = frozenset(
 )
 
 
-def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
+def _as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
     """Return the question by the options' Python names, defaults filled in, without paths.
 
     Args:

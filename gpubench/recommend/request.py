@@ -75,12 +75,12 @@ class Range(NamedTuple):
         return cls(value, value, value)
 
 
-def read_range(value: Any, name: str) -> Range:
+def _read_range(value: Any, name: str) -> Range:
     """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or a sequence of one to three numbers.
 
     The likely value of two is their middle.
 
-    >>> read_range("0.3-0.7", "the setting utilization")
+    >>> _read_range("0.3-0.7", "the setting utilization")
     Range(low=0.3, likely=0.5, high=0.7)
 
     Raises:
@@ -105,7 +105,7 @@ def read_range(value: Any, name: str) -> Range:
     raise TypeError
 
 
-def read_mix(value: Any, name: str) -> dict[str, float]:
+def _read_mix(value: Any, name: str) -> dict[str, float]:
     """Read ``vgg16=0.5,lstm=0.5``, or accept a dict of shares.
 
     Raises:
@@ -133,7 +133,7 @@ def read_mix(value: Any, name: str) -> dict[str, float]:
 
 SHARE = Option(
     panel=BUYING,
-    read=read_range,
+    read=_read_range,
     takes="a number, or LOW-HIGH (in Python also two or three numbers in order)",
     python="float | tuple[float, float] | tuple[float, float, float] | str",
     metavar="X|LOW-HIGH",
@@ -166,7 +166,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         dict[str, float],
         Option(
             "Workload mix, by share of samples: vgg16=0.5,lstm=0.5.",
-            read=read_mix,
+            read=_read_mix,
             takes="WORKLOAD=SHARE,... (in Python also a dict)",
             python="Mapping[str, float] | str",
             metavar="NAME=SHARE,...",

@@ -111,7 +111,7 @@ class Answer(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
 
 
-def read_answer(path: Path) -> Answer:
+def _read_answer(path: Path) -> Answer:
     """Read a document of ``gpubench rank --json``.
 
     Raises:
@@ -166,7 +166,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
             folder is not empty, because its files would be copied too.
         StorageError: If the folder cannot be written.
     """
-    known = read_answer(answer)
+    known = _read_answer(answer)
     request = options.request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
     work = work_of(row, request, minutes)
@@ -366,7 +366,7 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
     if decoders and len(request.workload_names) > 1:
         raise MisuseError("a published language model can only be tried alone: rank one workload")
     if decoders:
-        script = training_script(row, request, decoders[0]).encode()
+        script = _training_script(row, request, decoders[0]).encode()
         launch = f"{limit}/torchrun --nproc-per-node {row.gpu_count} train.py"
         setup = (*_VENV, install + _TRAINS_WITH)
         disk_gb = DISK_GB + round(2 * decoders[0].counted_parameters / 1e9)  # its weights in 16 bits
@@ -382,8 +382,8 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
     )
 
 
-def training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
-    """Return a script that trains a published model with its predicted stack: PEFT with TRL."""
+def _training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
+    # Return a script that trains a published model with its predicted stack: PEFT with TRL.
     (name,) = request.workload_names
     profile = profile_of(name, options.asked_recipe(request), gpu_count=row.gpu_count)
     told = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
@@ -411,7 +411,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
         raise MisuseError("a latency limit gives each workload a batch of its own: rank one workload")
-    mode = mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
+    mode = _mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
     is_one_job = mode in options.JOB_MODES
     return RunRequest(
         workloads=tuple(references.values()),
@@ -429,7 +429,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     )
 
 
-def mode_of(row: Row, request: RankRequest) -> ParallelMode:
+def _mode_of(row: Row, request: RankRequest) -> ParallelMode:
     """Return how the GPUs of a machine share the job, by ranking them again, since the row does not say.
 
     Raises:

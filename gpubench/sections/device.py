@@ -48,13 +48,13 @@ def _render(data: ReportData) -> Block | None:
         count(threads, "thread") if threads else "",
     ]
     line = Paragraph(text=", ".join(filter(None, known)))
-    beside = () if device.is_cpu else driver_and_data_sheet(device, data.spec, "Driver and data sheet")
+    beside = () if device.is_cpu else _driver_and_data_sheet(device, data.spec, "Driver and data sheet")
     name = plain(device.name or run.environment.cpu or "unnamed", 80)
     return Block(title="The device", finding=name, parts=(line, *beside, *micro(data)), brief=(line,))
 
 
-def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
-    """A GPU as its driver reports it, next to its data sheet, and the values not reported."""
+def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
+    # A GPU as its driver reports it, next to its data sheet, and the values not reported.
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
     reasons: dict[str, list[str]] = {}
     for name, reason in sorted(device.unavailable.items()):
@@ -283,7 +283,7 @@ def _gpus(alike: Sequence[_Seen]) -> list[Part]:
     known = f"  [{device.gpu_key}]" if spec else ", not in the specification table"
     return [
         Paragraph(text=f"GPU {places}  {several}{_name(device)}{known}", tone="headline"),
-        *driver_and_data_sheet(device, spec, ""),
+        *_driver_and_data_sheet(device, spec, ""),
         *(Facts(rows=_here(one, state, several=bool(several))) for one, state in alike),
     ]
 
