@@ -121,7 +121,7 @@ class Figure:
     """One plotly figure as plain data.
 
     Attributes:
-        figure: ``{"data": [...], "layout": {...}}``; every text in it has passed ``charts.label``.
+        figure: ``{"data": [...], "layout": {...}}``; every text in it has passed ``label``.
         alt: A sentence that describes the chart for readers who cannot see it.
         height_px: Height on the page [CSS px].
     """

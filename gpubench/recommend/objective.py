@@ -497,7 +497,7 @@ class Chances:
 
 
 def chances_of(pool: Candidates, order: Indices) -> Chances:
-    """Return rank, tie and chances of each row; ``order`` has them as ``objective.order`` does.
+    """Return rank, tie and chances of each row; ``order`` has them as the function ``order`` does.
 
     Rank and tie use the expected prices, since a measurement could distinguish the speeds. A guess outside
     the fit never shares the rank of a row that the fit covers. The chances include the uncertainty of prices.
@@ -587,7 +587,7 @@ def _may_lead(pool: Candidates, order: Indices) -> Flags:
     feed_error = np.exp(_FARTHEST * FEED_SIGMA)
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
-    less = more = 1.0  # the ends of a rate with drawn work: see ``objective.drawn_job_rates``
+    less = more = 1.0  # the ends of a rate with drawn work: see ``drawn_job_rates``
     work = pool.work
     if work is not None and work.drawn is not None:
         ratios = work.samples / work.drawn
