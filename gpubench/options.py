@@ -1,7 +1,7 @@
 """Option declarations: each field of a request declares its type, limits, choices and help.
 
 A request is a frozen struct with fields of type ``Annotated[type, Option(...)]``. A type such as ``Positive``
-has limits, which msgspec enforces. The command-line options (see ``gpubench.cli.options``), the error
+has limits, which msgspec enforces. The command-line options (see ``gpubench.cli.table``), the error
 messages, the keys of a settings file, and the interface of the Python function with the same name (its
 conversions, ``inspect.signature``, "Args" in the docstring, and type stub) are all derived from the struct. A
 field without an ``Option`` is not an option. A field named ``asked`` lists the given options, and a field

@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant(
         name="the slow and cheap card is called the sensible one, because waiting is free",
         file="gpubench/recommend/objective.py",
-        old='return -(usd if by == "cost" else usd + request.hour_worth_usd * job_hours)',
+        old='return -(usd if by == "cost" else usd + pool.request.hour_worth_usd * job_hours)',
         new="return -usd",
         killer="recommend/test_hour_worth.py::test_rows_are_in_order_of_dollars_and_hours",
     ),
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         name="a purchase pays off too soon, because tax is on the rent alone",
         file="gpubench/recommend/owning.py",
-        old="pair)[1] / (1 + request.tax)",
+        old="pair)[1] / (1 + pool.request.tax)",
         new="pair)[1]",
         killer="recommend/test_owning.py::test_start_up_cost_counts_in_the_break_even",
     ),
@@ -261,14 +261,14 @@ MUTANTS = (
     ),
     Mutant(
         name="the page for mailing holds up to twice the samples that it may",
-        file="gpubench/report/export.py",
+        file="gpubench/report/page.py",
         old="step = max(1, -(-total // most_samples))",
         new="step = max(1, total // most_samples)",
         killer="report/test_export.py::test_the_page_carries_the_runs_it_uses_and_thins_long_telemetry",
     ),
     Mutant(
         name="the listed price in the CSV is the expected one",
-        file="gpubench/report/export.py",
+        file="gpubench/report/page.py",
         old='"price_usd_per_hour": row.offer.price_usd_per_hour',
         new='"price_usd_per_hour": row.usd_per_hour.value',
         killer="report/test_export.py::test_the_listed_price_and_the_expected_one_have_a_column_each",

@@ -51,7 +51,7 @@ from gpubench.profile import load_profiles
 from gpubench.profile.memory import planned_peak_bytes
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import RankRequest
-from gpubench.sections.words import case_words
+from gpubench.sections.data import case_words
 from gpubench.specs import load_specs
 from tools import published
 

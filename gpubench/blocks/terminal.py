@@ -133,7 +133,7 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
 
 
 def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a row: details of a cell go below it, indented in the first column."""
+    # Yield the lines of a row: details of a cell go below it, indented in the first column.
     from rich.cells import set_cell_size
 
     cells = []
@@ -151,7 +151,7 @@ def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """Return a text in lines of so many places, broken between words; a longer name after its marks."""
+    # Return a text in lines of so many places, broken between words; a longer name after its marks.
     from rich.cells import chop_cells
 
     if _len(text) <= width:
@@ -198,7 +198,7 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
 
 
 def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int) -> list[int]:
-    """Give the remaining width, one character at a time, to the column that makes the most rows tall."""
+    # Give the remaining width, one character at a time, to the column that makes the most rows tall.
     rows = [tuple(column.title for column in table.columns), *table.rows[:_LAID_OUT_BY]]
     heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
     for _ in range(width - _sum(widths)):
@@ -265,7 +265,7 @@ def _wanted(table: Table, i: int, most: int) -> int:
 
 
 def _least(table: Table, i: int) -> int:
-    """Return how narrow a column can be: no figure is broken, nor a word of a text unless it is long."""
+    # Return how narrow a column can be: no figure is broken, nor a word of a text unless it is long.
     column, texts = table.columns[i], _texts(table, i)
     words = max(_len(word) for text in texts for word in text.split(" "))
     if column.numeric:

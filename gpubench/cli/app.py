@@ -14,13 +14,13 @@ import click
 
 from gpubench import __version__
 from gpubench.blocks.terminal import heed_columns
-from gpubench.cli import last_words, options, output, table
+from gpubench.cli import last_words, output, table
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
 from gpubench.names import nearest
 from gpubench.units import listing
 
-# Most columns of a help text.
+# Maximum columns of a help text.
 _HELP_WIDTH = 120
 # Garbage collection threshold. Python's default, 700, rescans all offers: a fifth of a ranking's time.
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -33,17 +33,15 @@ class Verbs(click.Group):
 
     path = ""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
-        del ctx
         return [name.rpartition(" ")[2] for name in table.VERBS if name.rpartition(" ")[0] == self.path]
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         """Return one by name."""
-        del ctx
         path = f"{self.path} {name}".strip()
         if path not in table.VERBS or table.VERBS[path].asked:
-            return options.command_of(path) if path in table.VERBS else None
+            return table.command_of(path) if path in table.VERBS else None
         actions = Verbs(name, help=table.VERBS[path].help, no_args_is_help=False)
         actions.path = path
         return actions
@@ -134,7 +132,7 @@ def main() -> None:
 
 
 def _misuse(error: click.UsageError) -> str:
-    """Return what the parser objects to, the verb that may have been meant, and the help to read."""
+    # Return what the parser objects to, the verb that may have been meant, and the help to read.
     # The parser finds an option without its value before it creates a context.
     path = (
         error.ctx.command_path
@@ -147,7 +145,7 @@ def _misuse(error: click.UsageError) -> str:
         if option and (gone["verb"], gone["option"]) == (verb, option):
             return f"{path} has no {option} any more: {gone['instead']}"
         if word and (gone["verb"], gone["option"]) == (f"{verb} {word}".strip(), ""):
-            return f"{path} {word} is no more: {gone['instead']}"
+            return f"{path} {word} no longer exists: {gone['instead']}"
     words, also = error.format_message(), []
     if words == "Missing command.":
         words = "add one of " + listing(

@@ -17,7 +17,7 @@ from gpubench.models import Measurement, Status
 def watch() -> Iterator[messages.OnEvent]:
     """Yield a handler for the events of a run; ``TERM=dumb`` and pipes get plain lines."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        yield say_event
+        yield _say_event
         return
     from rich.console import Console
     from rich.live import Live
@@ -38,8 +38,8 @@ def watch() -> Iterator[messages.OnEvent]:
         yield note
 
 
-def say_event(event: messages.Event) -> None:
-    """Print a line for an event that deserves one, such as a finished case."""
+def _say_event(event: messages.Event) -> None:
+    # Print a line for an event that deserves one, such as a finished case.
     if (text := line_of(event)) is not None:
         print(text, file=sys.stderr, flush=True)
 

@@ -1,19 +1,39 @@
-"""The verbs of the command line: the purpose, requests and common aliases of each.
+"""The verbs of the command line: the purpose, requests and aliases of each, and the command built from them.
 
 Each verb is a row of this table and a function in its own file in ``gpubench.cli.verbs``, which is imported
 when the verb is called: ``offers list`` is ``list_`` in ``offers.py``. The function takes the requests of its
 row in order and ``as_json``, and returns the exit code, or None for 0.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import click
 import msgspec
 
+from gpubench.cli.output import say
+from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.measure.request import RunRequest
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
-from gpubench.options import Option, Positive, Results, ResultsRequest
+from gpubench.options import (
+    RECIPE,
+    Option,
+    Positive,
+    Results,
+    ResultsRequest,
+    help_of,
+    options_of,
+    request_from,
+    settings_in_words,
+    typed,
+    unknown_name,
+)
 from gpubench.predict.request import (
     CalibrateRequest,
     MemoryRequest,
@@ -24,6 +44,7 @@ from gpubench.predict.request import (
 from gpubench.recommend.request import EVIDENCE, OUTPUT, FeedRequest, RankRequest
 from gpubench.record.request import AddRequest, CompareRequest, ShareRequest
 from gpubench.report.request import ReportRequest
+from gpubench.units import listing, plain
 
 
 class BriefRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,3 +270,236 @@ VERBS: Mapping[str, Verb] = {
     ),
 }
 """Every verb in the order of the help; actions follow their verb."""
+
+
+# --- commands -------------------------------------------------------------------------------------------
+
+_RECIPE = "recipe"
+FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
+"""Settings files in order of precedence, each with the path of its table."""
+# Marks where a list of choices may wrap, and stands for a hyphen during layout.
+_SEAM, _HYPHEN = "|\0 ", "\u2011"
+
+
+class Command(click.Command):
+    """A verb as the parser knows it; its help groups the options by topic."""
+
+    panels: Mapping[str | None, str | None] = {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by panel, those without one first, without breaking a word or a choice."""
+        by_panel: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
+                words = record[1].replace("|", _SEAM).replace("-", _HYPHEN)
+                by_panel.setdefault(self.panels.get(each.name) or "Options", []).append((record[0], words))
+        start = len(formatter.buffer)
+        for panel, records in by_panel.items():
+            with formatter.section(panel):
+                formatter.write_dl(records)
+        lines = (each.replace(_SEAM, "|").replace("\0", "") for each in formatter.buffer[start:])
+        formatter.buffer[start:] = [each.replace(_HYPHEN, "-") for each in lines]
+
+
+def command_of(path: str) -> Command:
+    """Return the command of a verb or an action, with an option per request field and ``--json``."""
+    verb = VERBS[path]
+    offered = [
+        each
+        for each in chain(*map(options_of, verb.asked))
+        if each.way in {"option", _RECIPE} and (not verb.only or each.name in verb.only)
+    ]
+
+    def called(as_json: bool, **given: Any) -> None:
+        ways = {"option": _given_of(offered, given), "setting": {}}
+        ways[_RECIPE] = _recipe_of(given.get(f"name_{_RECIPE}") or (), offered)
+        file, ways["setting"] = _settings_of(verb.asked)
+        requests = []
+        for kind in verb.asked:
+            named = {each.name: ways.get(each.way, {}) for each in options_of(kind)}
+            values = {name: found[name] for name, found in named.items() if name in found}
+            requests.append(request_from(kind, values, file=file))
+        file_name, _, action = path.replace("-", "_").partition(" ")
+        module = import_module(f"gpubench.cli.verbs.{file_name}")
+        code = getattr(module, f"{action}_" if action else "verb")(*requests, as_json=as_json)
+        told = list(chain(*(settings_in_words(kind, ways["setting"]) for kind in verb.asked)))
+        if told:
+            say(f"set in {file}: {listing(told)}")
+        if code:
+            click.get_current_context().exit(code)
+
+    settings = [typed(each.name) for each in chain(*map(options_of, verb.asked)) if each.way == "setting"]
+    command = Command(
+        path.rpartition(" ")[2],
+        params=[*chain(*map(_laid_out, offered)), *_recipe_option(offered), _AS_JSON],
+        callback=called,
+        help=verb.help,
+        short_help=verb.help.partition("\n\n")[0],
+        epilog=f"Settings, in {' or '.join(FILES)} of the folder you are in: {', '.join(settings)}."
+        if settings
+        else None,
+    )
+    command.panels = {f"name_{each.name}": verb.only.get(each.name, each.panel) for each in offered}
+    command.panels |= {f"name_{_RECIPE}": RECIPE}
+    return command
+
+
+_AS_JSON = click.Option(["as_json", "--json"], is_flag=True, help="Print one JSON document on stdout.")
+
+
+def _recipe_option(offered: Iterable[Option]) -> list[click.Option]:
+    keys = [f"{typed(each.name)}: {help_of(each)}" for each in offered if each.way == _RECIPE]
+    about = " ".join(
+        ["How the workload is trained or run, where it is not as the workload itself says.", *keys]
+    )
+    option = click.Option([f"name_{_RECIPE}", "--recipe"], multiple=True, metavar="KEY=VALUE,...", help=about)
+    return [option] if keys else []
+
+
+def _laid_out(each: Option) -> Iterator[click.Parameter]:
+    # Yield the parser's parameters for an option: positional, named, or both.
+    if each.way == _RECIPE:
+        return
+    must_be = each.initial is msgspec.NODEFAULT
+    by_place = each.bare or (each.place and (each.many or must_be))
+    if by_place:
+        yield click.Argument(
+            [f"place_{each.name}"],
+            help=help_of(each),
+            nargs=-1 if each.many else 1,
+            required=each.bare and must_be,
+            metavar=each.metavar if each.bare else f"[{each.name.upper()}]{'...' if each.many else ''}",
+            shell_complete=_completing(each),
+        )
+    if not each.bare:
+        yield click.Option(
+            [f"name_{each.name}", f"--{typed(each.name)}", *filter(None, [each.short])],
+            help=f"Same as the {each.name.upper()} argument." if by_place else help_of(each),
+            is_flag=each.base is bool or None,
+            multiple=each.many,
+            metavar=each.metavar or None,
+            shell_complete=_completing(each),
+        )
+
+
+def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    # Return the given values by option; a positional value counts as a value of its option.
+    found: dict[str, Any] = {}
+    for each in offered:
+        places = [given.get(f"place_{each.name}"), given.get(f"name_{each.name}")]
+        values = [value for value in places if value not in {None, False, ()}]
+        if len(values) > 1 and not each.many:
+            twice = " and ".join(map(plain, values))
+            raise MisuseError(f"--{typed(each.name)} is given twice: {twice}")
+        if values:
+            found[each.name] = list(chain(*values)) if each.many else values[0]
+    return found
+
+
+def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str]:
+    # Parse ``weight-type=bfloat16,loss-chunks=8``, given once or several times.
+    keys = [typed(each.name) for each in offered if each.way == _RECIPE]
+    found: dict[str, str] = {}
+    for part in chain(*(each.split(",") for each in words)):
+        key, value = (each.strip() for each in f"{part}=".split("=")[:2])
+        if key.replace("_", "-") not in keys or not value:
+            raise MisuseError(f"--recipe {plain(part)!r} is not KEY=VALUE, with a key of {listing(keys)}")
+        name = key.replace("-", "_")
+        if name in found:
+            raise MisuseError(f"--recipe gives {plain(key)} twice")
+        found[name] = value
+    return found
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, Any]]:
+    """Return the settings file of the working folder and its settings; none for a verb that reads none.
+
+    Raises:
+        MisuseError: If a file is not valid TOML, or has a setting that no verb reads.
+    """
+    if not any(each.way == "setting" for each in chain(*map(options_of, asked))):
+        return "", {}
+    file, values = _read_settings(Path())
+    every = chain(*(verb.asked for verb in VERBS.values())) if values else ()
+    heeded = {each.name for each in chain(*map(options_of, every)) if each.way == "setting"}
+    for name in sorted(values.keys() - heeded):
+        raise unknown_name(f"setting in {file}", name, get_close_matches(name, heeded))
+    return file, values
+
+
+def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the name of a folder's settings file and its settings; parent folders are not searched.
+
+    Raises:
+        MisuseError: If a file is not valid TOML, or its settings are not a table.
+    """
+    import tomllib
+
+    for name, keys in FILES.items():
+        if not (folder / name).is_file():
+            continue
+        try:
+            table: Any = tomllib.loads(read_bytes(folder / name, TABLE_BYTES, follow_links=True).decode())
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise MisuseError(f"{name} is not valid TOML: {plain(str(error), 200)}") from None
+        for key in keys:
+            table = table.get(key, {}) if isinstance(table, dict) else None
+        if not isinstance(table, dict):
+            raise MisuseError(f"{name}: {'.'.join(keys)} is not a table of settings")
+        if table or not keys:
+            return name, {key.replace("-", "_"): value for key, value in table.items()}
+    return "", {}
+
+
+# --- shell completion -------------------------------------------------------------------------------------
+
+
+def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
+    """Return the completer of an option; it looks up names only when a shell asks for them.
+
+    A space ends a shell word, so an unquoted name has hyphens in place of its spaces, as in GPU names.
+    """
+    names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
+    if names is None:
+        return None
+
+    def completions(_context: Any, _parameter: Any, incomplete: str) -> Sequence[str]:
+        found = [name if " " in incomplete else name.replace(" ", "-") for name in names()]
+        found = [name.lower() for name in found] if incomplete == incomplete.lower() else found
+        return [name for name in dict.fromkeys(found) if name.lower().startswith(incomplete.lower())]
+
+    return completions
+
+
+def _workloads() -> Iterable[str]:
+    from gpubench.decoders import decoder_names
+    from gpubench.discovery import workload_names
+
+    return (*workload_names(), *decoder_names(), "all")
+
+
+def _gpus() -> Iterable[str]:
+    # Return GPU names: names of several variants such as "H100", then each GPU's short name and key.
+    from gpubench.specs import find_spec, load_specs
+
+    short = [spec.short_name for spec in load_specs().values() if "(" not in spec.short_name]
+    families = Counter(name.split()[0] for name in short if any(map(str.isdigit, name.split()[0])))
+    named = (name for name in short if find_spec(name.replace(" ", "-")))
+    return sorted({*(name for name, cards in families.items() if cards > 1), *named, *load_specs()})
+
+
+def _providers() -> Iterable[str]:
+    from gpubench.offers.snapshot import load_offers
+
+    return sorted({offer.provider for offer in load_offers().offers})
+
+
+# The lookup for each option that takes names.
+_NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
+    "workload": _workloads,
+    "gpu": _gpus,
+    "provider": _providers,
+}

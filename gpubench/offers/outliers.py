@@ -223,7 +223,7 @@ class AskedPrices:
         return suspects
 
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        """Return the range without doubted prices, unless their source has the asks of other hosts."""
+        # Return the range without doubted prices, unless their source has the asks of other hosts.
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return -math.inf, math.inf
@@ -246,7 +246,7 @@ class AskedPrices:
     # --- the reference for a price-----------------------------------------------------------------------
 
     def _doubted_by(self, offer: Offer) -> Standard | None:
-        """Return the reference price if it makes a price doubtful."""
+        # Return the reference price if it makes a price doubtful.
         usd, gpu_key, hand = offer.usd_per_gpu_hour, offer.gpu_key, self._hand(offer)
         if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
             return None
@@ -269,7 +269,7 @@ class AskedPrices:
         return cheapest if cheapest is not None and usd * _WITNESS_RATIO < cheapest.usd else None
 
     def _cheapest_by_bandwidth(self, gpu_key: str, hand: _Hand) -> Standard | None:
-        """Return the price of a GPU without other sellers at the cheapest price per bandwidth, if known."""
+        # Return the price of a GPU without other sellers at the cheapest price per bandwidth, if known.
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
         if rate is None or bandwidth is None or not self._is_alone(gpu_key, hand):
@@ -318,7 +318,7 @@ class AskedPrices:
         return _voices(asks, scope & is_another_hand)
 
     def _for_fewer(self, offer: Offer, hand: _Hand) -> Standard | None:
-        """Return the same provider's price for at most half as many GPUs, if its total is as high."""
+        # Return the same provider's price for at most half as many GPUs, if its total is as high.
         total_usd = offer.usd_per_gpu_hour * offer.gpu_count
         for fewer, usd in self._least(offer.gpu_key, offer.pricing, hand).items():
             if 2 * fewer <= offer.gpu_count and fewer * usd >= total_usd:
@@ -327,7 +327,7 @@ class AskedPrices:
         return None
 
     def _find_least(self, gpu_key: str, pricing: Pricing, hand: _Hand) -> dict[int, float]:
-        """Return a provider's lowest price per GPU-hour by number of GPUs, in ascending order."""
+        # Return a provider's lowest price per GPU-hour by number of GPUs, in ascending order.
         asks = self._asks(gpu_key)
         own = (asks.provider == hand.provider) & (asks.origin == hand.origin)
         own &= asks.pricing == self._pricings[pricing]
@@ -366,7 +366,7 @@ class AskedPrices:
 
 @cache
 def _means(gpu_key: str, *, or_open: bool = False) -> tuple[str, ...]:
-    """Return a GPU with the variants that it can mean, or the ambiguous names that can mean it."""
+    # Return a GPU with the variants that it can mean, or the ambiguous names that can mean it.
     spec = load_specs().get(gpu_key)
     left_open = (key for key, each in load_specs().items() if or_open and gpu_key in each.variants)
     return (gpu_key, *(spec.variants if spec else ()), *left_open)

@@ -156,7 +156,7 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         is_floor=quote.is_floor,
         **{field: read(field, said) for field, said in host.items()},
     )
-    check_together(offer)
+    _check_together(offer)
     return offer
 
 
@@ -177,7 +177,7 @@ def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) -> str:
-    """Return the key of a GPU: by its name, else by the name of the instance, which often contains it."""
+    # Return the key of a GPU: by its name, else by the name of the instance, which often contains it.
     # Google's types include the form factor where its short names do not: V100 is nvidia-tesla-v100.
     google = (f"nvidia-tesla-{gpu.lower()}",) if provider == "gcp" else ()
     for name in (*google, gpu, instance):
@@ -203,7 +203,7 @@ def _ram_bytes(said: float | str | None) -> int | None:
 
 
 def _price(price: float | str, kind: str, usd_per_unit: Decimal | None = None) -> Decimal:
-    return read_price(price if isinstance(price, str) else str(round(price, 6)), kind, usd_per_unit)
+    return _read_price(price if isinstance(price, str) else str(round(price, 6)), kind, usd_per_unit)
 
 
 # --- machines --------------------------------------------------------------------------------------------
@@ -297,11 +297,11 @@ def read_field(field: str, said: Any) -> Any:
         value = int(value) if field in WHOLE else value
     if value is None and (field in NAMES or field == "gpu_count"):
         raise ImplausibleError(f"no {field} named")
-    check_field(field, value)
+    _check_field(field, value)
     return value
 
 
-def check_field(field: str, value: Any, latest: date = date.max) -> None:
+def _check_field(field: str, value: Any, latest: date = date.max) -> None:
     """Raise unless a value is possible for a field of an offer or of a coverage.
 
     Args:
@@ -316,7 +316,7 @@ def check_field(field: str, value: Any, latest: date = date.max) -> None:
     if field in NAMES and not value:
         raise ImplausibleError(f"no {field} named")
     if field in TEXTS:
-        check_text(value)
+        _check_text(value)
     if field in DAYS:
         check_stamp(value, latest) if field == "retrieved_at" and "T" in value else check_day(value, latest)
     if field == "gpu_key" and value not in load_specs():
@@ -327,8 +327,8 @@ def check_field(field: str, value: Any, latest: date = date.max) -> None:
         raise ImplausibleError(f"kind {value[:40]!r} is none of {', '.join(KINDS)}")
 
 
-def check_together(offer: Offer) -> None:
-    """Raise unless the fields of an offer, each plausible by itself, are plausible together."""
+def _check_together(offer: Offer) -> None:
+    # Raise unless the fields of an offer, each plausible by itself, are plausible together.
     if (offer.term_years is not None) != (offer.pricing is Pricing.RESERVED):
         raise ImplausibleError(f"a price that is {offer.pricing!s} cannot have the term {offer.term_years}")
     # Hosts of a marketplace are vetted or not; a list price is a company's, or of vetted hosts.
@@ -336,7 +336,7 @@ def check_together(offer: Offer) -> None:
     if offer.seller not in allowed:
         raise ImplausibleError(f"seller {offer.seller!r} of a {offer.kind} is none of {', '.join(allowed)}")
     median = offer.ask_median_usd_per_hour
-    if median is not None and read_price(str(median), offer.kind) < offer.price_usd_per_hour:
+    if median is not None and _read_price(str(median), offer.kind) < offer.price_usd_per_hour:
         raise ImplausibleError(f"a median of {median} is below the cheapest ask")
 
 
@@ -351,7 +351,7 @@ def check(struct: Offer | Coverage, latest: date = date.max) -> None:
         ImplausibleError: With the reason.
     """
     if isinstance(struct, Coverage):
-        check_field("provider", struct.provider)
+        _check_field("provider", struct.provider)
         check_stamp(f"{struct.day}T00:00:00Z", latest)
         for field, values in (
             ("pricing", struct.pricings),
@@ -359,15 +359,15 @@ def check(struct: Offer | Coverage, latest: date = date.max) -> None:
             ("source", struct.vendors),
         ):
             for value in values:
-                check_field(field, value)
+                _check_field(field, value)
         return
     for field in struct.__struct_fields__:
-        check_field(field, getattr(struct, field), latest)
-    read_price(str(struct.price_usd_per_hour), struct.kind)
-    check_together(struct)
+        _check_field(field, getattr(struct, field), latest)
+    _read_price(str(struct.price_usd_per_hour), struct.kind)
+    _check_together(struct)
 
 
-def read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None) -> Decimal:
+def _read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None) -> Decimal:
     """Return a price of the entire instance [USD/h], or raise with the reason; only free offers cost 0.
 
     Args:
@@ -402,8 +402,8 @@ def exchange_rate(text: str) -> Decimal:
     return Decimal(text)
 
 
-def check_text(text: str) -> None:
-    """Raise unless a text is safe to show in a terminal, a page and a spreadsheet."""
+def _check_text(text: str) -> None:
+    # Raise unless a text is safe to show in a terminal, a page and a spreadsheet.
     if text.startswith(("=", "+", "-", "@")):
         raise ImplausibleError(f"cell {text[:40]!r} starts like a spreadsheet formula")
     if len(text) > MAX_CELL_CHARACTERS:
@@ -425,7 +425,7 @@ def read_kind(text: str) -> str:
     word = "-".join(re.split(r"[\s_-]+", text.strip().lower()))
     named = (KIND_SYNONYMS.get(each, each) for each in (word, word.removesuffix("s")))
     kind = next((each for each in named if each in KINDS), text)
-    check_field("kind", kind)
+    _check_field("kind", kind)
     return kind
 
 

@@ -162,7 +162,7 @@ def _look_back(results: Path | None) -> _Known:
 def _written(
     known: _Known, asked: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
 ) -> Refreshed:
-    """Write the known prices as a snapshot with this time; None if nothing is new."""
+    # Write the known prices as a snapshot with this time; None if nothing is new.
     path = None
     if stamp is not None:
         snapshot = Snapshot(retrieved_at=stamp, sources=in_order({**known.newest.sources, **asked}))
@@ -214,7 +214,7 @@ def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequenc
 
 
 def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
-    """Give marketplace offers their previous names: without instance types, GPU and count identify them."""
+    # Give marketplace offers their previous names: without instance types, GPU and count identify them.
     names: dict[tuple[str, str, int, Pricing], str] = {}
     for offer in known:
         if offer.kind == "marketplace" and offer.region is None:
@@ -307,7 +307,7 @@ def _digest_beside(place: str, transport: Transport) -> str:
 
 
 def _chosen(read: ReadSnapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
-    """Return the requested sources that have ever answered."""
+    # Return the requested sources that have ever answered.
     found = {
         name: source
         for name, source in read.sources.items()

@@ -122,8 +122,8 @@ def _state(path: Path) -> object:
 
 @lru_cache(maxsize=1)
 def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _state: object) -> OfferTable:
-    """Read and clean every table; the result is cached until a file changes."""
-    tables = [embedded_offers(as_of), refreshed_offers(folder, as_of), *imported_offers(folder)]
+    # Read and clean every table; the result is cached until a file changes.
+    tables = [embedded_offers(as_of), _refreshed_offers(folder, as_of), *imported_offers(folder)]
     if extra is not None:
         from gpubench.offers.tables import read_own  # only for a person's table
 
@@ -191,8 +191,8 @@ def embedded_offers(as_of: date | None = None) -> OfferTable:
     return msgspec.structs.replace(newest, set_aside=table.set_aside)
 
 
-def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
-    """Return the offers of the newest readable snapshot up to a day; empty if there is none."""
+def _refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
+    # Return the offers of the newest readable snapshot up to a day; empty if there is none.
     read, notes = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
     for name, source in read.sources.items():
@@ -211,7 +211,7 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
 
 def known_before(folder: Path) -> Sequence[Offer]:
     """Return the shipped and refreshed offers, with which new ones are compared."""
-    return overlay([embedded_offers(), refreshed_offers(folder)]).offers
+    return overlay([embedded_offers(), _refreshed_offers(folder)]).offers
 
 
 def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapshot, tuple[str, ...]]:
@@ -361,7 +361,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
 def _believed_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
-    """Return the valid offers, and the identities of the others; None if one cannot be identified."""
+    # Return the valid offers, and the identities of the others; None if one cannot be identified.
     offers, bad = _believed(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
@@ -377,7 +377,7 @@ def _believed_offers(
 
 
 def _believed(rows: Iterable[msgspec.Raw], shape: type[_T], latest: date) -> tuple[list[_T], dict[int, str]]:
-    """Return the valid rows, and the reasons against the others by index."""
+    # Return the valid rows, and the reasons against the others by index.
     kept: list[_T] = []
     bad: dict[int, str] = {}
     for at, row in enumerate(rows):

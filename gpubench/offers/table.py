@@ -73,15 +73,15 @@ class Column(NamedTuple, Generic[T]):
         return list(map(self.values.__getitem__, self.codes.tolist()))
 
 
-def column_of(cells: Iterable[T]) -> Column[T]:
-    """Encode cells as a column, with values in order of first occurrence."""
+def _column_of(cells: Iterable[T]) -> Column[T]:
+    # Encode cells as a column, with values in order of first occurrence.
     place: dict[T, int] = {}
     codes = [place.setdefault(cell, len(place)) for cell in cells]
     return Column(np.array(codes, dtype=np.int64), tuple(place))
 
 
-def stacked_columns(columns: Sequence[Column[T]]) -> Column[T]:
-    """Concatenate the columns of several tables, with values in order of first occurrence."""
+def _stacked_columns(columns: Sequence[Column[T]]) -> Column[T]:
+    # Concatenate the columns of several tables, with values in order of first occurrence.
     place: dict[T, int] = {}
     places = [[place.setdefault(cell, len(place)) for cell in column.values] for column in columns]
     codes = [np.array(of, int)[column.codes] for of, column in zip(places, columns, strict=True)]
@@ -116,7 +116,7 @@ class _Table:
     def column(self, name: str) -> Column[Any]:
         if name not in self._columns:
             of_parts = [part.column(name) for part in self.parts]
-            own = stacked_columns(of_parts) if of_parts else column_of(map(attrgetter(name), self.offers))
+            own = _stacked_columns(of_parts) if of_parts else _column_of(map(attrgetter(name), self.offers))
             self._columns[name] = own
         return self._columns[name]
 
@@ -169,7 +169,7 @@ class Offers(Sequence[Offer]):
         if isinstance(offers, Offers):
             return offers
         every = tuple(offers)
-        told = column_of([UNTOLD] * len(every) if origins is None else origins)
+        told = _column_of([UNTOLD] * len(every) if origins is None else origins)
         return cls(_Table(every, told), np.arange(len(every)))
 
     @classmethod
@@ -179,7 +179,7 @@ class Offers(Sequence[Offer]):
         if len(some) < 2:
             return some[0] if some else cls.of(())
         every = tuple(offer for part in some for offer in part)
-        origins = stacked_columns([part.origin for part in some])
+        origins = _stacked_columns([part.origin for part in some])
         return cls(_Table(every, origins, some), np.arange(len(every)))
 
     def __len__(self) -> int:
@@ -474,7 +474,7 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     usd = clouds.usd_per_gpu_hour[np.argsort(kinds.codes, kind="stable")]
     of_kinds = np.split(usd, np.cumsum(np.bincount(kinds.codes))[:-1])
     by_provider: dict[AskKey, list[float]] = {}
-    for (gpu_key, pricing, _), prices in zip(kinds.values, of_kinds, strict=False):  # none where none is
+    for (gpu_key, pricing, _), prices in zip(kinds.values, of_kinds, strict=False):  # no split without a kind
         by_provider.setdefault((gpu_key, pricing), []).append(float(np.median(prices)))
     listed = {key: median(each) for key, each in by_provider.items()}
     return {key: _asks(each, listed.get(key)) for key, each in found.items()}

@@ -107,7 +107,7 @@ class Table(NamedTuple):
     rows: Iterator[tuple[int, Mapping[str | None, str]]]
 
 
-def read_rows(path: Path) -> Table:
+def _read_rows(path: Path) -> Table:
     """Read the user's table: a JSON list of objects if its suffix is .json, else CSV with a header.
 
     Raises:
@@ -188,7 +188,7 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
     Raises:
         MisuseError: If the file cannot be read; single bad rows are set aside instead.
     """
-    table = read_rows(path)
+    table = _read_rows(path)
     if (format_ := _format(table, None)) != "own":
         raise MisuseError(
             f"{plain(path.name)} has the columns of {format_}, which have no dates: "
@@ -216,7 +216,7 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 
 def _renamed(table: Table) -> Table:
-    """Return a table with other column names replaced by gpubench's."""
+    # Return a table with other column names replaced by gpubench's.
     headings = {column: _heading(column) for column in table.columns if column not in PRICES}
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
@@ -236,7 +236,7 @@ def _renamed(table: Table) -> Table:
 
 
 def _heading(column: str) -> frozenset[str]:
-    """Return the words of a column name that identify it, in any order: "$/GPU/hr" is a price per GPU."""
+    # Return the words of a column name that identify it, in any order: "$/GPU/hr" is a price per GPU.
     words = re.findall(r"[^\W\d_]+|[€£¥]", column.lower().replace("#", " number "))
     told = {"price" if word in _PRICE else word for word in words if word not in _WITHOUT_MEANING}
     hourly = not told.isdisjoint(_OF_AN_HOUR)
@@ -310,7 +310,7 @@ _SIZE = re.compile(r"([\d.]+)\s*([GTM])i?B?", re.IGNORECASE)
 
 
 def _gib(text: str) -> str:
-    """Return memory in GiB as text, from a cell with a unit: ``80 GB``, ``2 TiB``, ``24564 MiB``."""
+    # Return memory in GiB as text, from a cell with a unit: ``80 GB``, ``2 TiB``, ``24564 MiB``.
     if (found := _SIZE.fullmatch(text)) is None or (size := figure_in(found[1])) is None:
         return text
     return f"{size * {'G': 1, 'T': 1024, 'M': 1 / 1024}[found[2].upper()]:g}"
@@ -318,7 +318,7 @@ def _gib(text: str) -> str:
 
 @lru_cache
 def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
-    """Return the memory next to a GPU's name: that of one GPU, else that of all; large values are in MiB."""
+    # Return the memory next to a GPU's name: that of one GPU, else that of all; large values are in MiB.
     size, gpus = figure_in(memory_gib), figure_in(count)
     if size is not None and size >= _LEAST_MIB:
         size /= 1024
@@ -368,7 +368,7 @@ def read_table(
     latest: date | None = None,
 ) -> tuple[Format, OfferTable]:
     """Read a price table and return its format, one of three. See ``refresh.import_offers``."""
-    rows, latest = read_rows(file), latest or today() + timedelta(days=1)
+    rows, latest = _read_rows(file), latest or today() + timedelta(days=1)
     format_ = _format(rows, format_)
     if format_ == "own":
         return format_, clean(rows, latest)
@@ -391,7 +391,7 @@ def read_table(
 
 
 def _format(table: Table, said: Format | None) -> Format:
-    """Return the given format, or detect it from the columns."""
+    # Return the given format, or detect it from the columns.
     missing = {each: sorted(marks.difference(table.columns)) for each, marks in _MARKS.items()}
     told = [each for each, columns in missing.items() if not columns]
     found = said or (told[0] if told else "own")

@@ -87,7 +87,7 @@ class HttpTransport:
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *asked: Any) -> _Answer:
-        """Follow a URL in a thread: a read returns only complete chunks, and each byte may take seconds."""
+        # Follow a URL in a thread: a read returns only complete chunks, and each byte may take seconds.
         ended: Future[_Answer] = Future()
 
         def follow() -> None:

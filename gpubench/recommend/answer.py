@@ -40,7 +40,6 @@ from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, meant_by, why_not_ranked
 from gpubench.recommend.objective import ALIKE, IN_DETAIL, costs_over, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
-from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import best_of_each_gpu, best_to_rent, named_gpus, rows_of
 from gpubench.recommend.speeds import batches_of
 from gpubench.sentences import Told, tell
@@ -137,7 +136,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
 
 
 def _between(ranking: Ranking) -> Iterator[Told]:
-    """Yield the assumed worth of an hour of waiting, and its price between neighboring answers."""
+    # Yield the assumed worth of an hour of waiting, and its price between neighboring answers.
     if ranking.hour_worth_usd is None:
         return
     if ranking.hour_worth_usd:
@@ -195,7 +194,7 @@ def _fewest_in_time(found: Eligible) -> Iterator[Told]:
 
 
 def _on_work(ranking: Ranking) -> Iterator[Told]:
-    """Yield how a language model is trained, or its cost per million tokens in inference."""
+    # Yield how a language model is trained, or its cost per million tokens in inference.
     row = ranking.answers["cheapest"].row
     case, profile = row.estimate.case, known_profile(row.estimate.case.workload)
     if row.parts or profile is None or not profile.tokens_per_sample or profile.is_classic:
@@ -245,7 +244,7 @@ def _what_helps(reason: str) -> str:
 
 
 def _between_named(found: Eligible) -> Iterator[Told]:
-    """Yield which named GPU is not ranked, and what the cheapest one does for the same money."""
+    # Yield which named GPU is not ranked, and what the cheapest one does for the same money.
     places = named_gpus(found)
     for name in (name for name, place in places.items() if place is None):
         meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
@@ -257,7 +256,7 @@ def _between_named(found: Eligible) -> Iterator[Told]:
     least, *others = sorted(of_each, key=found.time_and_cost[1].__getitem__) or [0]
     if found.pool.work is None or not others:
         return
-    ratios = costs_over(found.request, found.pool, int(found.order[least]), found.order[others].tolist())
+    ratios = costs_over(found.pool, int(found.order[least]), found.order[others].tolist())
     for other, ratio in zip(others, ratios, strict=True):
         gpu, rival = gpus_of(found.offers[least]), gpus_of(found.offers[other])
         yield tell("against", gpu=gpu, other=rival, ratio=ratio.by(format_number, " times"))
@@ -348,7 +347,7 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _by_energy(ranking: Ranking) -> Iterator[Told]:
-    """Yield the machine with the least energy per sample, and the next three GPUs."""
+    # Yield the machine with the least energy per sample, and the next three GPUs.
     known = (row for row in ranking.rows if row.joules_per_sample and row.estimate.joules_per_sample.value)
     heads = [(gpus_of(row.offer), _joules_of(row)) for row in best_of_each_gpu(known)]
     if not heads:
@@ -433,7 +432,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
-    """Yield the result for each machine that the buyer named, and the cost of renting instead."""
+    # Yield the result for each machine that the buyer named, and the cost of renting instead.
     ranked = {found.offers[place] for place in np.flatnonzero(found.is_owned).tolist()}
     for offer, machine in found.filtered.owned.items():
         if machine.condition is PriceCondition.QUOTED and offer not in ranked:
@@ -492,7 +491,7 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
-    """Yield how the first machines to buy compare with hourly rent, requested ones first."""
+    # Yield how the first machines to buy compare with hourly rent, requested ones first.
     by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
@@ -592,7 +591,7 @@ def _on_figures(found: Eligible) -> Iterator[Told]:
         if ends:
             told = dict.fromkeys(format_number(end, 2) for end in (ends[0], ends[-1]))
             yield tell("scaling", efficiency=" to ".join(told), basis=basis)
-    yield from _on_checkpointing(request, pool)
+    yield from _on_checkpointing(pool)
     yield from _on_estimates(pool)
     if Pricing.RESERVED in pool.offers.pricing.present:
         use = request.utilization.likely
@@ -613,11 +612,12 @@ def _on_estimates(pool: Candidates) -> Iterator[Told]:
         yield tell("not_anchored")
 
 
-def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[Told]:
-    if request.checkpointing is not None or not request.one_job_over_all_gpus or not len(pool.offers):
+def _on_checkpointing(pool: Candidates) -> Iterator[Told]:
+    is_shared = pool.request.checkpointing is None and pool.request.one_job_over_all_gpus
+    if not is_shared or not len(pool.offers):
         return
     most = max(pool.offers.gpu_count.present)
-    for name in (name for name in request.workload_names if name in load_profiles()):
+    for name in (name for name in pool.request.workload_names if name in load_profiles()):
         rule = [(fewest, how) for fewest, how in load_profiles()[name].checkpointing_from if fewest <= most]
         if len(rule) > 1:
             ways = ", ".join(f"{how} from {count(fewest, 'GPU')} on" for fewest, how in rule)
@@ -625,7 +625,7 @@ def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[Told]:
 
 
 def _left_out(found: Eligible) -> Iterator[Told]:
-    """Yield facts that a reader might miss: likely mistakes, cards without kernels, free tiers."""
+    # Yield facts that a reader might miss: likely mistakes, cards without kernels, free tiers.
     request, filtered = found.request, found.filtered
     low = [each.offer for each in filtered.doubted_as_asked if each.option == FAR_BELOW]
     if low:

@@ -5,7 +5,9 @@ Hours and dollars refer to the requested job, else to a well-known default.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -39,7 +41,7 @@ FEED_FACTOR = 2.0
 """The factor by which a host may prepare more or less than that, in nine of ten cases; assumed too."""
 LINK_SIGMA = 0.3
 """Standard deviation of the logarithm of the link speed between the GPUs of a private host, assumed: no list
-says how many lanes each card has, and there is no reading of eight such cards."""
+says how many lanes each card has, and eight of those cards were never measured together."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of the images that a vCPU prepares."""
 
@@ -90,6 +92,7 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
     """
     if request.relative:
         return None
+    job = partial(Job, unit=unit, is_default=True, startup_minutes=request.rented_startup_minutes)
     if request.job_samples is not None:
         samples = request.job_samples
         words = f"{_many(samples)} {plural(unit)}"
@@ -97,33 +100,24 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
             size = request.dataset_size
             data = "ImageNet" if size is None else f"{_many(size)} {plural(unit)}"
             words = f"{request.epochs:g} epochs of {data}"
-        return Work(_job(request, words, samples, unit, is_default=False), samples)
+        return Work(job(words=words, samples=samples, is_default=False), samples)
     if usual is not None:
-        return Work(_job(request, usual.words, usual.samples, unit), usual.samples)
+        return Work(job(words=usual.words, samples=usual.samples), usual.samples)
     row = speeds.row_of_one(request.reference_gpu)
     if row is None:
         return None
     seconds = _REFERENCE_HOURS * SECONDS_PER_HOUR
     samples = seconds * float(speeds.samples_per_s[row])
-    words = f"{_REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}"
-    job = _job(request, words, samples, unit)
     return Work(
-        job=msgspec.structs.replace(
-            job, reference_gpu_key=request.reference_gpu, reference_hours=_REFERENCE_HOURS
+        job=job(
+            words=f"{_REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}",
+            samples=samples,
+            reference_gpu_key=request.reference_gpu,
+            reference_hours=_REFERENCE_HOURS,
         ),
         samples=samples,
         drawn=seconds * speeds.draws[row],
         reference=row,
-    )
-
-
-def _job(request: RankRequest, words: str, samples: float, unit: str, *, is_default: bool = True) -> Job:
-    return Job(
-        words=words,
-        samples=samples,
-        unit=unit,
-        is_default=is_default,
-        startup_minutes=request.rented_startup_minutes,
     )
 
 
@@ -133,7 +127,9 @@ def _many(samples: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance.
+    """Columns over N offers, for a request; ``gpu`` is the row of each in ``speeds``.
+
+    Rates are of the whole instance.
 
     A rate is the minimum of the GPUs' rate and ``vcpu_limit``, the vCPUs' rate (infinite if unknown). The
     vCPUs only have to keep up while the GPUs work, so lost work reduces both by the same share.
@@ -148,6 +144,7 @@ class Candidates:
     the reference GPU, without their common error. ``work`` is the job, if there is one.
     """
 
+    request: RankRequest
     offers: Offers
     speeds: Speeds
     scalings: Sequence[Scaling]
@@ -172,6 +169,10 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.offers)
+
+    def asking(self, **changes: Any) -> Self:
+        """Return the same offers for a request with other fields, such as another order."""
+        return replace(self, request=msgspec.structs.replace(self.request, **changes))
 
     @property
     def kind(self) -> Indices:
@@ -244,6 +245,7 @@ def candidates_of(
     is_here = offers.is_owned & offers.provider.equals(QUOTED)
     certain = np.where(is_here, _certain_here(speeds)[gpu], 1.0)
     return Candidates(
+        request=request,
         offers=offers,
         speeds=speeds,
         scalings=scalings,
@@ -286,7 +288,7 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
 
 
 def _certain_here(speeds: Speeds) -> Floats:
-    """Return the remaining share of the width of each GPU's rate on the measured card itself; else 1."""
+    # Return the remaining share of the width of each GPU's rate on the measured card itself; else 1.
     width = np.log(speeds.high / speeds.low) / 2
     pairs = zip(speeds.keys, speeds.estimates, strict=True)  # unlisted devices are the measured ones
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
@@ -305,7 +307,7 @@ def _rates(
     certain: Floats,
     vcpu_limit: Floats,
 ) -> dict[str, Floats]:
-    """Return rates of instances with intervals, and the intervals of their ratios to the reference GPU."""
+    # Return rates of instances with intervals, and the intervals of their ratios to the reference GPU.
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
     below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
@@ -350,7 +352,7 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
     return down, up, min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
 
 
-def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+def drawn_rates(pool: Candidates, rows: Indices) -> Floats:
     """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share a draw."""
     factor = pool.count[rows] * pool.pace[rows] * pool.delivered[rows]
     rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
@@ -360,38 +362,38 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
     spread = pool.spread[rows]
     gpus = pool.gpu[rows]
     for gpu in np.unique(gpus[spread > 0]).tolist():  # the same scaling error for any number of GPUs
-        off = normals(request.draws, request.seed, "scaling", pool.speeds.keys[gpu])
+        off = normals(pool.request.draws, pool.request.seed, "scaling", pool.speeds.keys[gpu])
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
         rate[scaled] *= np.exp(off * spread[scaled][:, None])
     vcpu_limit = pool.vcpu_limit[rows]
     bound = np.flatnonzero(np.isfinite(vcpu_limit))
     if len(bound):
         rate[bound] = np.minimum(
-            rate[bound], vcpu_limit[bound][:, None] * feed_errors(request.seed, request.draws)
+            rate[bound], vcpu_limit[bound][:, None] * feed_errors(pool.request.seed, pool.request.draws)
         )
     return rate
 
 
-def startup_factors(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+def startup_factors(pool: Candidates, rows: Indices) -> Floats:
     """Return the (N, D) factors by which startup takes longer than assumed, one per kind of machine.
 
     The logarithm is uniform, so the factor is bounded; 90 % are within ``startup_factor``.
     """
-    factors = np.ones((len(rows), request.draws))
-    if request.startup_factor == 1:
+    factors = np.ones((len(rows), pool.request.draws))
+    if pool.request.startup_factor == 1:
         return factors
     machines = pool.machine[rows]
     for machine in np.unique(machines).tolist():
         (at, *_), alike = np.flatnonzero(machines == machine), machines == machine
         gpu, gpu_count = pool.speeds.keys[pool.gpu[rows[at]]], int(pool.count[rows[at]])
-        moves = uniforms(request.draws, request.seed, "start", gpu, str(gpu_count))
-        factors[alike] = farthest_startup(request) ** (2 * moves - 1)
+        moves = uniforms(pool.request.draws, pool.request.seed, "start", gpu, str(gpu_count))
+        factors[alike] = farthest_startup(pool.request.startup_factor) ** (2 * moves - 1)
     return factors
 
 
-def farthest_startup(request: RankRequest) -> float:
-    """Return the largest factor of any drawn startup, in either direction."""
-    return math.pow(request.startup_factor, 1 / _DRAWN_SHARE)
+def farthest_startup(factor: float) -> float:
+    """Return the largest factor of any drawn startup, in either direction, from that of nine in ten."""
+    return math.pow(factor, 1 / _DRAWN_SHARE)
 
 
 # Share of the drawn startups within the factor.

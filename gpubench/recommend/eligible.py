@@ -114,13 +114,13 @@ def sift(
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
     told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
     market_of = every.where(told & ~every.is_owned)  # regardless of other filters
-    trusted, _, _ = leave_out_doubted(request, asked, market_of)
+    trusted, _, _ = leave_out_doubted(asked, market_of, accept=request.accept_outliers)
     market = Market(today, asks_of(trusted), drift, shares)
     filters = list(filters_of(request, every, market, machines))
     possible, excluded = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
     sold, _ = apply(filters, [offer for offer, each in for_sale.items() if each.purchase_usd <= most_usd])
-    possible, doubted, accepted = leave_out_doubted(request, asked, possible)
+    possible, doubted, accepted = leave_out_doubted(asked, possible, accept=request.accept_outliers)
     paid_as_asked = payment_filters(request, every.pricing.present)
     kept, otherwise_paid = apply(paid_as_asked, possible)
     excluded += [*doubted, *otherwise_paid]
@@ -191,7 +191,7 @@ class CandidateFinder:
         return offers.where(runs), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
-        """Return why this number of GPUs cannot run the job, or may not; None if they can."""
+        # Return why this number of GPUs cannot run the job, or may not; None if they can.
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
@@ -231,7 +231,7 @@ class CandidateFinder:
     def within_limits(self, offers: Offers) -> tuple[Candidates, list[Exclusion]]:
         """Return the offers that meet the limits of the job, as columns, and the reasons for the others."""
         pool = self.pool_of(offers)
-        missed = misses(self.request, pool)
+        missed = _misses(pool)
         if not missed:
             return pool, []
         meets = np.ones(len(offers), dtype=bool)
@@ -293,18 +293,17 @@ class Eligible:
         pool, place_of = self.pool, np.empty(len(self), dtype=np.int64)
         place_of[self.order] = np.arange(len(self))
         sorts = {"cheapest": "cost", "sensible": "value", "fastest": "time"}
-        asked = {name: msgspec.structs.replace(self.request, sort=sort) for name, sort in sorts.items()}
-        rows = {name: objective.first(each, pool) for name, each in asked.items()}
-        (time, _), fastest = objective.time_and_cost(self.request, pool, slice(None)), rows["fastest"]
+        rows = {name: objective.first(pool.asking(sort=sort)) for name, sort in sorts.items()}
+        (time, _), fastest = objective.time_and_cost(pool, slice(None)), rows["fastest"]
         is_same = (pool.gpu == pool.gpu[fastest]) & (pool.count == pool.count[fastest])
         is_same &= time <= time[fastest] * (1 + objective.ALIKE)
-        rows["fastest"] = objective.first(asked["cheapest"], pool, is_same)
+        rows["fastest"] = objective.first(pool.asking(sort="cost"), is_same)
         return {name: int(place_of[row]) for name, row in rows.items()}
 
     @cached_property
     def time_and_cost(self) -> tuple[Floats, Floats]:
         """Time and cost by place, for the job or, without a job, for one sample."""
-        return objective.time_and_cost(self.request, self.pool, self.order)
+        return objective.time_and_cost(self.pool, self.order)
 
 
 def alike(kinds: Indices) -> Mapping[int, Indices]:
@@ -340,12 +339,12 @@ def eligible(
     excluded += missed
     if not len(pool):
         raise MisuseError(
-            f"none of {count(len(kept), 'offer')} that can do the job keeps to "
+            f"none of {count(len(kept), 'offer')} that can do the job meets "
             f"{listing(dict.fromkeys(each.option for each in missed))} at its pessimistic end: "
-            f"{nearest_of(missed)}; {_relaxed(request, finder.pool_of(kept))}"
+            f"{nearest_of(missed)}; {_relaxed(finder.pool_of(kept))}"
         )
-    order = objective.order(request, pool)
-    return Eligible(finder, pool, order, objective.chances_of(request, pool, order), excluded)
+    order = objective.order(pool)
+    return Eligible(finder, pool, order, objective.chances_of(pool, order), excluded)
 
 
 def runnable_of(
@@ -403,7 +402,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
             batch_size=request.batch_size,
         )
         raise MisuseError(
-            f"{reason}; no stored run has it of a GPU among the offers: `gpubench run "
+            f"{reason}; no stored run has it for a GPU among the offers: run `gpubench run "
             f"{plain(shlex.join(words_of(run)))}` on one, and rank again"
         )
 
@@ -411,7 +410,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 # --- deadlines and budgets ------------------------------------------------------------------------------
 
 
-def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
+def _misses(pool: Candidates) -> dict[int, Exclusion]:
     """Return the rows that may miss the deadline or the budget, with their figures, the closest last.
 
     A limit is compared with the unfavorable end of the interval. A row without an interval is judged by its
@@ -420,17 +419,17 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     Raises:
         MisuseError: If there is no job, for example because the reference GPU has no figure.
     """
-    if request.deadline_hours is None and request.budget_usd is None:
+    if pool.request.deadline_hours is None and pool.request.budget_usd is None:
         return {}
     if pool.work is None:
-        raise MisuseError("a deadline or a budget needs a job, and here is none to assume: add --samples")
-    (hours, slow_hours), (usd, dear_usd) = _likely_and_worst(request, pool)
+        raise MisuseError("a deadline or a budget needs a job, and none can be assumed here: add --samples")
+    (hours, slow_hours), (usd, dear_usd) = _likely_and_worst(pool)
     hour_words, usd_words = "takes {} h, {} h if slow: above {} h", "costs {}, up to {}: above {}"
     feed_limited = pool.feed_limited
     found: dict[int, Exclusion] = {}
     for option, limit, likely, worst, words, shown in (
-        ("--deadline-hours", request.deadline_hours, hours, slow_hours, hour_words, format_number),
-        ("--budget-usd", request.budget_usd, usd, dear_usd, usd_words, format_usd),
+        ("--deadline-hours", pool.request.deadline_hours, hours, slow_hours, hour_words, format_number),
+        ("--budget-usd", pool.request.budget_usd, usd, dear_usd, usd_words, format_usd),
     ):
         above = np.flatnonzero(worst > (math.inf if limit is None else limit))
         for row in above[np.argsort(-worst[above], kind="stable")].tolist():
@@ -441,27 +440,23 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     return found
 
 
-def _likely_and_worst(
-    request: RankRequest, pool: Candidates
-) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return hours and dollars of each row, expected and at worst; without an interval the two are equal."""
-    figures = (
-        ends(request, pool, slice(None)) for ends in (objective.hours_with_ends, objective.cost_with_ends)
-    )
+def _likely_and_worst(pool: Candidates) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    # Return hours and dollars of each row, expected and at worst; without an interval the two are equal.
+    figures = (ends(pool, slice(None)) for ends in (objective.hours_with_ends, objective.cost_with_ends))
     hours, usd = ((likely, np.where(np.isnan(high), likely, high)) for likely, _, high in figures)
     return hours, usd
 
 
-def _relaxed(request: RankRequest, pool: Candidates) -> str:
-    """Say how far a limit must be relaxed to admit an offer, keeping the other limit if possible."""
-    (_, slow_hours), (_, dear_usd) = _likely_and_worst(request, pool)
+def _relaxed(pool: Candidates) -> str:
+    # Say how far a limit must be relaxed to admit an offer, keeping the other limit if possible.
+    (_, slow_hours), (_, dear_usd) = _likely_and_worst(pool)
     limits = (
         (
             "--deadline-hours",
             slow_hours,
-            math.inf if request.deadline_hours is None else request.deadline_hours,
+            math.inf if pool.request.deadline_hours is None else pool.request.deadline_hours,
         ),
-        ("--budget-usd", dear_usd, math.inf if request.budget_usd is None else request.budget_usd),
+        ("--budget-usd", dear_usd, math.inf if pool.request.budget_usd is None else pool.request.budget_usd),
     )
     ways = []
     for (option, worst, limit), (_, other, other_limit) in (limits, limits[::-1]):

@@ -40,7 +40,6 @@ from gpubench.recommend.speeds import (
     Efficiency,
     OneOf,
     Scaler,
-    Seen,
     Sharing,
     efficiency_of,
     measured_efficiency,
@@ -121,11 +120,8 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 def _sharers(
     request: RankRequest, questions: Mapping[str, Question], specs: Sequence[GpuSpec], runs: Runs
 ) -> tuple[Scaler, Refuser]:
-    """Return the scaling of one job over this many GPUs, or why it does not fit in their memory."""
-
-    @cache
-    def seen(name: str) -> Seen:
-        return Seen(runs.every, peaks_of(questions[name], runs.own))
+    # Return the scaling of one job over this many GPUs, or why it does not fit in their memory.
+    peaks = cache(lambda name: peaks_of(questions[name], runs.own))
 
     @cache
     def from_so_many(name: str, fewest: int) -> tuple[Question, Answers]:
@@ -148,7 +144,7 @@ def _sharers(
         asked = name, spec.key, gpu_count  # used twice: for memory, and for scaling
         if asked not in known:
             one = one_of(name, spec, gpu_count, alone)
-            known[asked] = one, sharing_of(one, spec, gpu_count, seen(name))
+            known[asked] = one, sharing_of(one, spec, gpu_count, runs.every, peaks(name))
         return known[asked]
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
@@ -162,7 +158,7 @@ def _sharers(
 
 
 def _side_by_side(runs: Runs) -> Scaler | None:
-    """Return the efficiency of separate jobs on several GPUs; None if no run has it."""
+    # Return the efficiency of separate jobs on several GPUs; None if no run has it.
     mode = ParallelMode.INDEPENDENT
     at_once = [r for r in runs.every if any(m.case.parallel_mode is mode for m in r.measurements)]
 
@@ -238,7 +234,7 @@ def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec],
 def _within_latency(
     limit_s: float, request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs
 ) -> Answers:
-    """Answer for each GPU at the batch with the highest throughput that certainly meets the latency limit."""
+    # Answer for each GPU at the batch with the highest throughput that certainly meets the latency limit.
     batches = (question.batch,) if isinstance(request.batch_size, int) else LATENCY_BATCHES
     best: dict[str, Estimate | Refusal] = {}
     for batch_size in batches:
@@ -257,7 +253,7 @@ def _within_latency(
 
 
 def _why_late(answer: Estimate, limit_s: float) -> str | None:
-    """Say why an answer may exceed the latency limit, or that this is unknown; None if it meets the limit."""
+    # Say why an answer may exceed the latency limit, or that this is unknown; None if it meets the limit.
     batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
     if slow_s is None:
         return f"the time of a token of each of {batch_size} is not known: its measurement has none"
@@ -314,7 +310,7 @@ def measured_by_the_user(
 
 
 def _distance(question: Question, case: Case) -> int | None:
-    """Return the distance of a case from the question; None if it is about something else."""
+    # Return the distance of a case from the question; None if it is about something else.
     same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
         question.profile.name,
         question.profile.version,
@@ -331,7 +327,7 @@ def _distance(question: Question, case: Case) -> int | None:
 
 
 def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
-    """Return a measurement as an answer, including the number of threads for a CPU."""
+    # Return a measurement as an answer, including the number of threads for a CPU.
     assert measurement.samples_per_s is not None  # usable rows have a figure
     threads = measurement.cpu_threads or run.environment.cpu_threads
     on = f" with {count(threads, 'thread')}" if key == CPU_KEY and threads else ""

@@ -20,7 +20,6 @@ from gpubench.specs import load_specs
 from gpubench.units import GIB, format_bytes, format_number
 
 Reason = Callable[[Offer, GpuSpec | None], str | None]
-_GIGA = 1e9
 
 # Minimum FP64 share of the FP32 rate for fast FP64: data-center parts have 1/2, GeForce 1/64.
 _FAST_FP64 = 0.25
@@ -49,8 +48,8 @@ def lines_meant(word: str) -> tuple[str, ...]:
     return LINES.get(normalize(word), (word,))
 
 
-def ecc_of(spec: GpuSpec) -> bool | None:
-    """Return whether the memory corrects errors; stacked memory (HBM) always does."""
+def _ecc_of(spec: GpuSpec) -> bool | None:
+    # Return whether the memory corrects errors; stacked memory (HBM) always does.
     if spec.ecc is not None:
         return spec.ecc
     return True if (spec.memory_type or "").startswith("HBM") else None
@@ -90,7 +89,7 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
     "tensor_core_count": attrgetter("tensor_core_count"),
     "architecture": attrgetter("architecture"),
     "line": attrgetter("line"),
-    "ecc": ecc_of,
+    "ecc": _ecc_of,
     "fp64_share": fp64_share,
     "link": link_of,
     "cooling": cooling_of,
@@ -128,7 +127,7 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     for name, field, bound, scale, unit in (
         ("--min-memory-gib", "memory_bytes", request.min_memory_gib, GIB, "GiB of memory"),
         ("the setting min-bandwidth-gbps", "memory_bandwidth_bytes_per_s", request.min_bandwidth_gbps,
-         _GIGA, "GB/s"),
+         1e9, "GB/s"),
         ("the setting min-cores", "cuda_core_count", request.min_cores, 1, "cores"),
         ("the setting min-tensor-cores", "tensor_core_count", request.min_tensor_cores, 1, "tensor cores"),
     ):  # fmt: skip
@@ -147,7 +146,7 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
         _Limit("the setting memory-type", bool(memory), attrgetter("memory_type"),
                lambda name: name.casefold().startswith(memory), "its memory type is not known",
                lambda name: f"memory {name}"),
-        _Limit("the setting ecc", request.ecc, ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
+        _Limit("the setting ecc", request.ecc, _ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
         _Limit("the setting fp64", request.fp64, fp64_share, lambda share: share >= _FAST_FP64,
                _NO_FP64, lambda _: _NO_FP64),
         _Limit("the setting nvlink", request.nvlink, attrgetter("is_linked"), bool,
@@ -188,7 +187,7 @@ def _reason_of(limit: _Limit) -> Reason:
 
 
 def _known(field: str, wanted: Sequence[str], more: Iterable[str]) -> frozenset[str]:
-    """Return the wanted names in the form in which they are compared; a name that no GPU has is a mistake."""
+    # Return the wanted names in the form in which they are compared; a name that no GPU has is a mistake.
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = frozenset(map(normalize, wanted))
     for name in sorted(chosen - set(map(normalize, known))):
@@ -210,10 +209,10 @@ RAM_OVER_WEIGHTS = 1.2
 """Memory needed to load a file of weights, relative to the file: it is read, checked and copied to the
 GPU."""
 RAM_BYTES_PER_GPU = 4 * GIB
-"""Of one process with its CUDA context and its loaders, assumed."""
-# The file of weights, and one that is saved.
+"""Memory of one process with its CUDA context and its loaders, assumed."""
+# Disk space over the size of the weights: the file that is loaded, and one that is saved.
 _DISK_OVER_WEIGHTS = 2
-# Of the system, torch and its libraries, assumed.
+# Disk space of the system, torch and its libraries, assumed.
 _SYSTEM_DISK_BYTES = 20 * GIB
 # From this many parameters on, language models are published in bfloat16 or float16.
 _SIXTEEN_BITS_FROM = 1e9

@@ -91,7 +91,7 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
 
 
 def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
-    """Yield why a filter drops offers; it runs once for offers with equal fields."""
+    # Yield why a filter drops offers; it runs once for offers with equal fields.
 
     def reason(at: int) -> str | None:
         return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
@@ -187,23 +187,23 @@ def _with_reason(exclusion: Exclusion) -> str:
 
 
 def leave_out_doubted(
-    request: RankRequest, asked: AskedPrices, offers: Offers
+    asked: AskedPrices, offers: Offers, *, accept: bool = False
 ) -> tuple[Offers, list[Exclusion], Offers]:
     """Split offers into those with plausible prices and those with likely mistakes.
 
     This runs after all filters chosen by the buyer.
 
     Args:
-        request: Says whether uncorroborated prices are allowed.
         asked: The price of every provider.
         offers: The remaining offers.
+        accept: Whether uncorroborated prices are allowed.
 
     Returns:
         The offers to keep, the others with the reasons, and those kept despite a doubt: the buyer's own, and
             admitted ones.
     """
     doubted = asked.doubted(offers)
-    if request.accept_outliers:
+    if accept:
         return offers, [], offers.where(doubted)
     accepted = offers.where(doubted & offers.by_user)
     unborne = doubted & ~offers.by_user
@@ -265,8 +265,8 @@ def _never_ranked(meant: Collection[str]) -> str | None:
     return reasons[0] if all(reasons) else None
 
 
-def rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
-    """Return the names of GPUs that offers have, or all if none is left, so that the reason is raised."""
+def _rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
+    # Return the names of GPUs that offers have, or all if none is left, so that the reason is raised.
     return [name for name in names if why_not_ranked(name, keys) is None] or names
 
 
@@ -289,7 +289,7 @@ def meant_by(name: str, keys: Collection[str]) -> set[str]:
 
 
 def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
-    """Name the ranked GPU with the closest memory bandwidth, which largely determines training speed."""
+    # Name the ranked GPU with the closest memory bandwidth, which largely determines training speed.
     bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
     specs = (load_specs().get(key) for key in keys if _runs(key))
     of_those = ((each.key, each.memory_bandwidth_bytes_per_s) for each in specs if each and not each.variants)
@@ -379,7 +379,7 @@ def filters_of(
 
 
 def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Iterator[Filter]:
-    """Yield the filters on seller, region, GPU, number, price and its age."""
+    # Yield the filters on seller, region, GPU, number, price and its age.
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
     there = offers.provider.present
@@ -479,7 +479,7 @@ def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
         MisuseError: If a name means no ranked GPU, or nobody offers that number.
     """
     present = sorted(offers.gpu_key.present)
-    names = rankable(names, present)
+    names = _rankable(names, present)
     named = [(counted(name)[0], match_gpus([name], present)) for name in names]
     for name, (gpu_count, keys) in zip(names, named, strict=True):
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
@@ -507,7 +507,7 @@ def _of_the_card(
     the name also means a GPU with kernels.
     """
     known = sorted(offers.gpu_key.present)
-    meant = [match_gpus([name], known) for name in rankable(request.gpus, known)]
+    meant = [match_gpus([name], known) for name in _rankable(request.gpus, known)]
     named = frozenset[str]().union(*meant)
     old = frozenset[str]().union(*(keys for keys in meant if not any(map(_runs, keys))))
     sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price
@@ -609,7 +609,7 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
 
 
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
-    """Return the limits that a machine exceeds, each with the reason; unknown limits do not count."""
+    # Return the limits that a machine exceeds, each with the reason; unknown limits do not count.
     host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
     psu_w, room = (
         getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf

@@ -92,7 +92,7 @@ def lines(ranking: Ranking) -> list[Line]:
 
 
 def _chance(answer: Answer) -> str:
-    """Return the chance that no other GPUs are a better answer and, in a toss-up, that of the main rival."""
+    # Return the chance that no other GPUs are a better answer and, in a toss-up, that of the main rival.
     mine = "" if answer.p_best is None else format_chance(answer.p_best)
     if answer.toss_up is None:
         return mine
@@ -167,7 +167,7 @@ def precisions_of(estimates: Iterable[Estimate]) -> str:
 
 # --- commitments ----------------------------------------------------------------------------------------
 
-# Most sellers named that state no price for a term.
+# Maximum number of sellers named that state no price for a term.
 _MOST_SELLERS = 3
 
 
@@ -176,7 +176,7 @@ def on_commitments(found: Eligible) -> Iterator[Told]:
 
     A commitment is paid around the clock. It pays off once the use exceeds its share of the price on demand:
     2.00 USD against 3.20 pays from 62.5 % use on. It is compared with the seller's own list price on demand,
-    and with the cheapest list price of any seller; a "starting at" price or a host's ask is none.
+    and with the cheapest list price of any seller; "starting at" prices and hosts' asks do not count.
     """
     if found.request.commit is None:
         return
@@ -186,7 +186,7 @@ def on_commitments(found: Eligible) -> Iterator[Told]:
     for years in (asked, *(each for each in COMMITMENTS.values() if each != asked)):
         offer = _cheapest(found, possible, years, None if best is None else best.gpu_key)
         if offer is None and found.request.gpus:
-            offer = _cheapest(found, possible, years)  # all of them were asked about
+            offer = _cheapest(found, possible, years)  # the request names all of these GPUs
         if offer is not None:
             yield from _against_on_demand(offer, possible, count(years, "year"))
     on_demand = found.offers.where(found.offers.pricing.equals(Pricing.ON_DEMAND))
@@ -201,7 +201,7 @@ def _of_term(offers: Offers, years: int) -> np.ndarray:
 
 
 def _cheapest(found: Eligible, possible: Offers, years: int, gpu_key: str | None = None) -> Offer | None:
-    """Return the commitment that does the work for the least, for one GPU if it is named."""
+    # Return the commitment that does the work for the least, for one GPU if it is named.
     same = _of_term(possible, years) & (True if gpu_key is None else possible.gpu_key.equals(gpu_key))
     committed = found.finder.runnable(possible.where(same))[0]
     if not len(committed):

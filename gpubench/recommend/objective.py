@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,7 +79,6 @@ def in_words(request: RankRequest) -> str:
 
 
 def merit(
-    request: RankRequest,
     pool: Candidates,
     rate: Floats,
     rows: Indices | slice,
@@ -91,35 +89,30 @@ def merit(
     """Return the sort criterion at a rate of the instance: larger is better; shape of ``rate``.
 
     Args:
-        request: What was asked.
-        pool: The offers.
+        pool: The offers, and what was asked of them.
         rate: (N,) or (N, D) of these rows.
         rows: Which rows.
         price: Of the shape of ``rate`` [USD/h]; None takes the expected ones.
         startup: As ``hours`` has it.
     """
-    return _at_price(request, pool, _before_price(request, pool, rate, rows, startup), rows, price)
+    return _at_price(pool, _before_price(pool, rate, rows, startup), rows, price)
 
 
-def _before_price(
-    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float
-) -> Floats:
+def _before_price(pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float) -> Floats:
     """Return the inputs of a merit except the price, which are equal for all offers of one machine.
 
     For a job they are two values on the last axis: the billed hours, and the hours.
     """
-    if sorted_by(request) in {"throughput", "value"}:
+    if sorted_by(pool.request) in {"throughput", "value"}:
         return rate
-    if sorted_by(request) == "joules":
+    if sorted_by(pool.request) == "joules":
         return rate / _beside(pool.watts[rows], rate)
-    job_hours = hours(request, pool, rate, rows, startup)
-    return np.stack((billed(request, pool, job_hours, rows), job_hours), axis=-1)
+    job_hours = hours(pool, rate, rows, startup)
+    return np.stack((billed(pool, job_hours, rows), job_hours), axis=-1)
 
 
-def _at_price(
-    request: RankRequest, pool: Candidates, known: Floats, rows: Indices | slice, price: Floats | None
-) -> Floats:
-    by = sorted_by(request)
+def _at_price(pool: Candidates, known: Floats, rows: Indices | slice, price: Floats | None) -> Floats:
+    by = sorted_by(pool.request)
     if by in {"throughput", "joules"}:
         return known
     if by == "value":
@@ -127,8 +120,8 @@ def _at_price(
     job_hours = known[..., 1]
     if by == "time":
         return -job_hours
-    usd = cost_of_billed(request, pool, known[..., 0], rows, price)
-    return -(usd if by == "cost" else usd + request.hour_worth_usd * job_hours)
+    usd = _cost_of_billed(pool, known[..., 0], rows, price)
+    return -(usd if by == "cost" else usd + pool.request.hour_worth_usd * job_hours)
 
 
 class Drawn(NamedTuple):
@@ -143,7 +136,7 @@ class Drawn(NamedTuple):
     which: Indices
 
 
-def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
+def drawn(pool: Candidates, rows: Indices) -> Drawn:
     """Draw the inputs of the merits of these rows."""
     columns = (
         pool.gpu,
@@ -160,13 +153,12 @@ def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
     )  # everything that distinguishes rows except the price
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     machines = rows[first]
-    rate = drawn_job_rates(request, pool, machines)
-    startup = startup_factors(request, pool, machines)
-    return Drawn(_before_price(request, pool, rate, machines, startup), which.reshape(-1))
+    rate = drawn_job_rates(pool, machines)
+    startup = startup_factors(pool, machines)
+    return Drawn(_before_price(pool, rate, machines, startup), which.reshape(-1))
 
 
-def drawn_merits(
-    request: RankRequest,
+def _drawn_merits(
     pool: Candidates,
     rows: Indices,
     of: Drawn,
@@ -177,63 +169,62 @@ def drawn_merits(
     """Return the (N, D) merit of these rows in every joint draw.
 
     Args:
-        request: What was asked.
-        pool: The offers.
+        pool: The offers, and what was asked of them.
         rows: Which of them.
         of: The drawn inputs of the same rows.
         price: For the same rows; None takes the expected prices as certain.
         out: Array for the result: allocating millions of figures costs more than computing them.
     """
-    merits = np.empty((len(rows), request.draws)) if out is None else out
+    merits = np.empty((len(rows), pool.request.draws)) if out is None else out
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         at = None if price is None else price.of(part)
-        merits[part] = _at_price(request, pool, of.known[of.which[part]], rows[part], at)
+        merits[part] = _at_price(pool, of.known[of.which[part]], rows[part], at)
     return merits
 
 
-def drawn_job_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
     """Return the (N, D) rate of these rows at which the likely work takes its time in every joint draw.
 
     For a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
     """
-    rate = drawn_rates(request, pool, rows)
+    rate = drawn_rates(pool, rows)
     work = pool.work
     if work is not None and work.drawn is not None:
         rate *= work.samples / work.drawn
     return rate
 
 
-def order(request: RankRequest, pool: Candidates) -> Indices:
+def order(pool: Candidates) -> Indices:
     """Return the rows, best first, by their point estimates, with guesses outside the fit after all others.
 
     If two jobs cost the same because of billing increments, the faster comes first. Further ties are broken
     by price, then by name, so the order of the input does not matter.
     """
-    return np.lexsort(_sort_keys(request, pool))
+    return np.lexsort(_sort_keys(pool))
 
 
-def first(request: RankRequest, pool: Candidates, among: Flags | slice = slice(None)) -> int:
+def first(pool: Candidates, among: Flags | slice = slice(None)) -> int:
     """Return the row that ``order`` would put first, without sorting."""
     rows = np.arange(len(pool))[among]
-    for key in reversed(_sort_keys(request, pool)):
+    for key in reversed(_sort_keys(pool)):
         of_rows = key[rows]
         rows = rows[of_rows == of_rows.min()]
     return int(rows[0])
 
 
-def _sort_keys(request: RankRequest, pool: Candidates) -> tuple[NDArray[Any], ...]:
+def _sort_keys(pool: Candidates) -> tuple[NDArray[Any], ...]:
     # Return the sort keys of rows, the last one the most significant. Rows of equal merit are in order of
     # the job's other figure, else of the price.
-    every, by, other = slice(None), sorted_by(request), pool.price
+    every, by, other = slice(None), sorted_by(pool.request), pool.price
     if by not in {"value", "throughput", "joules"}:
-        other = hours(request, pool, pool.rate, every)
-        other = cost(request, pool, other, every) if by == "time" else other
+        other = hours(pool, pool.rate, every)
+        other = cost(pool, other, every) if by == "time" else other
     return (
         pool.offers.by_name,
         pool.price,
         other,
-        -merit(request, pool, pool.rate, every),
+        -merit(pool, pool.rate, every),
         is_a_guess(pool),
     )
 
@@ -243,16 +234,16 @@ def is_a_guess(pool: Candidates) -> Flags:
     return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
 
 
-def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
+def time_and_cost(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
     """Return the axes of the Pareto set other than memory, for the job or, without a job, for one sample."""
     rate = pool.rate[rows]
     if pool.work is None:
         return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])
-    job_hours = hours(request, pool, rate, rows)
-    return job_hours, cost(request, pool, job_hours, rows)
+    job_hours = hours(pool, rate, rows)
+    return job_hours, cost(pool, job_hours, rows)
 
 
-def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
+def _job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
     """Return the rates for the expected, shortest and longest time of a job.
 
     For work in hours of a reference GPU, only the ratio to that GPU matters.
@@ -262,23 +253,19 @@ def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
     return pool.rate, pool.rate_high, pool.rate_low
 
 
-def hours_with_ends(
-    request: RankRequest, pool: Candidates, rows: Indices | slice
-) -> tuple[Floats, Floats, Floats]:
+def hours_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats, Floats]:
     """Return the expected hours until the job is done, with a 90 % interval; unknown is NaN."""
-    likely, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
-    return likely, *ends_of(likely, (fast, slow), _hours_by_start(request, pool, rows))
+    likely, fast, slow = (hours(pool, rate[rows], rows) for rate in _job_rates(pool))
+    return likely, *_ends_of(likely, (fast, slow), _hours_by_start(pool, rows))
 
 
-def _hours_by_start(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
+def _hours_by_start(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
     # Return the hours with a short and a long startup, all else as expected.
-    rate, factor = pool.rate[rows], request.startup_factor
-    return hours(request, pool, rate, rows, 1 / factor), hours(request, pool, rate, rows, factor)
+    rate, factor = pool.rate[rows], pool.request.startup_factor
+    return hours(pool, rate, rows, 1 / factor), hours(pool, rate, rows, factor)
 
 
-def hours(
-    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float = 1.0
-) -> Floats:
+def hours(pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float = 1.0) -> Floats:
     """Return the hours until the job is done, at a rate of the instance; shape of ``rate``.
 
     One job over all GPUs has the full rate, as do the streams of inference; independent jobs have one GPU
@@ -286,15 +273,15 @@ def hours(
     is the factor on the assumed startup time, a scalar or with the shape of ``rate``.
     """
     assert pool.work is not None  # hours require a job; without one, offers are sorted by value
-    if not request.shares_work:
+    if not pool.request.shares_work:
         rate = rate / _beside(pool.count[rows], rate)
     work = economics.train_hours(pool.work.samples, rate)
-    start = np.where(pool.is_owned[rows], 0.0, request.rented_startup_minutes / economics.MINUTES_PER_HOUR)
+    startup_hours = pool.request.rented_startup_minutes / economics.MINUTES_PER_HOUR
+    start = np.where(pool.is_owned[rows], 0.0, startup_hours)
     return np.asarray(work + _beside(start, rate) * startup)
 
 
 def cost(
-    request: RankRequest,
     pool: Candidates,
     job_hours: Floats,
     rows: Indices | slice,
@@ -304,61 +291,56 @@ def cost(
 
     ``price`` of the instance has the shape of ``job_hours``; None takes the expected prices.
     """
-    return cost_of_billed(request, pool, billed(request, pool, job_hours, rows), rows, price)
+    return _cost_of_billed(pool, billed(pool, job_hours, rows), rows, price)
 
 
-def billed(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
+def billed(pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
     """Return the billed hours, rounded up to billing increments; shape of ``job_hours``."""
-    unit = request.billing_unit_minutes / economics.MINUTES_PER_HOUR
+    unit = pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
     return economics.billed_hours(job_hours, _beside(units, job_hours))
 
 
-def cost_of_billed(
-    request: RankRequest,
+def _cost_of_billed(
     pool: Candidates,
     billed_hours: Floats,
     rows: Indices | slice,
     price: Floats | None = None,
 ) -> Floats:
-    """Return the cost of this many billed hours [USD]; otherwise as ``cost``."""
+    # Return the cost of this many billed hours [USD]; otherwise as ``cost``.
     if price is None:
         price = _beside(pool.price[rows], billed_hours)
-    if not request.shares_work:
+    if not pool.request.shares_work:
         price = price / _beside(pool.count[rows], billed_hours)
     rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # the user already owns the disk
-    storage, egress = request.storage_usd_per_month * rented, request.egress_usd * rented
-    return np.asarray(economics.job_cost(billed_hours, price, storage, egress, request.tax))
+    storage, egress = pool.request.storage_usd_per_month * rented, pool.request.egress_usd * rented
+    return np.asarray(economics.job_cost(billed_hours, price, storage, egress, pool.request.tax))
 
 
-def cost_with_ends(
-    request: RankRequest, pool: Candidates, rows: Indices | slice
-) -> tuple[Floats, Floats, Floats]:
+def cost_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats, Floats]:
     """Return the expected cost of one job with a 90 % interval [USD]; unknown ends are NaN."""
-    return total_with_ends(msgspec.structs.replace(request, hour_worth_usd=0.0), pool, rows)
+    return total_with_ends(pool.asking(hour_worth_usd=0.0), rows)
 
 
-def total_with_ends(
-    request: RankRequest, pool: Candidates, rows: Indices | slice
-) -> tuple[Floats, Floats, Floats]:
+def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats, Floats]:
     """Return the same for the cost plus the worth of the hours.
 
     Throughput, startup and price have independent errors, so their widths add in quadrature on a log scale.
     Fixed costs, such as egress, are certain and shift both ends equally.
     """
-    likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
+    likely_hours, fast, slow = (hours(pool, rate[rows], rows) for rate in _job_rates(pool))
 
     def total(job_hours: Floats, price: Floats | None = None) -> Floats:
-        return cost(request, pool, job_hours, rows, price) + request.hour_worth_usd * job_hours
+        return cost(pool, job_hours, rows, price) + pool.request.hour_worth_usd * job_hours
 
     likely, at_fast, at_slow = (total(each) for each in (likely_hours, fast, slow))
-    at_short, at_long = (total(each) for each in _hours_by_start(request, pool, rows))
+    at_short, at_long = (total(each) for each in _hours_by_start(pool, rows))
     factor = np.exp(pool.prices.half_width[rows])
     cheap, dear = (total(likely_hours, pool.price[rows] * each) for each in (1 / factor, factor))
     none = np.zeros_like(likely)
-    certain = cost(request, pool, none, rows, none)
+    certain = cost(pool, none, rows, none)
     sources = (at_fast, at_slow), (at_short, at_long), (cheap, dear)
-    low, high = ends_of(likely - certain, *((low - certain, high - certain) for low, high in sources))
+    low, high = _ends_of(likely - certain, *((low - certain, high - certain) for low, high in sources))
     return likely, certain + low, certain + high
 
 
@@ -369,11 +351,11 @@ def value_with_ends(
     price = pool.price[rows]
     likely, low, high = (economics.samples_per_usd(rate, price) for rate in rates)
     factor = np.exp(pool.prices.half_width[rows])
-    return likely, *ends_of(likely, (low, high), (likely / factor, likely * factor))
+    return likely, *_ends_of(likely, (low, high), (likely / factor, likely * factor))
 
 
-def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """Return the combined low and high end of a figure from the ends for each source of error."""
+def _ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    # Return the combined low and high end of a figure from the ends for each source of error.
     free = likely == 0  # a cost of zero stays zero at any price
     base = np.where(free, 1.0, likely)
     down, up = (
@@ -386,14 +368,13 @@ def _beside(column: Floats, like: Floats) -> Floats:
     return column[:, None] if like.ndim == 2 else column
 
 
-def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
+def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
     """Return the share of lost work at which spot stops being cheaper; 0 if it never is.
 
     One-time costs (egress, startup) are not paid again for lost work, so the ratio of the two prices suffices
     only without a job. A bill is linear in its hours.
 
     Args:
-        request: The request.
         pool: The offers.
         rows: Rows of spot instances.
         on_demand: The expected on-demand prices of the same machines [USD/h].
@@ -402,16 +383,16 @@ def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_de
     if pool.work is None:
         return np.asarray(np.maximum(on_demand / price - 1, 0.0))
     rate = pool.rate[rows] / pool.delivered[rows]
-    most = cost(request, pool, hours(request, pool, rate, rows), rows, on_demand)
+    most = cost(pool, hours(pool, rate, rows), rows, on_demand)
 
-    none, unit = np.zeros(len(rows)), request.billing_unit_minutes / economics.MINUTES_PER_HOUR
-    once = cost_of_billed(request, pool, none, rows, price)
-    of_an_hour = cost_of_billed(request, pool, none + 1, rows, price) - once
+    none, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
+    once = _cost_of_billed(pool, none, rows, price)
+    of_an_hour = _cost_of_billed(pool, none + 1, rows, price) - once
     most_hours = (
         np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1
     ) * unit  # equally expensive is not cheaper
-    start = hours(request, pool, none + np.inf, rows)
-    return np.maximum((most_hours - start) / (hours(request, pool, rate, rows) - start) - 1, 0.0)
+    start = hours(pool, none + np.inf, rows)
+    return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
 
 
 # Tolerance of a bill's figures, in its units.
@@ -515,20 +496,20 @@ class Chances:
     p_fastest: Floats
 
 
-def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
-    """Return rank, tie and chances of each row; ``order`` has them as ``objective.order`` does.
+def chances_of(pool: Candidates, order: Indices) -> Chances:
+    """Return rank, tie and chances of each row; ``order`` has them as the function ``order`` does.
 
     Rank and tie use the expected prices, since a measurement could distinguish the speeds. A guess outside
     the fit never shares the rank of a row that the fit covers. The chances include the uncertainty of prices.
     """
     detailed = min(len(order), IN_DETAIL)
-    able, unable = _able(request, pool, order, detailed)
+    able, unable = _able(pool, order, detailed)
     kinds = pool.gpu[order][:detailed].tolist()
     p_best = np.where(unable, 0.0, np.nan)
 
     rows = order[able]
-    together = drawn(request, pool, rows)
-    expected = drawn_merits(request, pool, rows, together)
+    together = drawn(pool, rows)
+    expected = _drawn_merits(pool, rows, together)
     covered = int(np.count_nonzero(~is_a_guess(pool)[order[:detailed]]))
     ranks, ties = bands(expected[:covered], kinds[:covered])
     for rank, tie in zip(*bands(expected[covered:detailed], kinds[covered:]), strict=True):
@@ -536,19 +517,19 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         ties.append(tie)
     if wins_of(expected)[0] < _SURE:
         ties[0] = True
-    price = drawn_prices(pool.prices, rows, request.draws, request.seed)
-    scores = drawn_merits(request, pool, rows, together, price=price, out=expected)
+    price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
+    scores = _drawn_merits(pool, rows, together, price=price, out=expected)
     p_best[able] = wins_of(scores)
     rest = range(detailed + 1, len(order) + 1)
 
     def p_by(sort: str) -> Floats:
         """Return P(best) by another figure, for the same draws of the same rows."""
-        other = msgspec.structs.replace(request, sort=sort)
-        if sorted_by(other) == sorted_by(request):
+        other = pool.asking(sort=sort)
+        if sorted_by(other.request) == sorted_by(pool.request):
             return p_best
         told = p_best.copy()
-        alike = drawn(other, pool, rows) if sorted_by(request) in {"throughput", "joules"} else together
-        told[able] = wins_of(drawn_merits(other, pool, rows, alike, price=price))
+        alike = drawn(other, rows) if sorted_by(pool.request) in {"throughput", "joules"} else together
+        told[able] = wins_of(_drawn_merits(other, rows, alike, price=price))
         return told
 
     return Chances(
@@ -561,19 +542,19 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     )
 
 
-def costs_over(request: RankRequest, pool: Candidates, least: int, others: Sequence[int]) -> list[Interval]:
+def costs_over(pool: Candidates, least: int, others: Sequence[int]) -> list[Interval]:
     """Return the costs of rows relative to one of them, with 90 % intervals from the draws."""
-    by_cost = msgspec.structs.replace(request, sort="cost")
+    by_cost = pool.asking(sort="cost")
     rows = np.array([least, *others])
-    price = drawn_prices(pool.prices, rows, by_cost.draws, by_cost.seed)
-    usd = -drawn_merits(by_cost, pool, rows, drawn(by_cost, pool, rows), price=price)
+    price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
+    usd = -_drawn_merits(by_cost, rows, drawn(by_cost, rows), price=price)
     ratios = usd[1:] / usd[0]
-    likely = merit(by_cost, pool, pool.rate[rows], rows)
+    likely = merit(by_cost, pool.rate[rows], rows)
     ends = np.quantile(ratios, (TAIL, 1 - TAIL), axis=1)
     return [Interval(*each) for each in zip((likely[1:] / likely[0]).tolist(), *ends.tolist(), strict=True)]
 
 
-def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
+def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
     """Return the positions to draw, and which of all positions are never the best.
 
     Drawn are the detailed positions, and three of each machine that may lead in a draw. A machine is a GPU,
@@ -589,13 +570,12 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     few = np.empty(len(by_kind), dtype=bool)
     few[by_kind] = np.arange(len(by_kind)) - first < _CHANCES
-    sorts = (request.sort, "cost", "value", "time")
-    asked = (msgspec.structs.replace(request, sort=sort) for sort in sorts)
-    may_lead = np.logical_or.reduce([_may_lead(each, pool, order) for each in asked])
+    sorts = (pool.request.sort, "cost", "value", "time")
+    may_lead = np.logical_or.reduce([_may_lead(pool.asking(sort=sort), order) for sort in sorts])
     return np.flatnonzero(is_detailed | few & may_lead), ~(is_detailed | may_lead)
 
 
-def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
+def _may_lead(pool: Candidates, order: Indices) -> Flags:
     """Return which positions may be the best in some draw.
 
     A row's best draw is compared with the worst draws of others: the ends of its GPU's draws, and
@@ -607,25 +587,23 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     feed_error = np.exp(_FARTHEST * FEED_SIGMA)
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
-    less = more = 1.0  # the ends of a rate with drawn work: see ``objective.drawn_job_rates``
+    less = more = 1.0  # the ends of a rate with drawn work: see ``drawn_job_rates``
     work = pool.work
     if work is not None and work.drawn is not None:
         ratios = work.samples / work.drawn
         less, more = float(ratios.min()), float(ratios.max())
     at_best = merit(
-        request,
         pool,
         np.minimum(fast * instance * error, vcpu_limit * feed_error) * more,
         order,
         price / move,
-        startup=1 / farthest_startup(request),
+        startup=1 / farthest_startup(pool.request.startup_factor),
     )
     at_worst = merit(
-        request,
         pool,
         np.minimum(slow * instance / error, vcpu_limit / feed_error) * less,
         order,
         price * move,
-        startup=farthest_startup(request),
+        startup=farthest_startup(pool.request.startup_factor),
     )
     return np.asarray(at_best >= at_worst.max())

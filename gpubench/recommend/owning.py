@@ -227,7 +227,7 @@ def _machine(
     gpu_count: int,
     given: Mapping[str, float],
 ) -> Ownership:
-    """Complete a description from the request, a measurement, or the data sheet."""
+    # Complete a description from the request, a measurement, or the data sheet.
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
     is_quoted = price.condition is PriceCondition.QUOTED  # owned cards have a host, cards to buy need one
     board_w = None if spec is None else spec.board_power_w
@@ -296,7 +296,7 @@ def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
 
 
 def _price_note(price: CardPrice) -> str:
-    """Return the kind of a price: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)"."""
+    # Return the kind of a price: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)".
     low, high = price.price_low_usd, price.price_high_usd
     ends = "" if low is None or high is None or low == high else f"{format_price(float(low))} to {high:,.0f} "
     each = "" if price.is_computer else "each "
@@ -348,13 +348,10 @@ def break_even(
     return (owned.purchase_usd - resale) / saved if saved > 0 else None
 
 
-def against_rent(
-    request: RankRequest, pool: Candidates, owned: Mapping[Offer, Ownership]
-) -> tuple[BuyOrRent, ...]:
+def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[BuyOrRent, ...]:
     """Compare each owned row of the pool with the cheapest work on demand and under each commitment.
 
     Args:
-        request: The request, with its job.
         pool: Owned and rented offers; the rented ones are the alternatives.
         owned: The machine behind each owned offer, in the order of the answer.
     """
@@ -362,27 +359,27 @@ def against_rent(
     paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
     found = []
     for offer, machine in owned.items():
-        session = _session(request, pool, row_of[offer])
-        _, money = time_and_cost(*session, slice(None))
+        session = _session(pool, row_of[offer])
+        _, money = time_and_cost(session, slice(None))
         for code, (pricing, _) in enumerate(paid.values):
             if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}:
                 rival = int(np.argmin(np.where(paid.codes == code, money, np.inf)))
-                found.append(_weigh(*session, machine, row_of[offer], rival))
+                found.append(_weigh(session, machine, row_of[offer], rival))
     return tuple(found)
 
 
-def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[RankRequest, Candidates]:
-    """Return the request with enough consecutive jobs to keep an owned machine busy for at least an hour."""
+def _session(pool: Candidates, machine: int) -> Candidates:
+    # Return the offers for enough consecutive jobs to keep an owned machine busy for at least an hour.
     one, work = np.array([machine]), pool.work
-    many = 1.0 if work is None else _SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
+    many = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
-        return request, pool
+        return pool
     drawn = None if work.drawn is None else work.drawn * many
-    together = replace(pool, work=replace(work, samples=work.samples * many, drawn=drawn))
-    return msgspec.structs.replace(request, egress_usd=request.egress_usd * many), together
+    together = pool.asking(egress_usd=pool.request.egress_usd * many)
+    return replace(together, work=replace(work, samples=work.samples * many, drawn=drawn))
 
 
-def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
+def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
     offer = pool.offers[rival]
     is_committed = offer.pricing is Pricing.RESERVED
     # From the corner that favors owning to what favors renting. A commitment is paid day and night, so
@@ -390,7 +387,7 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
     uses = owned.utilization if is_committed else owned.utilization[::-1]
     rents = [
         usd / use if is_committed else usd
-        for usd, use in zip(_rent_for_an_hour(request, pool, machine, rival)[::-1], uses, strict=True)
+        for usd, use in zip(_rent_for_an_hour(pool, machine, rival)[::-1], uses, strict=True)
     ]
     corners = zip(rents, owned.resale_usd[::-1], uses, owned.tariff, strict=True)
     pays_after = [break_even(owned, *corner) for corner in corners]
@@ -427,7 +424,7 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
     )
 
 
-def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, rival: int) -> Range:
+def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
     """Return the rental cost of an hour's work of an owned machine [USD], before tax.
 
     For a job, or a session of short ones, the whole cost counts: start-up, billing increments, storage and
@@ -440,12 +437,12 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
         """At (2, D) rates of the two: (D,)."""
         if pool.work is None:
             return np.asarray(pool.price[rival] * rates[0] / rates[1])
-        job_hours = hours(request, pool, rates, pair)
-        usd = cost(request, pool, job_hours, pair)[1] / (1 + request.tax)
-        at_once = 1 if request.shares_work else pool.count[machine]
+        job_hours = hours(pool, rates, pair)
+        usd = cost(pool, job_hours, pair)[1] / (1 + pool.request.tax)
+        at_once = 1 if pool.request.shares_work else pool.count[machine]
         return np.asarray(at_once * usd / job_hours[0])
 
-    low, high = np.quantile(rent(drawn_job_rates(request, pool, pair)), _INTERVAL).tolist()
+    low, high = np.quantile(rent(drawn_job_rates(pool, pair)), _INTERVAL).tolist()
     likely = float(rent(pool.rate[pair][:, None])[0])
     return Range(min(low, likely), likely, max(high, likely))
 

@@ -103,7 +103,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
         request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
     table, today, clock = load_dated(request.results, request.offers, request.as_of)
-    runs, problems = runs_of(request)
+    runs, problems = runs_of(request.results)
     machines, for_sale = _machines(request, runs, today)
 
     def filtered(asked: RankRequest) -> FilterResult:
@@ -170,16 +170,16 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
                 hours=format_duration((with_pc.row.hours.value or 0.0) * SECONDS_PER_HOUR),
             ),
         ]
-    opening += jobs_of_rent(sum_usd, ranking.answers["cheapest"].choice)
+    opening += _jobs_of_rent(sum_usd, ranking.answers["cheapest"].choice)
     return msgspec.structs.replace(
-        ranking, sentences=(*sentences_of(opening), *ranking.sentences), max_purchase_usd=sum_usd
+        ranking, sentences=(*_sentences_of(opening), *ranking.sentences), max_purchase_usd=sum_usd
     )
 
 
 def _machines(
     request: RankRequest, runs: Runs, today: date
 ) -> tuple[list[Ownership], Mapping[Offer, Ownership]]:
-    """Return the hardware to rank, and the hardware to buy that is shown beside a ranking of rentals."""
+    # Return the hardware to rank, and the hardware to buy that is shown beside a ranking of rentals.
     power_w, own_keys = mean_power_w(runs), {key for run in runs.own if (key := device_key(run))}
     machines = ownerships(request, power_w, today, own_keys)
     if machines or request.buys or request.rent_or_buy is not None:
@@ -189,7 +189,7 @@ def _machines(
 
 
 def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
-    """Yield how many rows were set aside, of the user's table and of others, and how to see them."""
+    # Yield how many rows were set aside, of the user's table and of others, and how to see them.
     theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
     if theirs:
         first = f"{count(len(theirs), 'row')} ({plain(theirs[0].row)}: {plain(theirs[0].reason)})"
@@ -198,15 +198,15 @@ def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
         yield tell("others_set_aside", rows=count(others, "row"))
 
 
-def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
+def runs_of(results: Path | None) -> tuple[Runs, tuple[str, ...]]:
     """Return the measurements, the user's and the shipped ones, and remarks on the results folder."""
     from gpubench.folders import results_root
     from gpubench.record.store import newest_runs, reference_runs
 
-    stored = newest_runs(results_root(request.results))
+    stored = newest_runs(results_root(results))
     notes = [*stored.problems, *([stored.passed_over] if stored.passed_over else [])]
-    if request.results is not None and not request.results.exists():
-        notes.append(f"There is no folder {plain(request.results.name)}: nothing measured of yours is used.")
+    if results is not None and not results.exists():
+        notes.append(f"There is no folder {plain(results.name)}: nothing measured of yours is used.")
     return Runs(stored.runs, reference_runs()), tuple(notes)
 
 
@@ -326,17 +326,17 @@ def judge_offers(
         *on_commitments(found),
         *on_interruptions(request, [each.offer for each in answered(ranking)]),
         *facts(found, priced, ranking),
-        *(jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
+        *(_jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
     ]
-    return msgspec.structs.replace(ranking, sentences=sentences_of(told))
+    return msgspec.structs.replace(ranking, sentences=_sentences_of(told))
 
 
 FIRST = 1000
 """Weight of the answers, above all other sentences."""
 
 
-def sentences_of(told: Iterable[Told]) -> tuple[Sentence, ...]:
-    """Return the distinct sentences, highest weight first."""
+def _sentences_of(told: Iterable[Told]) -> tuple[Sentence, ...]:
+    # Return the distinct sentences, highest weight first.
     in_order = sorted(dict.fromkeys(told), key=lambda each: -each.weight)
     return tuple(Sentence(kind=_KINDS[each.kind], text=each.text) for each in in_order)
 
@@ -349,7 +349,7 @@ TOSS_UP_ODDS = 2.0
 
 
 def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
-    """Return an answer with the chance of its GPUs and, in a toss-up, that of their most likely rivals."""
+    # Return an answer with the chance of its GPUs and, in a toss-up, that of their most likely rivals.
     p_best = getattr(found.chances, f"p_{name}")
     answer = Answer(choice=choice_of(found, made[place], found))
     machines = found.pool.machine[found.order]
@@ -369,14 +369,14 @@ def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -
 
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
-    """Return the figures of the ranking; ``priced`` has all rentals to compare with owned hardware."""
+    # Return the figures of the ranking; ``priced`` has all rentals to compare with owned hardware.
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     mine = [(place, found.offers[place]) for place in owned(found).tolist()]
     bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
     machines = {offer: bought[offer] for _, offer in mine if offer in bought}
     beside_rent: tuple[BuyOrRent, ...] = ()
     if machines:
-        beside_rent = against_rent(request, found.finder.within_limits(priced.offers)[0], machines)
+        beside_rent = against_rent(found.finder.within_limits(priced.offers)[0], machines)
     unit, reference = unit_of(speeds), gpu_name(request.reference_gpu)
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
@@ -405,14 +405,14 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         by_gpu=tuple(choice_of(found, made[place], found) for place in best_places(found)),
         best_to_own=to_own,
         best_to_own_use=None if machine is None else machine.utilization.likely,
-        question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
+        question=_as_understood(request, [part.case.workload for part in speeds.parts[0]]),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,
     )
 
 
-def jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
-    """Yield the number of jobs that a sum of money pays for by renting."""
+def _jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
+    # Yield the number of jobs that a sum of money pays for by renting.
     if usd and rent is not None and rent.row.cost_usd.value:
         gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
         jobs = f"{math.floor(usd / rent.row.cost_usd.value):,}"
@@ -425,7 +425,7 @@ _NOT_ASKED = frozenset(
 )
 
 
-def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
+def _as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
     """Return the question by the options' Python names, defaults filled in, without paths.
 
     Args:
@@ -486,7 +486,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    """Yield each possible error of the task: whether it applies, and its text. Similar functions follow."""
+    # Yield each possible error of the task: whether it applies, and its text. Similar functions follow.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     yield late and not infers, "--max-latency-ms is for inference: add --task infer"
     yield (
@@ -495,7 +495,7 @@ def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     )
     yield (
         infers and asked.jobs == "ddp",
-        "the setting jobs ddp trains one model over all GPUs: it says nothing of --task infer",
+        "the setting jobs ddp trains one model over all GPUs: it does not apply to --task infer",
     )
 
 
@@ -515,14 +515,14 @@ def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     yield tax >= 1, f"the setting tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
     yield (
         bool(lost) and not asked.spot,
-        f"the setting spot-lost {lost or 0:g} is of spot prices: add --spot, or leave it out",
+        f"the setting spot-lost {lost or 0:g} applies to spot prices: add --spot, or leave it out",
     )
 
 
 def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     yield (
         asked.sort == "joules" and len(asked.workload_names) != 1,
-        "--sort joules is of the samples of one workload: name one",
+        "--sort joules compares the samples of one workload: name one",
     )
     by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
     yield (
@@ -538,16 +538,16 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     for field in ("deadline_hours", "budget_usd"):
         yield (
             asked.relative and getattr(asked, field) is not None,
-            f"--{typed(field)} is of a job, and the setting relative ranks without one: leave out either",
+            f"--{typed(field)} needs a job, and the setting relative ranks without one: leave one out",
         )
     yield (
         asked.relative and asked.hour_worth_usd not in {0, HOUR_WORTH_USD},
-        "--hour-worth is of the hours of a job, and the setting relative ranks without one: leave out either",
+        "--hour-worth values the hours of a job, and the setting relative ranks without one: leave one out",
     )
     if asked.jobs_per_month is not None:
         yield (
             asked.relative,
-            "the setting jobs-per-month counts jobs, and relative ranks without one: leave out either",
+            "the setting jobs-per-month counts jobs, and relative ranks without one: leave one out",
         )
         yield (
             not (asked.buys or asked.own),

@@ -1,11 +1,9 @@
 """What a buyer asks for: one field per option of ``gpubench rank``, and of ``gpubench feed``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 
@@ -36,9 +34,6 @@ from gpubench.options import (
 from gpubench.recipes import ParallelMode
 from gpubench.units import figure_in, plain
 
-if TYPE_CHECKING:
-    from gpubench.models import SortedBy
-
 JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
 BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
 
@@ -63,7 +58,7 @@ HOUR_WORTH_USD = 2.0
 COMMITMENTS = {"1y": 1, "3y": 3}
 """Terms of commitments by their name in options [years]."""
 
-SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput", "joules")
+SORTS = ("value", "time", "cost", "throughput", "joules")
 """Repeated here so that help does not load the models; a test compares them with ``SortedBy``."""
 
 
@@ -75,17 +70,17 @@ class Range(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, value: float) -> Range:
+    def of(cls, value: float) -> Self:
         """Return a known value."""
         return cls(value, value, value)
 
 
-def read_range(value: Any, name: str) -> Range:
+def _read_range(value: Any, name: str) -> Range:
     """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or a sequence of one to three numbers.
 
     The likely value of two is their middle.
 
-    >>> read_range("0.3-0.7", "the setting utilization")
+    >>> _read_range("0.3-0.7", "the setting utilization")
     Range(low=0.3, likely=0.5, high=0.7)
 
     Raises:
@@ -110,8 +105,8 @@ def read_range(value: Any, name: str) -> Range:
     raise TypeError
 
 
-def read_mix(value: Any, name: str) -> dict[str, float]:
-    """Read ``vgg16=0.5,lstm=0.5``, or take such a dict.
+def _read_mix(value: Any, name: str) -> dict[str, float]:
+    """Read ``vgg16=0.5,lstm=0.5``, or accept a dict of shares.
 
     Raises:
         MisuseError: If a part has no number, or a workload is there twice.
@@ -138,7 +133,7 @@ def read_mix(value: Any, name: str) -> dict[str, float]:
 
 SHARE = Option(
     panel=BUYING,
-    read=read_range,
+    read=_read_range,
     takes="a number, or LOW-HIGH (in Python also two or three numbers in order)",
     python="float | tuple[float, float] | tuple[float, float, float] | str",
     metavar="X|LOW-HIGH",
@@ -171,7 +166,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         dict[str, float],
         Option(
             "Workload mix, by share of samples: vgg16=0.5,lstm=0.5.",
-            read=read_mix,
+            read=_read_mix,
             takes="WORKLOAD=SHARE,... (in Python also a dict)",
             python="Mapping[str, float] | str",
             metavar="NAME=SHARE,...",

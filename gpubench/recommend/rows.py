@@ -93,7 +93,7 @@ def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]
 
 
 def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    """Return the fields of rows that need no arithmetic: the offer, its GPU, the age of its price."""
+    # Return the fields of rows that need no arithmetic: the offer, its GPU, the age of its price.
     pool, today = found.pool, found.filtered.market.today
     offers = [_noted(found, found.offers[place]) for place in chosen.tolist()]
     rows = found.order[chosen].tolist()
@@ -125,7 +125,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
 
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
-    """Return an offer whose note begins with the doubt about its price."""
+    # Return an offer whose note begins with the doubt about its price.
     doubt = found.filtered.doubts.get(offer_key(offer)) if found.filtered.doubts else None
     if doubt is None:
         return offer
@@ -134,7 +134,7 @@ def _noted(found: Eligible, offer: Offer) -> Offer:
 
 
 def _estimates(pool: Candidates, gpu: int, machine: int) -> tuple[Estimate, tuple[Estimate, ...]]:
-    """Return the estimate of a machine and its parts, with the memory of each GPU in the job."""
+    # Return the estimate of a machine and its parts, with the memory of each GPU in the job.
     speeds, scaling = pool.speeds, pool.scalings[machine]
     parts = with_fits(speeds.parts[gpu], scaling.fits, sharded=scaling.mode is ParallelMode.FSDP)
     estimate = speeds.estimates[gpu]
@@ -168,7 +168,7 @@ def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
 
 
 def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
-    """Return the share of work that may be lost before on demand is as cheap; None if it is not spot."""
+    # Return the share of work that may be lost before on demand is as cheap; None if it is not spot.
     shares: list[float | None] = [None] * len(rows)
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
@@ -180,7 +180,7 @@ def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[in
     known = {at: usd for at in spots if (usd := on_demand.get(_machine(offers[at]))) is not None}
     if known:
         asked = np.array(rows)[list(known)], np.array(list(known.values()))
-        turns = objective.spot_break_even(found.request, found.pool, *asked).tolist()
+        turns = objective.spot_break_even(found.pool, *asked).tolist()
         for at, share in zip(known, turns, strict=True):
             shares[at] = share
     return shares
@@ -200,9 +200,9 @@ def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     per_usd = objective.value_with_ends(pool, rows, score)
     job = {}
     if pool.work is not None:
-        job["hours"] = _intervals(*objective.hours_with_ends(request, pool, rows))
-        job["cost_usd"] = _intervals(*objective.cost_with_ends(request, pool, rows))
-        job["total_usd"] = _intervals(*objective.total_with_ends(request, pool, rows))
+        job["hours"] = _intervals(*objective.hours_with_ends(pool, rows))
+        job["cost_usd"] = _intervals(*objective.cost_with_ends(pool, rows))
+        job["total_usd"] = _intervals(*objective.total_with_ends(pool, rows))
     return {
         "rank": [chances.ranks[place] for place in chosen.tolist()],
         "tie": [chances.ties[place] for place in chosen.tolist()],
@@ -248,7 +248,7 @@ _AT_ONCE = 64
 
 
 def _pareto(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    """Return whether nothing beats a row in time, cost and memory at once, and what does."""
+    # Return whether nothing beats a row in time, cost and memory at once, and what does.
     (time, money), memory = found.time_and_cost, _memory(found)
     by = _dominators(found, chosen)
     better = (
@@ -386,12 +386,12 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 
     None if the cheapest of all offers is a cloud's, or there is no cloud offer.
     """
-    by_cost = msgspec.structs.replace(found.request, sort="cost")
-    first = objective.first(by_cost, found.pool)
+    by_cost = found.pool.asking(sort="cost")
+    first = objective.first(by_cost)
     of_cloud = found.pool.offers.column("seller").equals("cloud") & ~found.pool.is_owned
     if of_cloud[first] or found.pool.is_owned[first] or not of_cloud.any():
         return None
-    return int(np.flatnonzero(found.order == objective.first(by_cost, found.pool, of_cloud))[0])
+    return int(np.flatnonzero(found.order == objective.first(by_cost, of_cloud))[0])
 
 
 def places_of_answers(found: Eligible) -> set[int]:
@@ -430,7 +430,7 @@ def best_to_own(found: Eligible) -> Choice | None:
     pool = found.finder.within_limits(found.finder.runnable(found.filtered.for_sale)[0])[0]
     if not len(pool):
         return None
-    alone = _in_order(found, pool, np.array([objective.first(found.request, pool)]))
+    alone = _in_order(found, pool, np.array([objective.first(pool)]))
     return choice_of(found, _first_row(alone), found)
 
 
@@ -445,15 +445,13 @@ def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
     pool = found.finder.within_limits(by_the_hour)[0]
     if not len(pool):
         return None
-    order = objective.order(msgspec.structs.replace(found.request, sort="cost"), pool)
+    order = objective.order(pool.asking(sort="cost"))
     table = _in_order(found, pool, order)
     return choice_of(found, _first_row(table), table)
 
 
 def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
-    return replace(
-        found, pool=pool, order=order, chances=objective.chances_of(found.request, pool, order[:1])
-    )
+    return replace(found, pool=pool, order=order, chances=objective.chances_of(pool, order[:1]))
 
 
 def _first_row(found: Eligible) -> Row:

@@ -105,7 +105,7 @@ def combine(
     by_workload = [[answer for key in keys if isinstance(answer := table[key], Estimate)] for table in tables]
     parts = tuple(zip(*by_workload, strict=True)) if keys else ()
     point, low, high = (
-        mean_of(
+        _mean_of(
             np.array([[getattr(e, field) for e in row] for row in by_workload], dtype=float), names, shares
         )
         for field in ("samples_per_s", "low", "high")
@@ -119,7 +119,7 @@ def combine(
         samples_per_s=point,
         low=low,
         high=high,
-        draws=mean_of(np.array([drawer(row, draws, seed) for row in by_workload]), names, shares),
+        draws=_mean_of(np.array([drawer(row, draws, seed) for row in by_workload]), names, shares),
         refusals=refusals,
     )
 
@@ -148,7 +148,7 @@ def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
     return tuple(estimate.case.batch_size for estimate in estimates)
 
 
-def mean_of(rates: Floats, workloads: Sequence[str], shares: Mapping[str, float]) -> Floats:
+def _mean_of(rates: Floats, workloads: Sequence[str], shares: Mapping[str, float]) -> Floats:
     """Return the combined rate of several workloads, which are the first axis.
 
     Without shares it is the geometric mean: 200/s and 800/s give 400/s. With shares it is the rate of the
@@ -296,7 +296,7 @@ def scaling_of(
         spec: The GPU of the instance.
         gpu_count: Number of its GPUs.
         parts: The estimate for one GPU, by workload.
-        scaler: The model of one job over all GPUs, or of one job on each; None if such jobs do not slow each
+        scaler: The model of one job over all GPUs, or of one job on each; None if those jobs do not slow each
             other down.
         shares: Share of the samples by workload; empty for the geometric mean of the workloads.
     """
@@ -308,9 +308,9 @@ def scaling_of(
     models = [scaler(name, spec, gpu_count, part) for name, part in parts.items()]
     rates = np.array([part.samples_per_s for part in parts.values()])
     single = rates * np.array([model.by_recipe for model in models])
-    alone = mean_of(single, names, shares)
+    alone = _mean_of(single, names, shares)
     likely, low, high = (
-        float(mean_of(single * np.array([getattr(model, end) for model in models]), names, shares) / alone)
+        float(_mean_of(single * np.array([getattr(model, end) for model in models]), names, shares) / alone)
         for end in ("likely", "low", "high")
     )
     bases, modes = ({getattr(model, name) for model in models} for name in ("basis", "mode"))
@@ -319,17 +319,10 @@ def scaling_of(
         likely,
         INDEPENDENT.basis if INDEPENDENT.basis in bases else basis,
         math.log(high / low) / 2,
-        by_recipe=float(alone / mean_of(rates, names, shares)),
+        by_recipe=float(alone / _mean_of(rates, names, shares)),
         mode=ParallelMode.FSDP if ParallelMode.FSDP in modes else modes.pop(),
         fits=tuple(model.fit for model in models),
     )
-
-
-class Seen(NamedTuple):
-    """Measurements, and the readings of peak memory of one workload."""
-
-    measured: Sequence[Run]
-    peaks: Sequence[Reading]
 
 
 class OneOf(NamedTuple):
@@ -347,19 +340,24 @@ class Sharing(NamedTuple):
     reason: str | None = None
 
 
-def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing:
-    """Return how this many GPUs share one job: all weights on each if that fits, else a shard on each."""
+def sharing_of(
+    one: OneOf, spec: GpuSpec, gpu_count: int, measured: Sequence[Run], peaks: Sequence[Reading]
+) -> Sharing:
+    """Return how this many GPUs share one job: all weights on each if that fits, else a shard on each.
+
+    A measured job on as many GPUs fits; ``peaks`` are the readings of peak memory of the workload.
+    """
     alone = one.answer
     if isinstance(alone, Refusal):
         return Sharing(ParallelMode.FSDP, reason=alone.reason)
     question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
     whole = None
     if alone.fewest_gpus == 1:
-        whole = _whole_on_each(question, spec, gpu_count, alone, seen)
+        whole = _whole_on_each(question, spec, gpu_count, alone, measured=measured, peaks=peaks)
         if whole.reason is None:
             return whole
-    fit = memory.sharded_fit_of(question, alone.case, spec, seen.peaks, gpu_count)
-    if fit is not None and measured_together(seen.measured, alone, gpu_count, ParallelMode.FSDP):
+    fit = memory.sharded_fit_of(question, alone.case, spec, peaks, gpu_count)
+    if fit is not None and _measured_together(measured, alone, gpu_count, ParallelMode.FSDP):
         fit = fit.after_a_run(alone.case.batch_size)
     if whole is not None and (fit is None or not fit.fits):
         return whole
@@ -369,26 +367,34 @@ def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing
     return Sharing(ParallelMode.FSDP, reason=_short_of(case, fit))
 
 
-def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: Seen) -> Sharing:
-    """Return how a job fits if each GPU holds all weights and exchanges gradients in buckets."""
+def _whole_on_each(
+    question: Question,
+    spec: GpuSpec,
+    gpu_count: int,
+    alone: Estimate,
+    *,
+    measured: Sequence[Run],
+    peaks: Sequence[Reading],
+) -> Sharing:
+    # Return how a job fits if each GPU holds all weights and exchanges gradients in buckets.
     mode = ParallelMode.DDP
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     card = card_of(spec)
     if card is None:
         return Sharing(mode)
-    need = memory.need_of(question, case, spec, seen.peaks)
+    need = memory.need_of(question, case, spec, peaks)
     if card.verdict_of(need.device) is Verdict.FITS:
         # The usual case. Only the others need the largest batch.
         there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
         return Sharing(mode, there)
-    fit = memory.fit_of(question, case, spec, seen.peaks)
+    fit = memory.fit_of(question, case, spec, peaks)
     assert fit is not None  # the card's memory is known
-    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
+    if measured_efficiency(measured, alone.case, spec.key, gpu_count):
         return Sharing(mode, fit.after_a_run(case.batch_size))
     if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
         # A job on several GPUs can take a somewhat smaller batch, at nearly the same rate.
         smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
-        return Sharing(mode, memory.fit_of(question, smaller, spec, seen.peaks))
+        return Sharing(mode, memory.fit_of(question, smaller, spec, peaks))
     return Sharing(mode, reason=_short_of(case, fit))
 
 
@@ -406,7 +412,7 @@ def efficiency_of(
     alone = one.answer
     assert isinstance(alone, Estimate)  # a job that does not fit is not scaled
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
-    found = found or measured_together(measured, alone, gpu_count, mode)
+    found = found or _measured_together(measured, alone, gpu_count, mode)
     if found is not None:
         return found
     question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
@@ -434,7 +440,7 @@ def measured_efficiency(
     return _efficiency(runs, eager, gpu_key, _UNFIT | {FindingKind.HOST_BOUND})
 
 
-def measured_together(
+def _measured_together(
     runs: Sequence[Run], alone: Estimate, gpu_count: int, mode: ParallelMode
 ) -> Efficiency | None:
     """Return the efficiency of a sharded job relative to the estimate for one GPU; None if no run has it.

@@ -111,23 +111,23 @@ class Answer(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
 
 
-def read_answer(path: Path) -> Answer:
+def _read_answer(path: Path) -> Answer:
     """Read a document of ``gpubench rank --json``.
 
     Raises:
-        MisuseError: If the file is not such a document, or of another version than this gpubench writes.
+        MisuseError: If the file is not such a document, or has another version than this gpubench writes.
     """
     what, hint = "an answer", "gpubench rank --json writes one"
     data = read_bytes(path, TABLE_BYTES, follow_links=True)
     stated = decode_json(data, dict[str, Any], path, what=what, hint=hint).get("schema", "no schema")
     if stated != RANKING_SCHEMA:
         said = f"{plain(path.name, 300)} has {plain(str(stated), 80)}"
-        raise MisuseError(f"{said}, and this gpubench reads {RANKING_SCHEMA} alone: {hint}")
+        raise MisuseError(f"{said}, and this gpubench reads only {RANKING_SCHEMA}: {hint}")
     return decode_json(data, Answer, path, what=what, hint=hint)
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine does: lines of set-up, the command that measures, the files that travel, the disk."""
+    """What the machine does: set-up commands, the command that measures, the files to copy, the disk size."""
 
     setup: tuple[str, ...]
     command: str
@@ -137,7 +137,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What was written.
+    """The files written, and what was left out.
 
     Attributes:
         script: Script that rents the machine, measures there and shuts it down.
@@ -162,11 +162,11 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
         minutes: Time limit of the measurement.
 
     Raises:
-        MisuseError: If the file is no such document, no row can be launched, a model cannot be carried, or
-            the folder is not empty: its files would travel too.
+        MisuseError: If the file is not a ranking, no row can be launched, a model cannot be copied, or the
+            folder is not empty, because its files would be copied too.
         StorageError: If the folder cannot be written.
     """
-    known = read_answer(answer)
+    known = _read_answer(answer)
     request = options.request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
     work = work_of(row, request, minutes)
@@ -252,7 +252,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
     """Return the best row that a tool can launch, and why better ones were skipped.
 
     Raises:
-        MisuseError: If there is none, or a GPU is named that nobody knows.
+        MisuseError: If there is none, or the named GPU is unknown.
     """
     keys = {row.gpu_key for row in rows}
     meant = keys if gpu is None else filters.meant_by(gpu, keys)
@@ -301,7 +301,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     # a region that the cloud knows, and not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
     stops = {"autostop": {"idle_minutes": _IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
-    # of cards with one name the larger one
+    # If several cards have that name, this asks for the larger one.
     memory = {} if memory_bytes is None else {"memory": f"{round(0.9 * memory_bytes / GIB)}GB.."}
     dstack_gpu = accelerator(row.provider, row.gpu_key, "dstack")
     made: dict[str, dict[str, Any]] = {
@@ -355,7 +355,7 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
     """Return what the machine does: gpubench measures what was asked, or a script trains a published model.
 
     Raises:
-        MisuseError: If a published model is asked for together with others, or what travels is not there.
+        MisuseError: If a published model is requested together with others, or a file to copy is missing.
     """
     limit = f"timeout {round(60 * (minutes + _GRACE_MINUTES))} {_BIN}"
     spec = specs.load_specs().get(row.gpu_key)
@@ -364,9 +364,9 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
     install = f"uv pip install --quiet --python {_BIN}/python{torch} "
     decoders = [decoder for name in request.workload_names if (decoder := find_decoder(name))]
     if decoders and len(request.workload_names) > 1:
-        raise MisuseError("a published language model is tried alone: rank one workload")
+        raise MisuseError("a published language model can only be tried alone: rank one workload")
     if decoders:
-        script = training_script(row, request, decoders[0]).encode()
+        script = _training_script(row, request, decoders[0]).encode()
         launch = f"{limit}/torchrun --nproc-per-node {row.gpu_count} train.py"
         setup = (*_VENV, install + _TRAINS_WITH)
         disk_gb = DISK_GB + round(2 * decoders[0].counted_parameters / 1e9)  # its weights in 16 bits
@@ -382,8 +382,8 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
     )
 
 
-def training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
-    """Return a script that trains a published model with its predicted stack: PEFT with TRL."""
+def _training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
+    # Return a script that trains a published model with its predicted stack: PEFT with TRL.
     (name,) = request.workload_names
     profile = profile_of(name, options.asked_recipe(request), gpu_count=row.gpu_count)
     told = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
@@ -410,8 +410,8 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     """
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
-        raise MisuseError("a limit of latency gives each workload a batch of its own: rank one workload")
-    mode = mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
+        raise MisuseError("a latency limit gives each workload a batch of its own: rank one workload")
+    mode = _mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
     is_one_job = mode in options.JOB_MODES
     return RunRequest(
         workloads=tuple(references.values()),
@@ -429,7 +429,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     )
 
 
-def mode_of(row: Row, request: RankRequest) -> ParallelMode:
+def _mode_of(row: Row, request: RankRequest) -> ParallelMode:
     """Return how the GPUs of a machine share the job, by ranking them again, since the row does not say.
 
     Raises:
@@ -441,7 +441,7 @@ def mode_of(row: Row, request: RankRequest) -> ParallelMode:
     return ranked(alike).rows[0].parallel_mode
 
 
-# --- what travels ---------------------------------------------------------------------------------------
+# --- files to copy ---------------------------------------------------------------------------------------
 
 
 def package_to_install() -> tuple[str, dict[str, bytes]]:
@@ -450,7 +450,7 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
     It is the running or installed source: the package index may have another package of that name.
 
     Raises:
-        MisuseError: If that source is not there any more.
+        MisuseError: If that source no longer exists.
     """
     root, origin = discovery.checkout(), {}
     if root is None:
@@ -463,8 +463,8 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
     if not (root / "pyproject.toml").is_file():
         where = plain(origin.get("url", "not known"))
         raise MisuseError(
-            f"no checkout of gpubench is where it was installed from ({where}), so none can travel: "
-            "install it again from its checkout"
+            f"the checkout that gpubench was installed from is gone ({where}), so it cannot be copied to "
+            "the machine: install gpubench again from a checkout"
         )
     travels = (
         path
@@ -485,7 +485,7 @@ def carried(reference: str, files: dict[str, bytes]) -> str:
     """Return the name of a workload on the machine; the files of a user's model join the others.
 
     Raises:
-        MisuseError: If its files cannot be told, or cannot travel.
+        MisuseError: If its files are unknown or cannot be copied.
     """
     if not user_model.is_own(reference):
         return reference
@@ -497,7 +497,9 @@ def carried(reference: str, files: dict[str, bytes]) -> str:
     file, is_file, _ = name.partition(".py")
     if not sources or (is_file and f"{file}.py" not in sources):
         kind = "a link" if sources else "part of an installed package"
-        raise MisuseError(f"{plain(reference)} is {kind}, which no task can carry: name the file itself")
+        raise MisuseError(
+            f"{plain(reference)} is {kind}, which cannot be copied to the machine: name the file itself"
+        )
     for there, path in sources.items():
         files[there] = read_bytes(path, foreign_code.MOST_SOURCE_BYTES, follow_links=True)
     if name.startswith(user_model.HUGGING_FACE):

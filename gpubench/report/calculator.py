@@ -135,7 +135,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     from gpubench.offers.snapshot import load_dated
 
     table, today, _ = load_dated(asked.results, asked.offers, asked.as_of)
-    runs, _ = runs_of(asked)
+    runs, _ = runs_of(asked.results)
     market = msgspec.structs.replace(
         asked,
         spot=True,
@@ -174,7 +174,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "costs": {
             "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
             "startup_factor": asked.startup_factor,
-            "farthest_startup": candidates.farthest_startup(asked),
+            "farthest_startup": candidates.farthest_startup(asked.startup_factor),
             "billing_hours": asked.billing_unit_minutes / MINUTES_PER_HOUR,
             "storage_usd_per_hour": asked.storage_usd_per_month / HOURS_PER_MONTH,
             "egress_usd": asked.egress_usd,
@@ -193,7 +193,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
 
 
 def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[Ownership]:
-    """Return the buyer's machines, those for sale, and every GPU of the offers as if owned."""
+    # Return the buyer's machines, those for sale, and every GPU of the offers as if owned.
     known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # not where its form is not stated
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
     mine = tuple(f"{count}x {key}" for key in keys for count in _HAVE_COUNTS)
@@ -222,7 +222,7 @@ def _offered_at(profile: WorkloadProfile) -> tuple[str, ...]:
 
 
 def _is_shipped(market: RankRequest) -> bool:
-    """Whether the page has the case anyway: one shipped model at one of its precisions."""
+    # Whether the page has the case anyway: one shipped model at one of its precisions.
     names = market.workload_names
     given = {each.field for each in options_of(RecipeRequest) if market.was_given(each.field)}
     profile = load_profiles().get(names[0]) if len(names) == 1 else None
@@ -235,7 +235,7 @@ def _is_shipped(market: RankRequest) -> bool:
 def _case(
     asked: RankRequest, filtered: FilterResult, runs: Runs, starts: dict[str, int]
 ) -> tuple[dict[str, Any], Offers] | None:
-    """Return the figures of one model at one precision, and what runs it; None if no machine does."""
+    # Return the figures of one model at one precision, and what runs it; None if no machine does.
     try:
         asked = check(asked)
         finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs))
@@ -299,7 +299,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
 
 
 def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
-    """Return rate, deviation of its logarithm, upper limit of the draws, and index of its anchor."""
+    # Return rate, deviation of its logarithm, upper limit of the draws, and index of its anchor.
     start = start_of(estimate)
     place = None if start is None else starts.setdefault("\0".join(start), len(starts))
     most = most_of(estimate)
@@ -314,7 +314,7 @@ def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
 def _offers(
     market: RankRequest, filtered: FilterResult, found: list[tuple[dict[str, Any], Offers]]
 ) -> list[dict[str, Any]]:
-    """Return the workload-independent facts of each offer for the script."""
+    # Return the workload-independent facts of each offer for the script.
     names = [(o.provider, o.instance, o.region or "", str(o.pricing), o.gpu_key) for o in filtered.kept]
     kept = filtered.kept.take(sorted(range(len(names)), key=names.__getitem__))  # ties are sorted by name
     today = filtered.market.today
@@ -367,7 +367,7 @@ def _offers(
 
 
 def _few(filtered: FilterResult) -> FilterResult:
-    """Keep at most ``MOST_OFFERS``: the cheapest of each kind that the page distinguishes."""
+    # Keep at most ``MOST_OFFERS``: the cheapest of each kind that the page distinguishes.
     kept = filtered.kept
     if len(kept) <= MOST_OFFERS:
         return filtered
@@ -395,7 +395,7 @@ def _card(key: str) -> dict[str, str]:
 
 
 def _filters(asked: RankRequest) -> list[str]:
-    """Return the options of a command that the page does not ask about, as given."""
+    # Return the options of a command that the page does not ask about, as given.
     asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
     asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
     kept = {name: value for name, value in asked.question.items() if name not in asked_here}

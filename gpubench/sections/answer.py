@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import (
+    BASIS_GLYPHS,
     NO_BREAK_SPACE,
     Block,
     Bullets,
@@ -55,9 +55,9 @@ from gpubench.recommend.lines import (
 )
 from gpubench.recommend.rows import best_to_rent_and_to_own
 from gpubench.recommend.speeds import batches_of, gpus_needed
-from gpubench.sections.data import ReportData
-from gpubench.sections.words import (
+from gpubench.sections.data import (
     MOST_OF_A_NOTE,
+    ReportData,
     cases_words,
     in_stock_words,
     measured_facts,
@@ -138,7 +138,7 @@ def _beside(ranking: Ranking) -> list[str]:
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    """Return the sentences that fit below the table, and how many are left; no caution is left out."""
+    # Return the sentences that fit below the table, and how many are left; no caution is left out.
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])
@@ -239,7 +239,7 @@ def fits_words(choice: Choice) -> str:
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
-    """Yield remarks on feeding, availability, other prices, and the limits of a new account."""
+    # Yield remarks on feeding, availability, other prices, and the limits of a new account.
     offer = choice.offer
     if choice.feed_vcpus is not None:
         needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
@@ -251,7 +251,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
         first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]
         yield f"in {listing(first) if more <= 0 else ', '.join([*first, f'{more} more'])}"
     if choice.also_at:
-        yield f"also at {listing([elsewhere_words(each, offer.gpu_count) for each in choice.also_at])}"
+        yield f"also at {listing([_elsewhere_words(each, offer.gpu_count) for each in choice.also_at])}"
     if choice.needs_quota:
         yield "a new account must ask for a quota"
     if choice.price_note:
@@ -262,8 +262,8 @@ def _to_know(choice: Choice) -> Iterator[str]:
         yield page
 
 
-def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
-    """Return another provider of the same GPU, with the cost of the job there: "aws 8x $12.00"."""
+def _elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
+    # Return another provider of the same GPU, with the cost of the job there: "aws 8x $12.00".
     there = each.offer
     so_many = "" if there.gpu_count == gpu_count else f" {there.gpu_count}x"
     hourly = f"{format_usd(each.usd_per_hour)}/h"
@@ -314,7 +314,7 @@ def _ranking(data: ReportData) -> Block | None:
     parts: list[Part] = [Paragraph(text=lead)]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
-        shown, total = head_of(ranking.rows, _TABLE_ROWS), len(ranking.rows)
+        shown, total = _head_of(ranking.rows, _TABLE_ROWS), len(ranking.rows)
         caption = f"All {total:,} offers"
         if len(shown) < total:
             caption = (
@@ -351,7 +351,7 @@ def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
-    """The top of the ranking, the answers in full, the notes, and an explanation of the terms."""
+    # The top of the ranking, the answers in full, the notes, and an explanation of the terms.
     rows = shown_rows(data, ranking)
     one_a_gpu = not _each_is_an_offer(data, ranking)
     shown = offers(data, ranking, rows, "", wide=True, one_a_gpu=one_a_gpu)
@@ -492,7 +492,7 @@ def offers(
         number(RANK, rank_words(ranking)),
         text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
         *_paces(ranking, one_a_gpu=one_a_gpu),
-        number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, chance_of(ranking, one_a_gpu=one_a_gpu)),
+        number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(ranking, one_a_gpu=one_a_gpu)),
         *_token_columns(rows),
         text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
         number("Batch", lambda r: " ".join(f"{batch:,}" for batch in batches_of(r.estimates)), optional=5)
@@ -521,7 +521,7 @@ def rank_words(ranking: Ranking) -> Callable[[Row], str]:
 
 
 def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
-    """Yield columns for throughput and value, and for time and cost of a job if there is one."""
+    # Yield columns for throughput and value, and for time and cost of a job if there is one.
     timed = any(row.hours.value is not None for row in ranking.rows)
     if not (timed and ranking.by_reference):
         yield number(
@@ -559,7 +559,7 @@ def _paid_first(data: ReportData) -> Callable[[Row], str]:
     return words
 
 
-def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
+def _chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
     """Return a function that formats a row's chance of being the best.
 
     If each row represents its GPU, a rental row has the chance of all offers of that GPU.
@@ -594,7 +594,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    """Return the time of a batch; for a generation first the time of a token, to which limits apply."""
+    # Return the time of a batch; for a generation first the time of a token, to which limits apply.
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 
@@ -611,7 +611,7 @@ def also_at(ranking: Ranking) -> Callable[[Row], str]:
     def of(row: Row) -> str:
         best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
         found = () if best is None else best.also_at
-        return ", ".join(elsewhere_words(each, row.offer.gpu_count) for each in found) or UNKNOWN
+        return ", ".join(_elsewhere_words(each, row.offer.gpu_count) for each in found) or UNKNOWN
 
     return of
 
@@ -661,8 +661,8 @@ def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
     return tuple(mark(row) for row in rows)
 
 
-def head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    """Return this many rows in order: the best of each GPU to rent and to own, then the first others."""
+def _head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
+    # Return this many rows in order: the best of each GPU to rent and to own, then the first others.
     if len(rows) <= most:
         return tuple(rows)
     kept = {id(row) for row in best_to_rent_and_to_own(rows)}

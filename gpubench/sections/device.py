@@ -13,8 +13,7 @@ from gpubench.precisions import FORMATS
 from gpubench.probe.backend import DeviceState, Host, ProbeReport, uuid_is_blank
 from gpubench.probe.health import limits
 from gpubench.probe.nvml import fp32_flops_per_s
-from gpubench.sections.data import ReportData
-from gpubench.sections.words import kinds_words
+from gpubench.sections.data import ReportData, kinds_words
 from gpubench.specs import load_specs
 from gpubench.units import (
     UNKNOWN,
@@ -49,13 +48,13 @@ def _render(data: ReportData) -> Block | None:
         count(threads, "thread") if threads else "",
     ]
     line = Paragraph(text=", ".join(filter(None, known)))
-    beside = () if device.is_cpu else driver_and_data_sheet(device, data.spec, "Driver and data sheet")
+    beside = () if device.is_cpu else _driver_and_data_sheet(device, data.spec, "Driver and data sheet")
     name = plain(device.name or run.environment.cpu or "unnamed", 80)
     return Block(title="The device", finding=name, parts=(line, *beside, *micro(data)), brief=(line,))
 
 
-def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
-    """A GPU as its driver reports it, next to its data sheet, and the values not reported."""
+def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
+    # A GPU as its driver reports it, next to its data sheet, and the values not reported.
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
     reasons: dict[str, list[str]] = {}
     for name, reason in sorted(device.unavailable.items()):
@@ -77,7 +76,7 @@ def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: 
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
-    """Differences between driver and data sheet beyond the rounding of marketing figures."""
+    # Differences between driver and data sheet beyond the rounding of marketing figures.
     pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
     if spec is not None:
         pairs += [
@@ -134,7 +133,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
 
 
 def _state(device: DeviceProfile) -> list[Part]:
-    """Driver and switches in a sentence; unknown values are in the list of those not reported."""
+    # Driver and switches in a sentence; unknown values are in the list of those not reported.
     known = [
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
         f"CUDA {plain(device.cuda_driver_version, 20)} at most" if device.cuda_driver_version else "",
@@ -284,7 +283,7 @@ def _gpus(alike: Sequence[_Seen]) -> list[Part]:
     known = f"  [{device.gpu_key}]" if spec else ", not in the specification table"
     return [
         Paragraph(text=f"GPU {places}  {several}{_name(device)}{known}", tone="headline"),
-        *driver_and_data_sheet(device, spec, ""),
+        *_driver_and_data_sheet(device, spec, ""),
         *(Facts(rows=_here(one, state, several=bool(several))) for one, state in alike),
     ]
 

@@ -5,8 +5,28 @@ from itertools import cycle, groupby
 
 import msgspec
 
-from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SLATE, Look, Mark, dots, two_lines
-from gpubench.blocks.parts import Block, Cell, Charts, Figure, Paragraph, Part, number, table, text
+from gpubench.blocks.parts import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SLATE,
+    Block,
+    Cell,
+    Charts,
+    Figure,
+    Look,
+    Mark,
+    Paragraph,
+    Part,
+    dots,
+    number,
+    table,
+    text,
+    two_lines,
+)
 from gpubench.effects import (
     Effect,
     Result,
@@ -37,15 +57,16 @@ from gpubench.models.run import TimeToQuality
 from gpubench.profile import load_profiles
 from gpubench.record.sharing import readings_by
 from gpubench.sections.compared import devices, processor
-from gpubench.sections.data import ReportData, unexplained
-from gpubench.sections.words import (
+from gpubench.sections.data import (
     FINDINGS,
+    ReportData,
     explained,
     kinds_words,
     layout_words,
     rate_of,
     title_of,
     told_apart,
+    unexplained,
     workload_name,
 )
 from gpubench.units import (

@@ -14,7 +14,7 @@ from gpubench.predict.memory_answer import (
     MemoryAnswer,
     MemoryAnswers,
 )
-from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED
+from gpubench.sections.data import ALLOCATED, IN_USE, RESERVED
 from gpubench.units import capitalized, format_bytes
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
 
 
 def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
-    """Answer in one line per requested size of card, else in one line for all sizes."""
+    # Answer in one line per requested size of card, else in one line for all sizes.
     holding = [card for card in answer.cards if card.fit.fits]
     if not by_name:
         least = holding[0].fit if holding else None
@@ -159,7 +159,7 @@ _AS_PUBLISHED = (
 
 
 def _rests_on(need: MemoryNeed) -> str:
-    """The basis and contents of the figures, in a sentence without its period."""
+    # The basis and contents of the figures, in a sentence without its period.
     words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with the overheads of allocator and driver",
         MemoryBasis.TRACED: "a trace of the whole step, with overheads from readings",

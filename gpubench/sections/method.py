@@ -10,8 +10,7 @@ from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, TelemetrySample
 from gpubench.record.figures import cold_costs, spread
-from gpubench.sections.data import ReportData
-from gpubench.sections.words import IN_USE, RESERVED, case_words, moment_words
+from gpubench.sections.data import IN_USE, RESERVED, ReportData, case_words, moment_words
 from gpubench.spread import PARTS
 from gpubench.units import (
     UNKNOWN,
@@ -131,7 +130,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def _brief(data: ReportData) -> tuple[Part, ...]:
-    """Failures, the worst value of each kind of finding, and one-time costs."""
+    # Failures, the worst value of each kind of finding, and one-time costs.
     said = []
     for found in _seen(data).values():
         (worst,) = unique(finding for finding, _ in found)

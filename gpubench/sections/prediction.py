@@ -12,8 +12,7 @@ from gpubench.predict.answers import Predictions, evidence_on
 from gpubench.predict.calibration import load_calibration
 from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.record.sharing import readings_by
-from gpubench.sections.data import ReportData
-from gpubench.sections.words import MOST_OF_A_NOTE, kinds_words, measured_facts
+from gpubench.sections.data import MOST_OF_A_NOTE, ReportData, kinds_words, measured_facts
 from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS, MOST_TALL_ROWS = 20, 8

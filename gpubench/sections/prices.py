@@ -9,8 +9,20 @@ from statistics import median_high
 
 import msgspec
 
-from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import (
+    BLUE,
+    Block,
+    Charts,
+    Look,
+    Mark,
+    Paragraph,
+    Table,
+    dots,
+    number,
+    table,
+    text,
+    two_lines,
+)
 from gpubench.interval import stacked
 from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpu_name, gpus, gpus_of, offer_name
 from gpubench.models import BuyOrRent, Offer, Pricing, Row

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from command import here
 
-from gpubench.cli import options
+from gpubench.cli import table
 from gpubench.cli.app import app
 from gpubench.specs import load_specs, matching_keys
 
@@ -41,7 +41,7 @@ def test_a_shell_is_told_what_can_follow(line, found):
 
 
 def test_every_gpu_that_completion_names_is_taken_by_that_name():
-    known = list(options._gpus())
+    known = list(table._gpus())
     names = {
         typed for name in known for typed in (name, name.replace(" ", "-"), name.replace(" ", "-").lower())
     }

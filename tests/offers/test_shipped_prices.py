@@ -29,7 +29,6 @@ from gpubench.offers.table import (
 )
 from gpubench.recommend.filters import leave_out_doubted
 from gpubench.recommend.rank import rank
-from gpubench.recommend.request import RankRequest
 
 TODAY = date(2026, 11, 28)
 
@@ -186,11 +185,9 @@ def test_the_ratio_of_hosts_to_clouds_is_fitted_to_the_shipped_prices():
     """The median over 23 GPUs and its spread, on which the weight against few asks is based."""
     table = Offers.of(embedded_offers().offers)
     on_sale = table.kind.is_in(lambda kind: kind not in NOT_RANKED) & table.pricing.equals(Pricing.ON_DEMAND)
-    believed, _, _ = leave_out_doubted(
-        RankRequest(), AskedPrices(table), table.where(on_sale & (table.price > 0))
-    )
+    believed, _, _ = leave_out_doubted(AskedPrices(table), table.where(on_sale & (table.price > 0)))
     logs: dict[bool, dict[str, dict[str, list[float]]]] = {True: {}, False: {}}
-    for each in (each for each in believed.kept if each.price_date >= "2026-07"):
+    for each in (each for each in believed if each.price_date >= "2026-07"):
         of_gpu = logs[each.kind == "marketplace"].setdefault(each.gpu_key, {})
         of_gpu.setdefault(each.provider, []).append(math.log(each.usd_per_gpu_hour))
     ratios = []

@@ -16,8 +16,7 @@ from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.recommend.lines import lines, seller
 from gpubench.sections import answer
-from gpubench.sections.data import of_ranking
-from gpubench.sections.words import MOST_OF_A_NOTE
+from gpubench.sections.data import MOST_OF_A_NOTE, of_ranking
 from gpubench.units import plain
 
 QUESTIONS = {

@@ -74,7 +74,7 @@ def test_no_price_of_an_hour_is_told_where_both_take_as_long():
 
 
 def test_an_hour_has_no_worth_without_a_job():
-    with pytest.raises(MisuseError, match="--hour-worth is of the hours of a job"):
+    with pytest.raises(MisuseError, match="--hour-worth values the hours of a job"):
         rank_of(OFFERS, RATES, hour_worth_usd=5)
 
 

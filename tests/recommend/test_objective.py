@@ -210,7 +210,7 @@ def test_the_next_by_energy_are_other_gpus_with_their_intervals():
 
 
 def test_energy_is_of_one_workload():
-    with pytest.raises(MisuseError, match="--sort joules is of the samples of one workload"):
+    with pytest.raises(MisuseError, match="--sort joules compares the samples of one workload"):
         gpubench.rank(("vgg16", "cnn"), sort="joules")
 
 

@@ -27,7 +27,6 @@ from gpubench.recommend.owning import (
     offer_of,
     ownerships,
     payback,
-    pays,
 )
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import Range, RankRequest
@@ -375,7 +374,7 @@ def test_owning_pays_within_its_life_just_where_its_job_costs_less_than_rented(e
     if (
         abs(own.cost_usd.value / rented.cost_usd.value - 1) > 1e-3
     ):  # an hour of owned hardware is kept to four digits
-        assert pays(weighed) == (own.cost_usd.value < rented.cost_usd.value)
+        assert payback(weighed).startswith("pays") == (own.cost_usd.value < rented.cost_usd.value)
     at_once = count if extras["jobs"] == "independent" else 1
     an_hour = at_once * rented.cost_usd.value / own.hours.value / (1 + extras["tax"])
     assert weighed.equivalent_usd_per_hour == pytest.approx(an_hour)
@@ -441,6 +440,7 @@ def test_the_draws_of_the_machine_that_was_measured_are_as_near_as_its_interval_
     draws = 1000 * np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 400)))
     one = np.ones(2)
     pool = SimpleNamespace(
+        request=RankRequest(draws=400),
         speeds=SimpleNamespace(draws=draws, samples_per_s=np.array([1000.0]), keys=(H100,)),
         gpu=np.zeros(2, dtype=int),
         certain=np.array([0.5, 1.0]),
@@ -448,7 +448,7 @@ def test_the_draws_of_the_machine_that_was_measured_are_as_near_as_its_interval_
         vcpu_limit=np.full(2, np.inf),
         **dict.fromkeys(("count", "pace", "delivered"), one),
     )
-    here, kind = drawn_rates(RankRequest(draws=400), pool, np.array([0, 1]))
+    here, kind = drawn_rates(pool, np.array([0, 1]))
     assert here == pytest.approx(1000 * np.sqrt(draws[0] / 1000))
     assert kind == pytest.approx(draws[0])
 

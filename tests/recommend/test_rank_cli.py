@@ -271,11 +271,11 @@ def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
     [
         ({"max_usd_per_hour": 0.01}, "the setting max-usd-per-hour removed"),
         ({"mix": "vgg16"}, "gpubench.toml: mix part 'vgg16' is not WORKLOAD=SHARE"),
-        ({"relative": True}, "--deadline-hours is of a job, and the setting relative ranks without one"),
+        ({"relative": True}, "--deadline-hours needs a job, and the setting relative ranks without one"),
         ({"reference": "gtx 9999"}, "unknown GPU 'gtx 9999'"),
         ({"utilization": 1.5}, "must lie within 0 to 1"),
         ({"spot_lost": 20}, "gpubench.toml: spot-lost 20 must be from 0 to below 10"),
-        ({"spot_lost": 0.2}, "the setting spot-lost 0.2 is of spot prices: add --spot"),
+        ({"spot_lost": 0.2}, "the setting spot-lost 0.2 applies to spot prices: add --spot"),
         ({"tax": 19}, "the setting tax 19 is a share and must be below 1: 19 % is 0.19"),
         ({"tax": "19"}, "gpubench.toml: tax must be a number, not '19' (str)"),
         ({"slots": 2.5}, "gpubench.toml: slots must be a whole number, not 2.5 (float)"),
@@ -319,7 +319,7 @@ def test_the_file_of_gpubench_comes_before_that_of_the_project_and_a_broken_one_
         (folder / "gpubench.toml").write_text("pue = \n")
         done = gpubench("vgg16")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("gpubench: gpubench.toml is no TOML: ")
+    assert done.stderr.startswith("gpubench: gpubench.toml is not valid TOML: ")
 
 
 def test_a_folder_of_settings_leaves_python_alone():

@@ -445,7 +445,7 @@ def parsed(words):
     """Return the request that the command line makes from these words."""
     from click.testing import CliRunner
 
-    from gpubench.cli.options import command_of
+    from gpubench.cli.table import command_of
     from gpubench.cli.verbs import rank as verb
 
     with patch.object(verb, "verb", return_value=None) as called:
@@ -601,7 +601,7 @@ def test_a_users_model_travels_with_what_it_imports(tmp_path, monkeypatch):
     assert not files
     assert carried("../models/tagger.py:small", files) == "./tagger.py:small"
     assert files == {"tagger.py": b"MODEL", "parts/head.py": b"HEAD"}
-    with pytest.raises(MisuseError, match=r"other\.py is a link, which no task can carry"):
+    with pytest.raises(MisuseError, match=r"other\.py is a link, which cannot be copied to the machine"):
         carried("./other.py", {})
     monkeypatch.setattr("gpubench.profile.cache.files_of", lambda reference: (tmp_path, ()))
     with pytest.raises(MisuseError, match="part of an installed package"):

@@ -10,7 +10,7 @@ import pytest
 
 from gpubench.effects import amp_effects
 from gpubench.models import Execution, Precision
-from gpubench.report.export import as_csv
+from gpubench.report.page import as_csv
 from gpubench.sections.compared import cpu_gpu_pairs
 
 from . import samples

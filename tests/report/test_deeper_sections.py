@@ -22,8 +22,7 @@ from gpubench.models import (
     TaskKind,
     TelemetrySample,
 )
-from gpubench.sections.compared import cpu_gpu_pairs
-from gpubench.sections.roofline import LOOKS, points_of
+from gpubench.sections.compared import LOOKS, cpu_gpu_pairs, points_of
 from gpubench.spread import PARTS
 from gpubench.units import UNKNOWN, format_number, format_percent
 

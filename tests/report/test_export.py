@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from gpubench.interval import Interval
 from gpubench.models import Run
-from gpubench.report.export import CSV_COLUMNS, as_csv, as_json, embedded, guard
-from gpubench.report.page import render
+from gpubench.report.page import CSV_COLUMNS, as_csv, as_json, embedded, guard, render
 
 from . import samples
 

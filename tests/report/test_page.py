@@ -14,12 +14,10 @@ import msgspec
 import pytest
 
 import gpubench.report
-from gpubench.blocks import charts
-from gpubench.blocks.charts import PALETTE
-from gpubench.blocks.parts import Block, Paragraph
+from gpubench.blocks import parts
+from gpubench.blocks.parts import PALETTE, Block, Paragraph
 from gpubench.errors import MisuseError, StorageError
-from gpubench.report.export import REPORT_VERSION
-from gpubench.report.page import render, report
+from gpubench.report.page import REPORT_VERSION, render, report
 from gpubench.sections.data import Section
 
 from . import samples
@@ -201,7 +199,7 @@ def test_the_language_and_title_are_set():
     assert "viewport" in {m.get("name") for m in parsed.all("meta")}
 
 
-QUIET_ON_PURPOSE = {charts.RULE, charts.BAND, charts.PAPER}
+QUIET_ON_PURPOSE = {parts.RULE, parts.BAND, parts.PAPER}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpubench.findings import UNFOUNDED, Finding, FindingKind
 from gpubench.models import Case, Execution, Measurement, Precision, Run
-from gpubench.sections.words import measured_facts
+from gpubench.sections.data import measured_facts
 
 from . import samples
 from .test_deeper_sections import table_of, words_of

@@ -10,14 +10,14 @@ import pytest
 from gpubench.blocks import parts
 from gpubench.effects import Result
 from gpubench.labels import offer_name
-from gpubench.report import export
+from gpubench.report import page
 from gpubench.report.page import render
-from gpubench.sections import words
+from gpubench.sections import data
 
 from . import samples
 
 
-@pytest.mark.parametrize("module", [words, export, parts])
+@pytest.mark.parametrize("module", [data, page, parts])
 def test_the_examples_in_the_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0
@@ -26,7 +26,7 @@ def test_the_examples_in_the_docstrings_hold(module):
 
 def test_a_partial_price_date_says_how_old_it_may_be():
     row = samples.ranked(1, samples.offer(samples.H200, "2.20", price_date="2026"), 3000.0)
-    assert words.price_date_words(row).endswith(" 323 days old")
+    assert data.price_date_words(row).endswith(" 323 days old")
 
 
 def test_many_cases_are_summed_up_in_one_line():
@@ -35,7 +35,7 @@ def test_many_cases_are_summed_up_in_one_line():
         for w in ("cnn", "lstm")
         for p in (samples.Precision.AMP_BF16, samples.Precision.AMP_FP16)
     ]
-    assert words.cases_words(cases) == "cnn and lstm, training, amp-bf16 or amp-fp16, graph, batch 64"
+    assert data.cases_words(cases) == "cnn and lstm, training, amp-bf16 or amp-fp16, graph, batch 64"
 
 
 @pytest.mark.parametrize("kind", ["md", "html"])
@@ -58,7 +58,7 @@ def test_an_owned_card_is_no_offer_of_a_provider():
         3000.0,
     )
     assert offer_name(row.offer) == "own: 3 years at 50 %"
-    assert "useful hour" in words.price_date_words(row)
+    assert "useful hour" in data.price_date_words(row)
 
 
 def test_the_headline_figure_is_the_heaviest_that_nothing_casts_doubt_on():
@@ -68,7 +68,7 @@ def test_the_headline_figure_is_the_heaviest_that_nothing_casts_doubt_on():
         for name, step_s, findings in (("vgg16", 0.1, doubt), ("cnn", 0.01, ()))
     )
     results = [Result(run=samples.h200_run(), measurement=m) for m in (heavy, light)]
-    (fact,) = words.measured_facts(results)
+    (fact,) = data.measured_facts(results)
     assert fact.detail.partition("; ")[2].startswith("cnn, ")
-    (alone,) = words.measured_facts(results[:1])
+    (alone,) = data.measured_facts(results[:1])
     assert alone.detail.endswith("flagged NOT_CONVERGED")

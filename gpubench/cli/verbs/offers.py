@@ -15,7 +15,7 @@ from gpubench.sections.lists import listed
 from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8
-# Most rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them.
+# Maximum rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them.
 _SHOWN_OFFERS = 2_000
 # Version of ``gpubench offers list --json``.
 _LIST_VERSION = 2
@@ -42,7 +42,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    """The fields of an offer without the asks of other hosts, and the values derived from it today."""
+    # The fields of an offer without the asks of other hosts, and the values derived from it today.
     fields = msgspec.structs.asdict(row.offer).items()
     said = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
@@ -79,7 +79,7 @@ def _summary(
 
 
 def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Iterator[str]:
-    """Print how many rows were skipped and why: one line per reason if reasons repeat, else one per row."""
+    # Print how many rows were skipped and why: one line per reason if reasons repeat, else one per row.
     if set_aside or explain:
         yield f"set aside: {len(set_aside)}"
     rows: dict[tuple[str, str], list[str]] = {}

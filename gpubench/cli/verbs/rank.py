@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 
 import msgspec
 
@@ -22,7 +23,7 @@ def verb(
     request: RankRequest, shown: table.ShownRequest, prices: table.PricesRequest, *, as_json: bool
 ) -> None:
     if prices.snapshot_url is not None and not prices.offline:
-        _read_published(prices.snapshot_url, request)
+        _read_published(prices.snapshot_url, request.results)
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
     wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
@@ -47,13 +48,13 @@ def verb(
     )
 
 
-def _read_published(url: str, request: RankRequest) -> None:
+def _read_published(url: str, results: Path | None) -> None:
     # Load newer prices from a published snapshot; if that fails, keep the local prices.
     from gpubench.offers import refresh, transport  # only this ranking needs the network
 
     try:
         with transport.HttpTransport(within_s=_SNAPSHOT_LIMIT_S) as way:
-            refresh.take_over(url, way, results=request.results)
+            refresh.take_over(url, way, results=results)
     except (SourceError, StorageError) as error:
         output.say(f"snapshot-url: {error}; the prices that are here stand, with their days")
 

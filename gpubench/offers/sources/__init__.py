@@ -194,7 +194,7 @@ def _loaded(point: EntryPoint) -> Source:
     source = load_plugin("price source", point)
     if not isinstance(source, Source):
         raise MisuseError(
-            f"the price source {point.name} ({point.value}) is no gpubench.offers.sources.Source"
+            f"the price source {point.name} ({point.value}) is not a gpubench.offers.sources.Source"
         )
     return source
 

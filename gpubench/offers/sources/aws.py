@@ -72,9 +72,8 @@ class _Listing(msgspec.Struct):
     terms: _Terms
 
 
-def fetch(transport: Transport) -> Iterator[Said]:
-    """Yield the quotes of every region; ``transport`` is unused, because boto3 sends requests itself."""
-    del transport
+def fetch(_transport: Transport) -> Iterator[Said]:
+    """Yield the quotes of every region; the transport is unused, because boto3 sends requests itself."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError
 

@@ -75,7 +75,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
 
 
 def _quote(item: _Item) -> Quote | None:
-    """Return a quote, or None for Windows, low priority, dedicated hosts and closed clouds."""
+    # Return a quote, or None for Windows, low priority, dedicated hosts and closed clouds.
     if item.armRegionName.startswith(_CLOSED_REGIONS):
         return None
     if "Windows" in item.productName or "Low Priority" in item.meterName or "Dedicated" in item.productName:

@@ -87,7 +87,7 @@ def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
 
 
 def _download(catalog: str, transport: Transport, folder: Path) -> str:
-    """Fetch the newest catalog into a folder; return its version, which starts with its date."""
+    # Fetch the newest catalog into a folder; return its version, which starts with its date.
     base = f"{os.environ.get(URL_VARIABLE, URL).rstrip('/')}/{catalog}"
     version = transport(f"{base}/version").decode("ascii", "replace").strip()
     if not re.fullmatch(r"[\w.-]{1,64}", version):
@@ -105,7 +105,7 @@ def _download(catalog: str, transport: Transport, folder: Path) -> str:
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Collect gpuhunt's warnings, one for each unreadable row that it skips."""
+    # Collect gpuhunt's warnings, one for each unreadable row that it skips.
     warned: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
