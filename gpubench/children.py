@@ -277,6 +277,18 @@ class ChildLateError(Exception):
     """No report arrived before the deadline."""
 
 
+def exit_words(status: int) -> str:
+    """Return what a status of a process says, negative for a signal.
+
+    >>> exit_words(3), exit_words(-9)
+    ('ended with status 3', 'was ended by signal 9 (SIGKILL)')
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    names = {number.value: f" ({number.name})" for number in signal.Signals}  # a few have none
+    return f"was ended by signal {-status}{names.get(-status, '')}"
+
+
 def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
     """Return the output of a short command; None if it is missing, fails, times out or prints nothing."""
     try:
@@ -481,10 +493,7 @@ class ChildProcess(Generic[_Report]):
             return (
                 f"was killed by signal 9 (SIGKILL): probably host memory ran out{self.memory_words()}{tail}"
             )
-        if status < 0:
-            names = {number.value: f" ({number.name})" for number in signal.Signals}  # a few have none
-            return f"was ended by signal {-status}{names.get(-status, '')}{tail}"
-        return f"ended with status {status}{tail}"
+        return f"{exit_words(status)}{tail}"
 
     def last_words(self, limit: int = 300) -> str:
         """Return the last line of the child's output: the error, if it is a traceback."""

@@ -72,7 +72,7 @@ def _part(part: Part) -> list[str]:
                 for f in part.rows
             ]
         case Bullets():
-            return [f"- {prose(item)}" for item in part.items]
+            return [f"{'1.' if part.numbered else '-'} {prose(item)}" for item in part.items]
         case Table():
             return _table(part)
         case Charts():

@@ -56,9 +56,10 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Bullets:
-    """A list of short remarks."""
+    """A list of short remarks, ``numbered`` where a table refers to them."""
 
     items: tuple[str, ...]
+    numbered: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

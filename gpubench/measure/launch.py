@@ -229,6 +229,10 @@ def _too_much(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) ->
     return power_limit_w is not None and joules > POWER_TOLERANCE * power_limit_w * region_s
 
 
+class LostError(GpuBenchError, RuntimeError):
+    """Another process of the job is gone, so that the case is to be measured again."""
+
+
 MOST_GAPS = 8192
 """The most times between tokens to keep: eight times as many as a 99th percentile needs."""
 
@@ -241,7 +245,7 @@ class Bench:
         tell_phase: Tells the parent of a phase; it holds each to a deadline.
         report: Hands over one round, with how sure the figure is by then and what the device last said.
         stopped: Whether the parent has asked to stop.
-        tell_of: Leaves word of a failure where other processes wait for it.
+        cause_of: Returns what a failure follows from, as the loss of another process of the job.
         local_processes: How many on this host do the work of this one, itself included.
         at: The phase that this process is in.
     """
@@ -253,7 +257,7 @@ class Bench:
     tell_phase: Callable[[str], None] = lambda _: None
     report: Report = lambda *_: None
     stopped: Callable[[], bool] = lambda: False
-    tell_of: Callable[[BaseException], None] = lambda _: None
+    cause_of: Callable[[BaseException], BaseException] = lambda error: error
     local_processes: int = 1
     at: str = "build"
 
@@ -448,7 +452,7 @@ def conduct(
         measure: Measures until the deadline that it is given [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
-    status, reason, cause, trace = Status.OK, None, None, None
+    status, reason, cause, trace, is_lost = Status.OK, None, None, None, False
     try:
         measure(deadline_s)
     except OutOfTimeError:
@@ -462,10 +466,11 @@ def conduct(
         status, reason = failure(error, order.case.batch_size, bench.at)
         cause = error.cause
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
-        bench.tell_of(error)
-        status, reason = failure(error, order.case.batch_size, bench.at)
+        origin = bench.cause_of(error)
+        is_lost = isinstance(origin, LostError)
+        status, reason = failure(origin, order.case.batch_size, bench.at)
         trace = traceback_of(error)
-    seen.stopped = bench.stopped()
+    seen.stopped = is_lost or bench.stopped()
     if lost := bench.telemetry.fault:
         status, reason, cause = Status.FAILED, describe_fault(lost), None
     return CaseDone(

@@ -22,7 +22,7 @@ from gpubench.children import ChildEndedError, ChildLateError, ChildProcess
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import capability, checks, messages
-from gpubench.measure.budget import MICRO_MOST_S
+from gpubench.measure.budget import LEAST_REPETITIONS, MICRO_MOST_S, MICRO_WARM_S, MOST_REPETITION_S
 from gpubench.measure.environment import environment_of
 from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
 from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
@@ -297,7 +297,9 @@ class Record:
 GRACE_S = 1.0
 """A child that ends by itself at its deadline needs a moment to say so."""
 MICRO_SHARE = 0.1
-"""Under a time limit, the micro-benchmarks of a process begin no probe after this share of the time left."""
+"""Under a time limit, micro-benchmarks beside cases begin no probe after this share of the time left."""
+PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
+"""What the slowest micro-benchmark takes [s]."""
 LEAST_CASE_S = 1.0
 """A case with less time than this is not begun."""
 MICRO_GROUP = Group(launch=0)
@@ -559,6 +561,8 @@ class Launcher:
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         self._keep_or_end(done)
+        if self._is_joined and done.launch.stopped:
+            self._no_job = done.reason  # torchrun ends the others, too, and may start all again
         return done
 
     def cut_short(
@@ -580,7 +584,10 @@ class Launcher:
         if late and self._time_left_s() <= 0:
             return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
-        return seen.done(status, how_it_ended(error, seen.phase), cause)
+        reason = how_it_ended(error, seen.phase)
+        if self._is_joined and not late:
+            self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the others, too
+        return seen.done(status, reason, cause)
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
         """Run the micro-benchmarks of a process or a job once; a failure costs nothing else."""
@@ -588,12 +595,13 @@ class Launcher:
         if group.gpu_count in self._probed or self.lost is not None or self.micro_stopped:
             return
         self._probed.add(group.gpu_count)
-        limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
-        if self.plan.time_limit_s is not None:
-            limit_s = min(limit_s, MICRO_SHARE * self._time_left_s())
         seen = Progress(phase="micro")
         try:
             child = self._child_of(group)
+            left_s = self._time_left_s()
+            limit_s = min(MICRO_MOST_S, MICRO_SHARE * left_s)
+            if self.plan.micro == "only":
+                limit_s = max(MICRO_SHARE * left_s, left_s - PROBE_S)
             child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
             while not (report := self._next(child, (messages.MicroDone,), seen)).last:
                 if report.result is not None:
@@ -617,6 +625,11 @@ class Launcher:
         self.on_event(messages.MicroEnded(result=result))
 
     # --- the process ------------------------------------------------------------------------------------
+
+    @property
+    def _is_joined(self) -> bool:
+        # Whether the process is the first one of a user's torchrun.
+        return self.place is not None and self._group is not None and self._group.gpu_count > 1
 
     def _child_of(self, group: Group) -> Child:
         """Return the group's process, starting one if needed."""

@@ -20,7 +20,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.folders import package_path
 from gpubench.measure import capability
-from gpubench.measure.budget import MICRO_MOST_S, Budget, budget_of
+from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.request import MicroWish, RunRequest, SuiteName
 from gpubench.models import (
     BatchChoice,
@@ -130,12 +130,6 @@ GOALS = {
     ),
 }
 
-START_S, AROUND_S, COMPILED_S = 20.0, 10.0, 60.0
-"""What a process may take to start, and a case or a compiled one besides its warm-up and rounds [s].
-
-On an H100 and an H200 of 16 cores a process took 11 with its first optimizer, a case of the default suite 7
-on average (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to 26.
-"""
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 
@@ -221,16 +215,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.micro == "only" or (self.micro == "also" and in_torch and not self.has_micro)
 
     def most_s(self) -> Seconds:
-        """Return the sum of the limits of everything that is left [s]; steps of over 0.3 s exceed it."""
-        units, budget = self.units(), self.budget
-        processes = len({unit.group for unit in units}) or 1
-        around_s = sum(
-            COMPILED_S if unit.planned.case.execution.facts.preparation == "compile" else AROUND_S
-            for unit in units
-        )
-        timed_s = len(units) * (budget.warmup_most_s + budget.timed_s)
-        whole_s = processes * START_S + around_s + timed_s + MICRO_MOST_S * self.micro_left
-        return min(whole_s, self.time_limit_s or math.inf)
+        """Return what the warm-ups and rounds that are left may take [s]; steps of over 0.3 s take longer."""
+        rounds_s = len(self.units()) * (self.budget.warmup_most_s + self.budget.timed_s)
+        return min(rounds_s, self.time_limit_s or math.inf)
 
     def units(self) -> tuple[Unit, ...]:
         """Every remaining case of every launch in measuring order, shuffled by the seed.

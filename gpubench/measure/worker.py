@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from gpubench.children import ParentChannel, die_with_parent, scratch_folder
+from gpubench.children import ParentChannel, die_with_parent, exit_words, scratch_folder
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.foreign_code import says_no_memory
 from gpubench.measure import messages
@@ -128,7 +128,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.step import check_device, identity_of, open_hardware
-    from gpubench.measure.team import Over, Team, leave_the_word
+    from gpubench.measure.team import Over, Team
     from gpubench.probe.probe import GpuGroup, open_telemetry
 
     imported = time.perf_counter()
@@ -163,7 +163,9 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
             packages=versions(Framework.TORCH),
         )
     )
-    others = {} if place is None else {"local_processes": place.local_size, "tell_of": leave_the_word}
+    others = {}
+    if team is not None and place is not None:
+        others = {"local_processes": place.local_size, "cause_of": team.cause_of}
     return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team, **others)
 
 
@@ -265,10 +267,7 @@ def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
         reason = scrub(f"rank {rank} of the job: {said['message']}")
         status = Status.OUT_OF_MEMORY if says_no_memory(reason) else Status.FAILED
         return status, reason, said["extraInfo"]["py_callstack"]
-    how = f"ended with status {failure.exitcode}"
-    if failure.exitcode < 0:
-        how = f"was ended by signal {-failure.exitcode} ({failure.signal_name()})"
-    return Status.FAILED, f"rank {rank} of the job {how}", None
+    return Status.FAILED, f"rank {rank} of the job {exit_words(failure.exitcode)}", None
 
 
 def _end_with_parent(read_fd: int) -> None:

@@ -113,9 +113,11 @@ class Job:
                     found.append(process)
         return found
 
-    def all_end(self) -> None:
+    def all_end(self, within_s: float = ENDS_S) -> None:
         """Make sure that no process is left in time."""
-        wait_until(lambda: not self.left())
+        until_s = time.monotonic() + within_s
+        wait_until(lambda: not self.left() or time.monotonic() > until_s)
+        assert not self.left()
 
 
 @pytest.fixture
@@ -191,6 +193,39 @@ def test_after_a_restart_what_is_finished_is_not_measured_again(job, rank):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("rank", "nodes"), [(0, 2), (1, 2), (1, 1)])
+def test_a_killed_rank_is_named_with_its_signal_and_its_case_is_measured_when_the_run_goes_on(
+    job, rank, nodes
+):
+    fate = {"act": "first and os.kill(os.getpid(), signal.SIGKILL)", "rank": rank}
+    fate |= {"nodes": nodes, "each": 2 // nodes}
+    job.start(*QUICK, **fate).ended()
+    job.all_end()
+    rows = job.rows()
+    assert rows[1]["status"] in MEASURED
+    assert rows[2]["status"] == "failed"
+    assert rows[2]["reason"].startswith(f"rank {rank} of the job")
+    assert "signal 9 (SIGKILL)" in rows[2]["reason"]
+    codes, _, err = job.start("--resume", job.run()["run_id"], **fate).ended()
+    assert set(codes) == {0}, err
+    again = job.rows()
+    assert again[1] == rows[1]
+    assert again[2]["status"] in MEASURED
+    assert again[2]["launches"][0]["rounds"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_hangs_ends_with_its_run(job, rank):
+    job.start(*QUICK, "--time-limit", "90", act="time.sleep(600)", rank=rank).ended()
+    job.all_end()
+    assert job.mark.exists()
+    rows = job.rows()
+    assert rows[1]["status"] in MEASURED
+    assert rows[2]["status"] == "timeout"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_killed_agent_takes_its_processes_along_and_what_was_measured_stays(job, which):
     job.start(*QUICK, lasts=True)
@@ -200,6 +235,7 @@ def test_a_killed_agent_takes_its_processes_along_and_what_was_measured_stays(jo
     _, alive = psutil.wait_procs(below, timeout=ENDS_S)
     assert not alive
     job.ended()
+    job.all_end()
     assert job.rows()[1]["status"] == "ok"
     job.all_end()
 
