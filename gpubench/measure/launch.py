@@ -344,6 +344,7 @@ class LaunchRecorder:
     draws: bool = False
     carries: bool = False
     is_contiguous: bool = False
+    leaves_unused: bool = False
     output_error: float | None = None
     graph_error: float | None = None
     fused: bool | None = None
@@ -413,7 +414,7 @@ class LaunchRecorder:
         )
 
     def _own_findings(self) -> Iterator[Finding]:
-        """Yield findings that numbers cannot express: an infinite distance is null in the file."""
+        # Yield findings that numbers cannot express: an infinite distance is null in the file.
         if self.energy.finding is not None:
             yield self.energy.finding
         if self.unequal is not None:
@@ -422,6 +423,8 @@ class LaunchRecorder:
             yield Finding(kind=FindingKind.NO_REFERENCE, value=self.unchecked)
         if self.is_contiguous:
             yield Finding(kind=FindingKind.CONTIGUOUS)
+        if self.leaves_unused:
+            yield Finding(kind=FindingKind.UNUSED_PARAMETERS)
         if self.spilled_bytes:
             yield Finding(kind=FindingKind.MEMORY_SPILLED, value=format_bytes(self.spilled_bytes))
         if math.inf in {self.reference_error, self.graph_error}:

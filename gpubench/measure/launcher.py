@@ -418,7 +418,7 @@ class Launcher:
             self.close()
 
     def _instead(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        """Plan the eager form of a case that no CUDA graph can capture, unless an execution was requested."""
+        # Plan the eager form of a case that no CUDA graph can capture, unless an execution was requested.
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -590,7 +590,7 @@ class Launcher:
         return seen.done(status, reason, cause)
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
-        """Run the micro-benchmarks of a process or a job once; a failure costs nothing else."""
+        # Run the micro-benchmarks of a process or a job once; a failure costs nothing else.
         self.micro_stopped |= self.control.stopping.is_set()
         if group.gpu_count in self._probed or self.lost is not None or self.micro_stopped:
             return
@@ -614,7 +614,7 @@ class Launcher:
         self.micro_stopped |= self.control.stopping.is_set()  # a child that is told to stop cuts them short
 
     def _take_micro(self, result: MicroResult) -> None:
-        """Judge a micro-benchmark and add it; a resumed run replaces the same earlier result."""
+        # Judge a micro-benchmark and add it; a resumed run replaces the same earlier result.
         result = checks.judge_micro(self.device, result)
         same = [(r.name, r.precision, r.size) for r in self.micro]
         what = (result.name, result.precision, result.size)
@@ -632,7 +632,7 @@ class Launcher:
         return self.place is not None and self._group is not None and self._group.gpu_count > 1
 
     def _child_of(self, group: Group) -> Child:
-        """Return the group's process, starting one if needed."""
+        # Return the group's process, starting one if needed.
         if self._child is not None and self._group == group:
             return self._child
         self.close()
@@ -692,7 +692,7 @@ class Launcher:
         )
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
-        """Refuse a number of CPU threads other than the run's or the requested one: only torch knows it."""
+        # Refuse a number of CPU threads other than the run's or the requested one: only torch knows it.
         then, now = self._threads, ready.cpu_threads
         if asked and now != asked:
             self.close()

@@ -164,7 +164,7 @@ class WarmUp:
 
 
 def _agree(windows: Sequence[_Window], agreement: float) -> bool:
-    """Whether the medians agree, or are as level as the noise of their rounds lets one see."""
+    # Whether the medians agree, or are as level as the noise of their rounds lets one see.
     medians = [w.step_s for w in windows]
     if max(medians) <= min(medians) * (1 + agreement):
         return True
@@ -518,7 +518,7 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 
 def _mark(series: Series, rule: StopRule) -> None:
-    """Mark rounds left out because of drift, and rounds far longer than the others, which still count."""
+    # Mark rounds left out because of drift, and rounds far longer than the others, which still count.
     gap_s = GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
     series.timed[:] = [
         msgspec.structs.replace(

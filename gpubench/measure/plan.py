@@ -390,7 +390,7 @@ def _every_case(
 
 
 def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[DeviceProfile]) -> str | None:
-    """Return why a case cannot be measured on the number of devices that it needs; None if it can."""
+    # Return why a case cannot be measured on the number of devices that it needs; None if it can.
     case, first = planned.case, devices[0]
     if reason := profile.why_not_at(case.precision):
         return reason
@@ -589,7 +589,7 @@ def _check_resume(request: RunRequest) -> None:
 
 
 def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
-    """Yield incompatible options: whether the first is given, which others are, and the problem."""
+    # Yield incompatible options: whether the first is given, which others are, and the problem.
     several, is_micro = request.gpu_count > 1, request.micro == "only"
     largest = {"--batch-size max": request.batch_size == "max"}
     micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}

@@ -359,7 +359,7 @@ def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
 
 
 def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceProfile]) -> None:
-    """Do what the first process announces, to the end of the job; say why if it cannot go on."""
+    # Do what the first process announces, to the end of the job; say why if it cannot go on.
     store = PrefixStore(call.key, open_store())
     try:
         _do_announced(call, setup, place, devices)
@@ -407,7 +407,7 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
 
 
 def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) -> Store:
-    """Enter the process group: gloo for waiting, and for gradients too where there is no NCCL."""
+    # Enter the process group: gloo for waiting, and for gradients too where there is no NCCL.
     if hardware.is_cpu:
         # Divide the cores of a machine: processes that each use all of them wait for one another.
         torch.set_num_threads(_own_threads(place.local_size))

@@ -88,7 +88,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
 
 
 def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
-    """The process of a Keras backend; nothing of torch is imported unless it is that backend."""
+    # The process of a Keras backend; nothing of torch is imported unless it is that backend.
     began_s = time.perf_counter()
     from gpubench.measure import keras_case
 
@@ -103,7 +103,7 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
-    """The process of a device that runs no steps: micro-benchmarks alone."""
+    # The process of a device that runs no steps: micro-benchmarks alone.
     began_s = time.perf_counter()
     from gpubench.measure.opencl import open_queue, run_micro
 
@@ -220,7 +220,7 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
 
 
 def _stand_for_job(line: ParentChannel) -> None:
-    """Run torchrun, and tell the parent which process was lost first, and why."""
+    # Run torchrun, and tell the parent which process was lost first, and why.
     folder = scratch_folder()
     folder.mkdir(0o700)
     os.dup2(line.read_fd, 0)
@@ -260,7 +260,7 @@ def _stand_for_job(line: ParentChannel) -> None:
 
 
 def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
-    """Say which process was lost first, and why; a Python error is in the file that it left."""
+    # Say which process was lost first, and why; a Python error is in the file that it left.
     rank, failure = error.get_first_failure()
     said = failure.error_file_data.get("message")
     if isinstance(said, dict):
@@ -271,7 +271,7 @@ def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
 
 
 def _end_with_parent(read_fd: int) -> None:
-    """Wait until the parent has closed its pipe, and end all at once: torch would be patient."""
+    # Wait until the parent has closed its pipe, and end all at once: torch would be patient.
     parent = select.poll()
     parent.register(read_fd, 0)  # its hanging up is always reported
     parent.poll()

@@ -183,7 +183,7 @@ def _listed(numbers: set[int]) -> str:
 
 
 def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
-    """Failures, the worst value of each kind of finding, and one-time costs."""
+    # Failures, the worst value of each kind of finding, and one-time costs.
     said = []
     for found in _seen(data).values():
         (worst,) = unique(finding for finding, _ in found)

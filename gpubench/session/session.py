@@ -473,7 +473,7 @@ def prepare(
 
 
 def _to_go_on_with(request: RunRequest, root: Path, run_id: str | None) -> Path | None:
-    """Return the file of the run to resume: as requested, or the run that torchrun has started before."""
+    # Return the file of the run to resume: as requested, or the run that torchrun has started before.
     if request.resume is not None:
         return store.find_run(root, request.resume)
     if run_id is not None:
@@ -587,7 +587,7 @@ def _read_again(prepared: Prepared) -> Prepared:
 
 
 def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
-    """The run before its first new measurement, and the results so far of a resumed run."""
+    # The run before its first new measurement, and the results so far of a resumed run.
     if prepared.resumed is None:
         return begun, None
     run = without_cut_off(prepared.resumed)

@@ -101,7 +101,7 @@ def run_parts(run: Run) -> list[Part]:
 
 
 def _close(run: Run, plan: Plan, results: Path | None) -> None:
-    """Print the speedup from mixed precision, and what to rent for these workloads."""
+    # Print the speedup from mixed precision, and what to rent for these workloads.
     gained = measured.closing_sentence(run)
     parts: list[Part] = [Paragraph(text=gained, tone="headline")] if gained else []
     try:
