@@ -127,11 +127,6 @@ MOST_REPORTS = 100_000
 
 _Report = TypeVar("_Report")
 
-STARTED: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
-"""How the start of a process ends."""
-Until = Callable[[str], Seconds]
-"""Gives the time by which the next report must come in a phase, on ``time.monotonic``."""
-
 
 class JobOverError(Exception):
     """A job of several processes has ended by itself."""
@@ -188,62 +183,6 @@ class Progress:
             stopped=True,
         )
         return messages.CaseDone(status=status, reason=reason, cause=cause, launch=launch)
-
-
-def next_report(
-    child: Child,
-    kinds: tuple[type[_Report], ...],
-    until_s: Until,
-    on_phase: Callable[[messages.Phase], None],
-    seen: Progress | None = None,
-) -> _Report:
-    """Return the next report, of one of these kinds; ``on_phase`` gets the phases that begin before it.
-
-    Args:
-        child: The process that reports.
-        kinds: What may come, besides phases.
-        until_s: Gives the time by which the next report must come in a phase.
-        on_phase: Called with each phase.
-        seen: What the process has reported so far; None if this begins with its start.
-
-    Raises:
-        JobOverError: If the job ended by itself.
-        ChildEndedError: If it is of another kind, or one of more than ``MOST_REPORTS``.
-    """
-    seen = seen or Progress()
-    while seen.reports < MOST_REPORTS:
-        seen.reports += 1
-        report = child.receive(until_s(seen.phase))
-        if isinstance(report, kinds):
-            return report
-        match report:
-            case messages.Phase(name=name):
-                seen.phase = name
-                on_phase(report)
-            case messages.JobOver():
-                raise JobOverError(report)
-            case _:
-                raise ChildEndedError(f"sent {type(report).__name__} out of step")
-    raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports at a time")
-
-
-def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent) -> messages.CaseDone:
-    """Follow a case to its end. Errors as in ``next_report``, also if the end contradicts the reports."""
-    kinds: tuple[type[messages.RoundDone | messages.CaseDone], ...] = (messages.RoundDone, messages.CaseDone)
-    while isinstance(report := next_report(child, kinds, until_s, on_event, seen), messages.RoundDone):
-        seen.take(report)
-        on_event(report)
-    if contradiction := seen.contradiction(report):
-        raise ChildEndedError(contradiction)
-    launch = msgspec.structs.replace(report.launch, told_in_s=seen.told_in_s())
-    return msgspec.structs.replace(report, launch=launch)
-
-
-def how_it_ended(error: ChildLateError | ChildEndedError, phase: str) -> str:
-    """Describe how the measuring process ended, or that it fell silent, and in which phase."""
-    if isinstance(error, ChildEndedError):
-        return f"the measuring process {error} (phase: {phase})"
-    return f"no sign of life during {phase}: the process was ended"
 
 
 @dataclass
@@ -303,7 +242,6 @@ PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
 LEAST_CASE_S = 1.0
 """A case with less time than this is not begun."""
 MICRO_GROUP = Group(launch=0)
-"""The process of the micro-benchmarks."""
 PHASE_LIMITS_S = {
     "start": 60.0,
     "import": 180.0,
@@ -436,7 +374,26 @@ class Launcher:
         )
 
     def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
-        return next_report(child, kinds, self._until_s, self.on_event, seen)
+        """Return the next report, of one of these kinds; phases that begin before it are passed on.
+
+        Raises:
+            JobOverError: If the job ended by itself.
+            ChildEndedError: If it is of another kind, or one of more than ``MOST_REPORTS``.
+        """
+        while seen.reports < MOST_REPORTS:
+            seen.reports += 1
+            report = child.receive(self._until_s(seen.phase))
+            if isinstance(report, kinds):
+                return report
+            match report:
+                case messages.Phase(name=name):
+                    seen.phase = name
+                    self.on_event(report)
+                case messages.JobOver():
+                    raise JobOverError(report)
+                case _:
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports at a time")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -511,10 +468,9 @@ class Launcher:
     # --- one unit ---------------------------------------------------------------------------------------
 
     def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
-        """Measure one unit, or say why not; a failure's traceback and output are kept in a log.
-
-        The launch records when it began, its place in the run, and the start-up cost of its process.
-        """
+        # Measure one unit, or say why not; a failure's traceback and output are kept in a log.
+        #
+        # The launch records when it began, its place in the run, and the start-up cost of its process.
         began_at = utc_stamp()
         done = self._attempt(unit, left)
         kept = None
@@ -552,7 +508,7 @@ class Launcher:
                     time_s=self._share_s(left),
                 )
             )
-            done = follow_case(child, seen, self._until_s, self.on_event)
+            done = self._followed(child, seen)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
             done = self.cut_short(seen, error)
             if done.status is not Status.OUT_OF_MEMORY:
@@ -564,6 +520,20 @@ class Launcher:
         if self._is_joined and done.launch.stopped:
             self._no_job = done.reason  # torchrun ends the others, too, and may start all again
         return done
+
+    def _followed(self, child: Child, seen: Progress) -> messages.CaseDone:
+        # Follow a case to its end. Errors as in ``_next``, also if the end contradicts the reports.
+        kinds: tuple[type[messages.RoundDone | messages.CaseDone], ...] = (
+            messages.RoundDone,
+            messages.CaseDone,
+        )
+        while isinstance(report := self._next(child, kinds, seen), messages.RoundDone):
+            seen.take(report)
+            self.on_event(report)
+        if contradiction := seen.contradiction(report):
+            raise ChildEndedError(contradiction)
+        launch = msgspec.structs.replace(report.launch, told_in_s=seen.told_in_s())
+        return msgspec.structs.replace(report, launch=launch)
 
     def cut_short(
         self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
@@ -584,7 +554,9 @@ class Launcher:
         if late and self._time_left_s() <= 0:
             return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
-        reason = how_it_ended(error, seen.phase)
+        reason = f"the measuring process {error} (phase: {seen.phase})"
+        if late:
+            reason = f"no sign of life during {seen.phase}: the process was ended"
         if self._is_joined and not late:
             self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the others, too
         return seen.done(status, reason, cause)
@@ -658,7 +630,8 @@ class Launcher:
             )
         )
         try:
-            report = next_report(child, STARTED, self._until_s, self.on_event)
+            starts: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
+            report = self._next(child, starts, Progress())
         except JobOverError as error:
             self._no_job = error.over.reason  # the others would not come to the next one either
             raise
@@ -673,10 +646,9 @@ class Launcher:
         return child
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
-        """Keep the first process's report, preferably one of torch, and the packages of all processes.
-
-        ``of_all`` means that it computes with all CPU threads: the run stores that count.
-        """
+        # Keep the first process's report, preferably one of torch, and the packages of all processes.
+        #
+        # ``of_all`` means that it computes with all CPU threads: the run stores that count.
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
@@ -723,11 +695,10 @@ class Launcher:
         return self.began_s + self.plan.time_limit_s - time.monotonic()
 
     def _share_s(self, left: int) -> Seconds | None:
-        """This case's share of the time left; None without a limit.
-
-        Equal for all cases left, but never less than a figure takes: too short a limit costs the last cases,
-        and not every one.
-        """
+        # This case's share of the time left; None without a limit.
+        #
+        # Equal for all cases left, but never less than a figure takes: too short a limit costs the last cases,
+        # and not every one.
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())

@@ -196,7 +196,7 @@ def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[P
 
 
 def _multiply(precision: str, size: int, device: torch.device) -> Action:
-    """Make a product; in FP8 each operand has its own scale, and integers use their full range."""
+    # Make a product; in FP8 each operand has its own scale, and integers use their full range.
     given = _TYPES[precision]
     out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
     if precision == INT8.name:

@@ -341,10 +341,9 @@ def _every_case(
     profiles: Mapping[str, WorkloadProfile],
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
-    """Yield every case of a request, and why it cannot be measured here (None if it can).
-
-    Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
-    """
+    # Yield every case of a request, and why it cannot be measured here (None if it can).
+    #
+    # Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
     publish = budget.name == "publish"
     asked = tuple(execution for execution in Execution if execution in asked_executions(request))
     placed = [

@@ -87,10 +87,9 @@ def share(work: Work) -> Work:
 
 
 def _leaves_some_unused(work: Work) -> bool:
-    """Whether a step leaves a parameter without a gradient in any process, as an unused head does.
-
-    DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
-    """
+    # Whether a step leaves a parameter without a gradient in any process, as an unused head does.
+    #
+    # DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
     for inputs, targets in work.batches:
@@ -330,11 +329,10 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 
 
 def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
-    """Take part in a job in a child process, and tell the first process if that is killed.
-
-    This process ends as the child did, so that torchrun does what it was told to do then. A child that is
-    still in a job after the next one has begun hangs: it is killed.
-    """
+    # Take part in a job in a child process, and tell the first process if that is killed.
+    #
+    # This process ends as the child did, so that torchrun does what it was told to do then. A child that is
+    # still in a job after the next one has begun hangs: it is killed.
     child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
     child.start()
     while child.exitcode is None:

@@ -163,21 +163,24 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
             packages=versions(Framework.TORCH),
         )
     )
-    others = {}
-    if team is not None and place is not None:
-        others = {"local_processes": place.local_size, "cause_of": team.cause_of}
+    others = {"local_processes": place.local_size, "cause_of": team.cause_of} if place and team else {}
     return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team, **others)
 
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
     from gpubench.measure.case import measure_case, train_to_quality, try_batch
+    from gpubench.measure.micro import run_all_reduce, run_micro
     from gpubench.measure.proofs import prove
 
+    hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
     done: messages.Ending
     match command:
-        case messages.MeasureMicro():
-            micro(command, context, line)
+        case messages.MeasureMicro(time_s=time_s) if context.team is not None:
+            send_micro(line, run_all_reduce(context.team, hardware, budget, telemetry, time_s))
+            return
+        case messages.MeasureMicro(time_s=time_s):
+            send_micro(line, run_micro(hardware, context.profile, budget, telemetry, time_s=time_s))
             return
         case messages.MeasureCase():
             done = measure_case(command, context)
@@ -190,17 +193,6 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
     line.send(messages.scrubbed(done))
-
-
-def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentChannel) -> None:
-    """Run the micro-benchmarks of this process."""
-    from gpubench.measure.micro import run_all_reduce, run_micro
-
-    hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
-    if context.team is not None:
-        send_micro(line, run_all_reduce(context.team, hardware, budget, telemetry, command.time_s))
-    else:
-        send_micro(line, run_micro(hardware, context.profile, budget, telemetry, time_s=command.time_s))
 
 
 def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) -> None:
@@ -284,10 +276,9 @@ def _end_with_parent(read_fd: int) -> None:
 
 
 def _be_rank(torchrun_pid: int) -> None:
-    """Be one process of the job: take its pipes from where torchrun leaves them, and report an error.
-
-    Never returns: what a model has left in this process could keep it from ending.
-    """
+    # Be one process of the job: take its pipes from where torchrun leaves them, and report an error.
+    #
+    # Never returns: what a model has left in this process could keep it from ending.
     die_with_parent(torchrun_pid)
     pipes = os.dup(0), os.dup(1)
     os.dup2(2, 1)

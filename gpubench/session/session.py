@@ -603,10 +603,9 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
-    """Add the child's reports on its libraries and on the device to the measurements.
-
-    Cases that the launcher added count as planned.
-    """
+    # Add the child's reports on its libraries and on the device to the measurements.
+    #
+    # Cases that the launcher added count as planned.
     ready = launcher.ready
     forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
     return msgspec.structs.replace(
@@ -671,10 +670,9 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 
 def _sound(state: Run, row: Measurement) -> Measurement:
-    """Return a row for storage, without its figures if they contradict each other.
-
-    A file with a contradictory row could not be read again, and its valid rows would be lost, too.
-    """
+    # Return a row for storage, without its figures if they contradict each other.
+    #
+    # A file with a contradictory row could not be read again, and its valid rows would be lost, too.
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
         return row
