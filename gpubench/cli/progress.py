@@ -29,8 +29,8 @@ def watch() -> Iterator[messages.OnEvent]:
 
     def note(event: messages.Event) -> None:
         shown.note(event)
-        is_told_below = isinstance(event, messages.MicroEnded)  # with the run, the best of each kind
-        if not is_told_below and (text := line_of(event)) is not None:
+        text = None if isinstance(event, messages.MicroEnded) else line_of(event)  # told below the cases
+        if text is not None:
             live.console.print(Text(text))
 
     def line() -> Any:

@@ -122,8 +122,8 @@ class Control:
 # --- reports to the parent --------------------------------------------------------------------------------
 
 
+# Most reports of one case: a round takes a tenth of a second or more, and few cases take an hour.
 MOST_REPORTS = 100_000
-"""Most reports of one case: a round takes a tenth of a second or more, and few cases take an hour."""
 
 _Report = TypeVar("_Report")
 
@@ -233,15 +233,16 @@ class Record:
             self.ended[case] = (done.status, done.reason, done.cause)
 
 
+# A child that ends by itself at its deadline needs a moment to say so.
 GRACE_S = 1.0
-"""A child that ends by itself at its deadline needs a moment to say so."""
+# Under a time limit, micro-benchmarks beside cases begin no probe after this share of the time left.
 MICRO_SHARE = 0.1
-"""Under a time limit, micro-benchmarks beside cases begin no probe after this share of the time left."""
+# What the slowest micro-benchmark takes [s].
 PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
-"""What the slowest micro-benchmark takes [s]."""
+# A case with less time than this is not begun.
 LEAST_CASE_S = 1.0
-"""A case with less time than this is not begun."""
 MICRO_GROUP = Group(launch=0)
+# Longest silence in each phase [s]; every round is a word.
 PHASE_LIMITS_S = {
     "start": 60.0,
     "import": 180.0,
@@ -256,13 +257,12 @@ PHASE_LIMITS_S = {
     "second look": 300.0,
     "micro": 300.0,
 }
-"""Longest silence in each phase [s]; every round is a word."""
 
+# Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs.
 QUICK_SILENCE_S = 120.0
-"""Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
 OUT_OF_TIME = "the time limit of the run came"
+# What these take is the machine's doing, whatever the budget.
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
-"""What these take is the machine's doing, whatever the budget."""
 
 
 @dataclass
@@ -469,7 +469,6 @@ class Launcher:
 
     def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
         # Measure one unit, or say why not; a failure's traceback and output are kept in a log.
-        #
         # The launch records when it began, its place in the run, and the start-up cost of its process.
         began_at = utc_stamp()
         done = self._attempt(unit, left)
@@ -647,7 +646,6 @@ class Launcher:
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
         # Keep the first process's report, preferably one of torch, and the packages of all processes.
-        #
         # ``of_all`` means that it computes with all CPU threads: the run stores that count.
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
@@ -695,10 +693,8 @@ class Launcher:
         return self.began_s + self.plan.time_limit_s - time.monotonic()
 
     def _share_s(self, left: int) -> Seconds | None:
-        # This case's share of the time left; None without a limit.
-        #
-        # Equal for all cases left, but never less than a figure takes: too short a limit costs the last cases,
-        # and not every one.
+        # This case's share of the time left; None without a limit. It is equal for all cases left, but never
+        # less than a figure takes: too short a limit costs the last cases, and not every one.
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())

@@ -130,8 +130,8 @@ GOALS = {
     ),
 }
 
+# A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is.
 CPU_STEP_FLOPS = 300e9
-"""A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 
 _BOTH = (Precision.FP32, AMP)
 SUITES: Mapping[SuiteName, Mapping[str, tuple[str, ...]]] = {
@@ -142,8 +142,8 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "default": (),
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
+# Part of the default suite on GPUs only: a step takes a CPU too long, and it is no Keras model here.
 _ON_A_GPU = "resnet50"
-"""Part of the default suite on GPUs only: a step takes a CPU too long, and it is no Keras model here."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,7 +342,6 @@ def _every_case(
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     # Yield every case of a request, and why it cannot be measured here (None if it can).
-    #
     # Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
     publish = budget.name == "publish"
     asked = tuple(execution for execution in Execution if execution in asked_executions(request))
@@ -546,8 +545,8 @@ def planned_case(
 # --- invalid requests -------------------------------------------------------------------------------------
 
 
+# Options allowed with ``resume``; all others come from the run and would be ignored.
 RESUME_TAKES = frozenset({"device", "time_limit", "allow", "resume", "results"})
-"""Options allowed with ``resume``; all others come from the run and would be ignored."""
 
 
 def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:

@@ -88,7 +88,6 @@ def share(work: Work) -> Work:
 
 def _leaves_some_unused(work: Work) -> bool:
     # Whether a step leaves a parameter without a gradient in any process, as an unused head does.
-    #
     # DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
@@ -121,20 +120,20 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
     return fully_shard
 
 
+# For the others to make their contexts, and for any one exchange afterwards.
 EXCHANGE_LIMIT = timedelta(minutes=5)
-"""For the others to make their contexts, and for any one exchange afterwards."""
+# How long a process waits for the next announcement; the end of its torchrun ends it sooner.
 PATIENCE = timedelta(days=1)
-"""How long a process waits for the next announcement; the end of its torchrun ends it sooner."""
+# When a process is lost, torchrun ends the job within this time, and names the cause.
 SAY_IT_S: Seconds = 5.0
-"""When a process is lost, torchrun ends the job within this time, and names the cause."""
+# Within this time the parent of a lost process has told how it ended; torchrun then ends the first one.
 TOLD_S: Seconds = 1.5
-"""Within this time the parent of a lost process has told how it ended; torchrun then ends the first one."""
 JOB, LOST, CUT_OFF = "job", "lost", "cut off"
 """Keys in the store: of the latest job, why a job has lost a process, that another has noticed it."""
 COME_EVERY_S: Seconds = 0.1
 WATCH_EVERY_S: Seconds = 0.25
+# For each process, which may be lost, to hear that nothing is left to do.
 FAREWELL_S: Seconds = 3.0
-"""For each process, which may be lost, to hear that nothing is left to do."""
 VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
 
 
@@ -330,14 +329,13 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 
 def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
     # Take part in a job in a child process, and tell the first process if that is killed.
-    #
     # This process ends as the child did, so that torchrun does what it was told to do then. A child that is
     # still in a job after the next one has begun hangs: it is killed.
     child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
     child.start()
     while child.exitcode is None:
         child.join(WATCH_EVERY_S)
-        if open_store().get(JOB).decode() != call.key:
+        if child.is_alive() and open_store().get(JOB).decode() != call.key:
             child.kill()
             child.join()
             if store.check([CUT_OFF]):

@@ -173,14 +173,21 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
     from gpubench.measure.micro import run_all_reduce, run_micro
     from gpubench.measure.proofs import prove
 
-    hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
     done: messages.Ending
     match command:
         case messages.MeasureMicro(time_s=time_s) if context.team is not None:
-            send_micro(line, run_all_reduce(context.team, hardware, budget, telemetry, time_s))
+            send_micro(
+                line,
+                run_all_reduce(context.team, context.hardware, context.budget, context.telemetry, time_s),
+            )
             return
         case messages.MeasureMicro(time_s=time_s):
-            send_micro(line, run_micro(hardware, context.profile, budget, telemetry, time_s=time_s))
+            send_micro(
+                line,
+                run_micro(
+                    context.hardware, context.profile, context.budget, context.telemetry, time_s=time_s
+                ),
+            )
             return
         case messages.MeasureCase():
             done = measure_case(command, context)
@@ -277,7 +284,6 @@ def _end_with_parent(read_fd: int) -> None:
 
 def _be_rank(torchrun_pid: int) -> None:
     # Be one process of the job: take its pipes from where torchrun leaves them, and report an error.
-    #
     # Never returns: what a model has left in this process could keep it from ending.
     die_with_parent(torchrun_pid)
     pipes = os.dup(0), os.dup(1)

@@ -71,8 +71,8 @@ from gpubench.workload import check_weights, need_torch
 # --- resuming a run that was cut off: finished cases stay -----------------------------------------
 
 
+# Statuses that a repetition would not change.
 FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
-"""Statuses that a repetition would not change."""
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
@@ -604,7 +604,6 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
     # Add the child's reports on its libraries and on the device to the measurements.
-    #
     # Cases that the launcher added count as planned.
     ready = launcher.ready
     forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
@@ -671,7 +670,6 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 def _sound(state: Run, row: Measurement) -> Measurement:
     # Return a row for storage, without its figures if they contradict each other.
-    #
     # A file with a contradictory row could not be read again, and its valid rows would be lost, too.
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
