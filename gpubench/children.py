@@ -38,12 +38,12 @@ from gpubench.units import MIB, Seconds, format_bytes, format_duration, plain
 
 # --- the child's end -----------------------------------------------------------------------------------
 
+# Message size limit; the longest message is a launch with telemetry, a few hundred kilobytes.
 MOST_MESSAGE_BYTES = 16 * MIB
-"""Message size limit; the longest message is a launch with telemetry, a few hundred kilobytes."""
 CHUNK_BYTES = 64 * 1024
 
+# The variable that identifies a child and everything it starts.
 MARK = "GPUBENCH_CHILD"
-"""The variable that identifies a child and everything it starts."""
 
 _Command = TypeVar("_Command")
 
@@ -212,18 +212,18 @@ def write_message(descriptor: int, message: msgspec.Struct) -> None:
 
 # --- the parent's end ----------------------------------------------------------------------------------
 
+# Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel cannot end.
 TERMINATE_AFTER_S = 10.0
-"""Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel cannot end."""
+# Time from the end of its pipe to SIGTERM; for a single-answer child, from its answer to SIGKILL.
 CLOSE_AFTER_S = 2.0
-"""Time from the end of its pipe to SIGTERM; for a single-answer child, from its answer to SIGKILL."""
+# Maximum bytes of a child's output to keep, in case a model prints endlessly.
 TAIL_BYTES = 64 * 1024
-"""Maximum bytes of a child's output to keep, in case a model prints endlessly."""
+# A process that prints more than this is ended, because printing would affect its timing.
 MOST_PRINTED_BYTES = 64 * MIB
-"""A process that prints more than this is ended, because printing would affect its timing."""
+# The same limit for a single-answer child, where warnings and progress bars print thousands of bytes.
 MOST_ASKED_PRINTED_BYTES = 8 * MIB
-"""The same limit for a single-answer child, where warnings and progress bars print thousands of bytes."""
+# Polling interval for a silent child, since its deadline may move, or it may end with its pipe open.
 LOOK_UP_EVERY_S = 0.5
-"""Polling interval for a silent child, since its deadline may move, or it may end with its pipe open."""
 
 # Waits without its own descriptor.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
@@ -275,6 +275,18 @@ class ChildEndedError(Exception):
 
 class ChildLateError(Exception):
     """No report arrived before the deadline."""
+
+
+def exit_words(status: int) -> str:
+    """Return what a status of a process says, negative for a signal.
+
+    >>> exit_words(3), exit_words(-9)
+    ('ended with status 3', 'was ended by signal 9 (SIGKILL)')
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    names = {number.value: f" ({number.name})" for number in signal.Signals}  # a few have none
+    return f"was ended by signal {-status}{names.get(-status, '')}"
 
 
 def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
@@ -481,10 +493,7 @@ class ChildProcess(Generic[_Report]):
             return (
                 f"was killed by signal 9 (SIGKILL): probably host memory ran out{self.memory_words()}{tail}"
             )
-        if status < 0:
-            names = {number.value: f" ({number.name})" for number in signal.Signals}  # some have no name
-            return f"was ended by signal {-status}{names.get(-status, '')}{tail}"
-        return f"ended with status {status}{tail}"
+        return f"{exit_words(status)}{tail}"
 
     def last_words(self, limit: int = 300) -> str:
         """Return the last line of the child's output: the error, if it is a traceback."""

@@ -61,6 +61,7 @@ class FindingKind(StrEnum):
     SHORT_LOOK = "SHORT_LOOK"
     NOT_HEAT_SOAKED = "NOT_HEAT_SOAKED"
     UNEQUAL_GPUS = "UNEQUAL_GPUS"
+    UNUSED_PARAMETERS = "UNUSED_PARAMETERS"
     MEMORY_REFUSED = "MEMORY_REFUSED"
     NO_REFERENCE = "NO_REFERENCE"
     CONTIGUOUS = "CONTIGUOUS"
@@ -84,6 +85,7 @@ INFORMATIVE = frozenset(
         FindingKind.ONE_PROCESS,
         FindingKind.SHORT_LOOK,
         FindingKind.NOT_HEAT_SOAKED,
+        FindingKind.UNUSED_PARAMETERS,
         FindingKind.MEMORY_REFUSED,
         FindingKind.NO_REFERENCE,
         FindingKind.CONTIGUOUS,
@@ -298,6 +300,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.UNEQUAL_GPUS: (
         "the GPUs of the job are different models, and the slowest limits the speed",
         "choose GPUs of one model with CUDA_VISIBLE_DEVICES",
+    ),
+    FindingKind.UNUSED_PARAMETERS: (
+        "a step leaves parameters without a gradient, so DDP ran with find_unused_parameters=True",
+        "for information: the search takes time in each step; freeze what is not trained",
     ),
     FindingKind.MEMORY_REFUSED: (
         "the device refused memory that it reports to have",

@@ -64,9 +64,10 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Bullets:
-    """A list of short remarks."""
+    """A list of short remarks, ``numbered`` where a table refers to them."""
 
     items: tuple[str, ...]
+    numbered: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +341,7 @@ def _part(part: Part) -> list[str]:
                 for f in part.rows
             ]
         case Bullets():
-            return [f"- {prose(item)}" for item in part.items]
+            return [f"{'1.' if part.numbered else '-'} {prose(item)}" for item in part.items]
         case Table():
             return _table(part)
         case Charts():

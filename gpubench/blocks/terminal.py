@@ -91,8 +91,8 @@ def _drawn(part: Part, console: Console) -> list[RenderableType]:
             return [Text(part.text, style=_TONES[part.tone])]
         case Bullets():
             grid = Grid.grid(padding=(0, 1, 0, 0))
-            for item in part.items:
-                grid.add_row("-", Text(item))
+            for number, item in enumerate(part.items, 1):
+                grid.add_row(f"{number}" if part.numbered else "-", Text(item))
             return [grid]
         case Facts():
             grid = Grid.grid(padding=(0, len(GAP), 0, 0))

@@ -27,7 +27,8 @@ def watch() -> Iterator[messages.OnEvent]:
 
     def note(event: messages.Event) -> None:
         shown.note(event)
-        if (text := line_of(event)) is not None:
+        text = None if isinstance(event, messages.MicroEnded) else line_of(event)  # told below the cases
+        if text is not None:
             live.console.print(Text(text))
 
     def line() -> Any:
@@ -45,7 +46,7 @@ def _say_event(event: messages.Event) -> None:
 
 
 class Shown:
-    """The current case: elapsed time first, then the interval so far, the device and the phase.
+    """The current case: time, and how much of it in rounds, then the interval so far, device and phase.
 
     A narrow terminal cuts off the end of the line.
     """
@@ -53,12 +54,15 @@ class Shown:
     def __init__(self) -> None:
         self._last: dict[type, Any] = {}
         self._rounds = 0
+        self._rounds_s = 0.0
         self._began_s = time.monotonic()
 
     def note(self, event: messages.Event) -> None:
         """Keep the last event of each kind; a new case or phase has no rounds yet."""
         self._last[type(event)] = event
-        self._rounds += isinstance(event, messages.RoundDone)
+        if isinstance(event, messages.RoundDone):
+            self._rounds += 1
+            self._rounds_s += event.round.wall_s
         if isinstance(event, messages.CaseBegan | messages.Phase):
             self._rounds = 0
         if isinstance(event, messages.CaseBegan):
@@ -68,9 +72,12 @@ class Shown:
         """Return the line to show now."""
         kinds = (messages.RunPlanned, messages.CaseBegan, messages.Phase, messages.RoundDone)
         planned, began, phase, done = (self._last.get(kind) for kind in kinds)
-        elapsed_s = time.monotonic() - self._began_s
-        times_s = [elapsed_s, planned.most_s] if planned and elapsed_s <= planned.most_s else [elapsed_s]
-        pieces = [" of at most ".join(f"{each // 60:.0f}:{each % 60 // 1:02.0f}" for each in times_s)]
+        pieces = [_minutes(time.monotonic() - self._began_s)]
+        if planned and planned.most_s:
+            most = _minutes(planned.most_s)
+            is_past = self._rounds_s > planned.most_s
+            limit = f", past {most}: slow steps" if is_past else f" of at most {most}"
+            pieces.append(f"rounds {_minutes(self._rounds_s)}{limit}")
         if began:
             pieces.append(f"{began.number}/{began.total} {units.plain(began.case.label)}")
         if began and done and self._rounds and done.round.wall_s:
@@ -86,6 +93,10 @@ class Shown:
         return "  ".join(pieces)
 
 
+def _minutes(seconds: float) -> str:
+    return f"{seconds // 60:.0f}:{seconds % 60 // 1:02.0f}"
+
+
 def line_of(event: messages.Event) -> str | None:
     """Return the permanent line for an event; None for an event that only updates the progress."""
     match event:
@@ -93,10 +104,9 @@ def line_of(event: messages.Event) -> str | None:
             what = f"{units.count(trainings, 'pair')} of workload and precision"
             return f"training {what} to a stated quality on {units.plain(event.device)}, {SEEDS} seeds each"
         case messages.RunPlanned():
-            return (
-                f"measuring {_count(event)} on {units.plain(event.device)}, budget {event.budget}: "
-                f"at most {units.format_limit(event.most_s)} where steps are short"
-            )
+            most = f": rounds for at most {units.format_limit(event.most_s)} where steps are short"
+            where = f"{units.plain(event.device)}, budget {event.budget}"
+            return f"measuring {_count(event)} on {where}{most if event.most_s else ''}"
         case messages.CaseEnded():
             kept = f" ({units.plain(event.kept, 500)})" if event.kept else ""
             return outcome(event.measurement, event.launch) + kept
@@ -125,6 +135,9 @@ def outcome(measurement: Measurement, launch: int) -> str:
     label = units.plain(measurement.label)
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:
+        if launch and measurement.samples_per_s and measurement.step_time_s:
+            own = measurement.samples_per_s * measurement.step_time_s / measurement.launch_step_times_s[-1]
+            again = f" (launch {launch + 1}: {units.format_number(own, 4)})"
         figure = measurement.interval.rate(measurement.case.sample_unit, measurement.digits)
         alone = ", of one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"

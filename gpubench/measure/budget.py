@@ -125,6 +125,8 @@ any further time is better spent on more processes: eight of them give 0.3 % by 
 """
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (QUICK, DEFAULT, PUBLISH)}
 
+# A full VGG16 step takes half a second on two cores, so a CPU gets fewer untimed steps. Its times settle
+# late, so its warm-up and its windows are longer.
 CPU_QUICK = msgspec.structs.replace(
     QUICK,
     warmup_steps=5,
@@ -133,8 +135,6 @@ CPU_QUICK = msgspec.structs.replace(
     curve_steps=4,
     in_haste=False,
 )
-"""A full VGG16 step takes half a second on two cores, so a CPU gets fewer untimed steps. Its times settle
-late, so its warm-up and its windows are longer."""
 
 
 def budget_of(name: str | None, *, on_cpu: bool) -> Budget:

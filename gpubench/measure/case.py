@@ -349,6 +349,7 @@ def _build(
     in_time(deadline_s)
     if context.team is not None:
         work = share(work)
+        seen.leaves_unused = getattr(work.model, "find_unused_parameters", False)
     seen.fused = is_fused(work.optimizer)
     return work, guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
 

@@ -19,8 +19,9 @@ from gpubench.precisions import CPU_MATH_VARIABLES, TF32_VARIABLES
 from gpubench.probe.backend import child_environment
 from gpubench.probe.host import container, cpu_governor, cpu_name, os_name
 
+# From these torch and its libraries take their number of threads when they load.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""From these torch and its libraries take their number of threads when they load."""
+# Variables that change what is measured; their values are stored without paths.
 VARIABLES = (
     *TF32_VARIABLES,
     *CPU_MATH_VARIABLES,
@@ -59,7 +60,6 @@ VARIABLES = (
     "TORCH_CUDNN_V8_API_DISABLED",
     "XLA_FLAGS",
 )
-"""Variables that change what is measured; their values are stored without paths."""
 
 
 def environment(device: DeviceProfile, ready: Ready | None = None) -> Environment:

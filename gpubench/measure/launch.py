@@ -47,8 +47,8 @@ from gpubench.units import Joules, Seconds, Watts, format_bytes
 
 
 PROC = Path("/proc")
+# Columns of the first line of ``stat``, by proc(5); guests (8, 9) are part of what comes before.
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7
-"""Columns of the first line of ``stat``, by proc(5); guests (8, 9) are part of what comes before."""
 
 
 class Others(NamedTuple):
@@ -105,11 +105,11 @@ class HostTimes(NamedTuple):
 
 
 INTERVAL_S = 0.1
+# One sample of the warm-up is kept in this time [s]: it shows how the device heated, and two minutes at
+# ten a second would take more of the file than the rounds do.
 WARMUP_INTERVAL_S = 1.0
-"""One sample of the warm-up is kept in this time [s]: it shows how the device heated, and two minutes at
-ten a second would take more of the file than the rounds do."""
+# A little longer than probe waits for a driver call.
 GIVE_UP_AFTER_S = 6.0
-"""A little longer than probe waits for a driver call."""
 
 
 class Sampler:
@@ -164,10 +164,10 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
     return tuple(kept)
 
 
+# The counter steps every 0.1 s: over two seconds each edge costs up to 5 %, over thirty 0.3 %.
 LEAST_REGION_S = 2.0
-"""The counter steps every 0.1 s: over two seconds each edge costs up to 5 %, over thirty 0.3 %."""
+# Between two power samples; a longer silence leaves the integral unknown.
 LARGEST_GAP_S = 1.0
-"""Between two power samples; a longer silence leaves the integral unknown."""
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,8 +229,12 @@ def _too_much(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) ->
     return power_limit_w is not None and joules > POWER_TOLERANCE * power_limit_w * region_s
 
 
+class LostError(GpuBenchError, RuntimeError):
+    """Another process of the job is gone, so that the case is to be measured again."""
+
+
+# The most times between tokens to keep: eight times as many as a 99th percentile needs.
 MOST_GAPS = 8192
-"""The most times between tokens to keep: eight times as many as a 99th percentile needs."""
 
 
 @dataclass(kw_only=True)
@@ -241,7 +245,7 @@ class Bench:
         tell_phase: Tells the parent of a phase; it holds each to a deadline.
         report: Hands over one round, with how sure the figure is by then and what the device last said.
         stopped: Whether the parent has asked to stop.
-        tell_of: Leaves word of a failure where other processes wait for it.
+        cause_of: Returns what a failure follows from, as the loss of another process of the job.
         local_processes: How many on this host do the work of this one, itself included.
         at: The phase that this process is in.
     """
@@ -253,7 +257,7 @@ class Bench:
     tell_phase: Callable[[str], None] = lambda _: None
     report: Report = lambda *_: None
     stopped: Callable[[], bool] = lambda: False
-    tell_of: Callable[[BaseException], None] = lambda _: None
+    cause_of: Callable[[BaseException], BaseException] = lambda error: error
     local_processes: int = 1
     at: str = "build"
 
@@ -340,6 +344,7 @@ class LaunchRecorder:
     draws: bool = False
     carries: bool = False
     is_contiguous: bool = False
+    leaves_unused: bool = False
     output_error: float | None = None
     graph_error: float | None = None
     fused: bool | None = None
@@ -409,7 +414,7 @@ class LaunchRecorder:
         )
 
     def _own_findings(self) -> Iterator[Finding]:
-        """Yield findings that numbers cannot express: an infinite distance is null in the file."""
+        # Yield findings that numbers cannot express: an infinite distance is null in the file.
         if self.energy.finding is not None:
             yield self.energy.finding
         if self.unequal is not None:
@@ -418,6 +423,8 @@ class LaunchRecorder:
             yield Finding(kind=FindingKind.NO_REFERENCE, value=self.unchecked)
         if self.is_contiguous:
             yield Finding(kind=FindingKind.CONTIGUOUS)
+        if self.leaves_unused:
+            yield Finding(kind=FindingKind.UNUSED_PARAMETERS)
         if self.spilled_bytes:
             yield Finding(kind=FindingKind.MEMORY_SPILLED, value=format_bytes(self.spilled_bytes))
         if math.inf in {self.reference_error, self.graph_error}:
@@ -448,7 +455,7 @@ def conduct(
         measure: Measures until the deadline that it is given [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
-    status, reason, cause, trace = Status.OK, None, None, None
+    status, reason, cause, trace, is_lost = Status.OK, None, None, None, False
     try:
         measure(deadline_s)
     except OutOfTimeError:
@@ -462,10 +469,11 @@ def conduct(
         status, reason = failure(error, order.case.batch_size, bench.at)
         cause = error.cause
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
-        bench.tell_of(error)
-        status, reason = failure(error, order.case.batch_size, bench.at)
+        origin = bench.cause_of(error)
+        is_lost = isinstance(origin, LostError)
+        status, reason = failure(origin, order.case.batch_size, bench.at)
         trace = traceback_of(error)
-    seen.stopped = bench.stopped()
+    seen.stopped = is_lost or bench.stopped()
     if lost := bench.telemetry.fault:
         status, reason, cause = Status.FAILED, describe_fault(lost), None
     return CaseDone(

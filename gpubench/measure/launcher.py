@@ -22,7 +22,7 @@ from gpubench.children import ChildEndedError, ChildLateError, ChildProcess
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import capability, checks, messages
-from gpubench.measure.budget import MICRO_MOST_S
+from gpubench.measure.budget import LEAST_REPETITIONS, MICRO_MOST_S, MICRO_WARM_S, MOST_REPETITION_S
 from gpubench.measure.environment import environment_of
 from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
 from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
@@ -122,15 +122,10 @@ class Control:
 # --- reports to the parent --------------------------------------------------------------------------------
 
 
+# Most reports of one case: a round takes a tenth of a second or more, and few cases take an hour.
 MOST_REPORTS = 100_000
-"""Most reports of one case: a round takes a tenth of a second or more, and few cases take an hour."""
 
 _Report = TypeVar("_Report")
-
-STARTED: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
-"""How the start of a process ends."""
-Until = Callable[[str], Seconds]
-"""Gives the time by which the next report must come in a phase, on ``time.monotonic``."""
 
 
 class JobOverError(Exception):
@@ -190,62 +185,6 @@ class Progress:
         return messages.CaseDone(status=status, reason=reason, cause=cause, launch=launch)
 
 
-def next_report(
-    child: Child,
-    kinds: tuple[type[_Report], ...],
-    until_s: Until,
-    on_phase: Callable[[messages.Phase], None],
-    seen: Progress | None = None,
-) -> _Report:
-    """Return the next report, of one of these kinds; ``on_phase`` gets the phases that begin before it.
-
-    Args:
-        child: The process that reports.
-        kinds: What may come, besides phases.
-        until_s: Gives the time by which the next report must come in a phase.
-        on_phase: Called with each phase.
-        seen: What the process has reported so far; None if this begins with its start.
-
-    Raises:
-        JobOverError: If the job ended by itself.
-        ChildEndedError: If it is of another kind, or one of more than ``MOST_REPORTS``.
-    """
-    seen = seen or Progress()
-    while seen.reports < MOST_REPORTS:
-        seen.reports += 1
-        report = child.receive(until_s(seen.phase))
-        if isinstance(report, kinds):
-            return report
-        match report:
-            case messages.Phase(name=name):
-                seen.phase = name
-                on_phase(report)
-            case messages.JobOver():
-                raise JobOverError(report)
-            case _:
-                raise ChildEndedError(f"sent {type(report).__name__} out of step")
-    raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports at a time")
-
-
-def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent) -> messages.CaseDone:
-    """Follow a case to its end. Errors as in ``next_report``, also if the end contradicts the reports."""
-    kinds: tuple[type[messages.RoundDone | messages.CaseDone], ...] = (messages.RoundDone, messages.CaseDone)
-    while isinstance(report := next_report(child, kinds, until_s, on_event, seen), messages.RoundDone):
-        seen.take(report)
-        on_event(report)
-    if contradiction := seen.contradiction(report):
-        raise ChildEndedError(contradiction)
-    launch = msgspec.structs.replace(report.launch, told_in_s=seen.told_in_s())
-    return msgspec.structs.replace(report, launch=launch)
-
-
-def how_it_ended(error: ChildLateError | ChildEndedError, phase: str) -> str:
-    """Describe how the measuring process ended, or that it fell silent, and in which phase."""
-    if isinstance(error, ChildEndedError):
-        return f"the measuring process {error} (phase: {phase})"
-    return f"no sign of life during {phase}: the process was ended"
-
-
 @dataclass
 class Record:
     """The results of each case so far; ``begun`` counts the launches that the run has started."""
@@ -294,14 +233,16 @@ class Record:
             self.ended[case] = (done.status, done.reason, done.cause)
 
 
+# A child that ends by itself at its deadline needs a moment to say so.
 GRACE_S = 1.0
-"""A child that ends by itself at its deadline needs a moment to say so."""
+# Under a time limit, micro-benchmarks beside cases begin no probe after this share of the time left.
 MICRO_SHARE = 0.1
-"""Under a time limit, the micro-benchmarks of a process begin no probe after this share of the time left."""
+# What the slowest micro-benchmark takes [s].
+PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
+# A case with less time than this is not begun.
 LEAST_CASE_S = 1.0
-"""A case with less time than this is not begun."""
 MICRO_GROUP = Group(launch=0)
-"""The process of the micro-benchmarks."""
+# Longest silence in each phase [s]; every round is a word.
 PHASE_LIMITS_S = {
     "start": 60.0,
     "import": 180.0,
@@ -316,13 +257,12 @@ PHASE_LIMITS_S = {
     "second look": 300.0,
     "micro": 300.0,
 }
-"""Longest silence in each phase [s]; every round is a word."""
 
+# Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs.
 QUICK_SILENCE_S = 120.0
-"""Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
 OUT_OF_TIME = "the time limit of the run came"
+# What these take is the machine's doing, whatever the budget.
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
-"""What these take is the machine's doing, whatever the budget."""
 
 
 @dataclass
@@ -416,7 +356,7 @@ class Launcher:
             self.close()
 
     def _instead(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        """Plan the eager form of a case that no CUDA graph can capture, unless an execution was requested."""
+        # Plan the eager form of a case that no CUDA graph can capture, unless an execution was requested.
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -434,7 +374,26 @@ class Launcher:
         )
 
     def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
-        return next_report(child, kinds, self._until_s, self.on_event, seen)
+        """Return the next report, of one of these kinds; phases that begin before it are passed on.
+
+        Raises:
+            JobOverError: If the job ended by itself.
+            ChildEndedError: If it is of another kind, or one of more than ``MOST_REPORTS``.
+        """
+        while seen.reports < MOST_REPORTS:
+            seen.reports += 1
+            report = child.receive(self._until_s(seen.phase))
+            if isinstance(report, kinds):
+                return report
+            match report:
+                case messages.Phase(name=name):
+                    seen.phase = name
+                    self.on_event(report)
+                case messages.JobOver():
+                    raise JobOverError(report)
+                case _:
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports at a time")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -509,10 +468,8 @@ class Launcher:
     # --- one unit ---------------------------------------------------------------------------------------
 
     def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
-        """Measure one unit, or say why not; a failure's traceback and output are kept in a log.
-
-        The launch records when it began, its place in the run, and the start-up cost of its process.
-        """
+        # Measure one unit, or say why not; a failure's traceback and output are kept in a log.
+        # The launch records when it began, its place in the run, and the start-up cost of its process.
         began_at = utc_stamp()
         done = self._attempt(unit, left)
         kept = None
@@ -550,7 +507,7 @@ class Launcher:
                     time_s=self._share_s(left),
                 )
             )
-            done = follow_case(child, seen, self._until_s, self.on_event)
+            done = self._followed(child, seen)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
             done = self.cut_short(seen, error)
             if done.status is not Status.OUT_OF_MEMORY:
@@ -559,7 +516,23 @@ class Launcher:
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         self._keep_or_end(done)
+        if self._is_joined and done.launch.stopped:
+            self._no_job = done.reason  # torchrun ends the others, too, and may start all again
         return done
+
+    def _followed(self, child: Child, seen: Progress) -> messages.CaseDone:
+        # Follow a case to its end. Errors as in ``_next``, also if the end contradicts the reports.
+        kinds: tuple[type[messages.RoundDone | messages.CaseDone], ...] = (
+            messages.RoundDone,
+            messages.CaseDone,
+        )
+        while isinstance(report := self._next(child, kinds, seen), messages.RoundDone):
+            seen.take(report)
+            self.on_event(report)
+        if contradiction := seen.contradiction(report):
+            raise ChildEndedError(contradiction)
+        launch = msgspec.structs.replace(report.launch, told_in_s=seen.told_in_s())
+        return msgspec.structs.replace(report, launch=launch)
 
     def cut_short(
         self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
@@ -580,20 +553,26 @@ class Launcher:
         if late and self._time_left_s() <= 0:
             return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
-        return seen.done(status, how_it_ended(error, seen.phase), cause)
+        reason = f"the measuring process {error} (phase: {seen.phase})"
+        if late:
+            reason = f"no sign of life during {seen.phase}: the process was ended"
+        if self._is_joined and not late:
+            self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the others, too
+        return seen.done(status, reason, cause)
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
-        """Run the micro-benchmarks of a process or a job once; a failure costs nothing else."""
+        # Run the micro-benchmarks of a process or a job once; a failure costs nothing else.
         self.micro_stopped |= self.control.stopping.is_set()
         if group.gpu_count in self._probed or self.lost is not None or self.micro_stopped:
             return
         self._probed.add(group.gpu_count)
-        limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
-        if self.plan.time_limit_s is not None:
-            limit_s = min(limit_s, MICRO_SHARE * self._time_left_s())
         seen = Progress(phase="micro")
         try:
             child = self._child_of(group)
+            left_s = self._time_left_s()
+            limit_s = min(MICRO_MOST_S, MICRO_SHARE * left_s)
+            if self.plan.micro == "only":
+                limit_s = max(MICRO_SHARE * left_s, left_s - PROBE_S)
             child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
             while not (report := self._next(child, (messages.MicroDone,), seen)).last:
                 if report.result is not None:
@@ -606,7 +585,7 @@ class Launcher:
         self.micro_stopped |= self.control.stopping.is_set()  # a child that is told to stop cuts them short
 
     def _take_micro(self, result: MicroResult) -> None:
-        """Judge a micro-benchmark and add it; a resumed run replaces the same earlier result."""
+        # Judge a micro-benchmark and add it; a resumed run replaces the same earlier result.
         result = checks.judge_micro(self.device, result)
         same = [(r.name, r.precision, r.size) for r in self.micro]
         what = (result.name, result.precision, result.size)
@@ -618,8 +597,13 @@ class Launcher:
 
     # --- the process ------------------------------------------------------------------------------------
 
+    @property
+    def _is_joined(self) -> bool:
+        # Whether the process is the first one of a user's torchrun.
+        return self.place is not None and self._group is not None and self._group.gpu_count > 1
+
     def _child_of(self, group: Group) -> Child:
-        """Return the group's process, starting one if needed."""
+        # Return the group's process, starting one if needed.
         if self._child is not None and self._group == group:
             return self._child
         self.close()
@@ -645,7 +629,8 @@ class Launcher:
             )
         )
         try:
-            report = next_report(child, STARTED, self._until_s, self.on_event)
+            starts: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
+            report = self._next(child, starts, Progress())
         except JobOverError as error:
             self._no_job = error.over.reason  # the others would not come to the next one either
             raise
@@ -660,10 +645,8 @@ class Launcher:
         return child
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
-        """Keep the first process's report, preferably one of torch, and the packages of all processes.
-
-        ``of_all`` means that it computes with all CPU threads: the run stores that count.
-        """
+        # Keep the first process's report, preferably one of torch, and the packages of all processes.
+        # ``of_all`` means that it computes with all CPU threads: the run stores that count.
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
@@ -679,7 +662,7 @@ class Launcher:
         )
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
-        """Refuse a number of CPU threads other than the run's or the requested one: only torch knows it."""
+        # Refuse a number of CPU threads other than the run's or the requested one: only torch knows it.
         then, now = self._threads, ready.cpu_threads
         if asked and now != asked:
             self.close()
@@ -710,11 +693,8 @@ class Launcher:
         return self.began_s + self.plan.time_limit_s - time.monotonic()
 
     def _share_s(self, left: int) -> Seconds | None:
-        """This case's share of the time left; None without a limit.
-
-        Equal for all cases left, but never less than a figure takes: too short a limit costs the last cases,
-        and not every one.
-        """
+        # This case's share of the time left; None without a limit. It is equal for all cases left, but never
+        # less than a figure takes: too short a limit costs the last cases, and not every one.
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())

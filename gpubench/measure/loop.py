@@ -36,20 +36,20 @@ by 0.04 to 0.3 %, by a host by 3 % and more (H200). Below it, to wait until wind
 to end early would leave slow heating unseen (simulated: 5 % of bias at a spread of 1 %)."""
 DRIFT = 0.005
 LEAST_HALF = 20
+# Rounds in each half before the guard judges: looking at short halves after every round finds drift in
+# noise (simulated at correlation 0.9: in 12 % of series, not 7). Shorter ones are judged before stopping.
 LEAST_HALF_AT_END = 10
-"""Rounds in each half before the guard judges: looking at short halves after every round finds drift in
-noise (simulated at correlation 0.9: in 12 % of series, not 7). Shorter ones are judged before stopping."""
+# When the series is over, such short halves still tell of a drift (of correlated noise, 1 to 3 % are taken
+# for one): then nothing is left out, only said.
 LEAST_HALF_TO_SAY = 5
-"""When the series is over, such short halves still tell of a drift (of correlated noise, 1 to 3 % are taken
-for one): then nothing is left out, only said."""
+# Standard errors of the guard; with 2, the guard would reduce the coverage of the interval (simulated).
 DRIFT_ERRORS = 3.0
-"""Standard errors of the guard; with 2, the guard would reduce the coverage of the interval (simulated)."""
+# Shortest timed parts that a series with its target out of reach gets: 40 rounds show how many more it
+# takes, and at the spread of a host (5 %, correlation 0.6) give an interval of about 5 %.
 GIVE_UP_AFTER = 2.0
-"""Shortest timed parts that a series with its target out of reach gets: 40 rounds show how many more it
-takes, and at the spread of a host (5 %, correlation 0.6) give an interval of about 5 %."""
+# A series that would need this many times its longest timed part is given up: what it would need is known to
+# a factor of about 1.5 (one standard error, after 40 rounds at a correlation of 0.6).
 OUT_OF_REACH = 2.0
-"""A series that would need this many times its longest timed part is given up: what it would need is known to
-a factor of about 1.5 (one standard error, after 40 rounds at a correlation of 0.6)."""
 
 
 class Verdict(Enum):
@@ -164,7 +164,7 @@ class WarmUp:
 
 
 def _agree(windows: Sequence[_Window], agreement: float) -> bool:
-    """Whether the medians agree, or are as level as the noise of their rounds lets one see."""
+    # Whether the medians agree, or are as level as the noise of their rounds lets one see.
     medians = [w.step_s for w in windows]
     if max(medians) <= min(medians) * (1 + agreement):
         return True
@@ -352,10 +352,10 @@ class Clock:
         return self.now_ns() * 1e-9
 
 
+# A round of the shortest steps stays countable.
 MOST_STEPS = 100_000
-"""A round of the shortest steps stays countable."""
+# The warm-up takes at most this share of the time left under a time limit.
 WARMUP_SHARE = 0.5
-"""The warm-up takes at most this share of the time left under a time limit."""
 
 
 Report: TypeAlias = Callable[[bool, Round, float | None, TelemetrySample | None], None]
@@ -518,7 +518,7 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 
 def _mark(series: Series, rule: StopRule) -> None:
-    """Mark rounds left out because of drift, and rounds far longer than the others, which still count."""
+    # Mark rounds left out because of drift, and rounds far longer than the others, which still count.
     gap_s = GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
     series.timed[:] = [
         msgspec.structs.replace(

@@ -302,8 +302,8 @@ Report = Ready | Phase | RoundDone | MicroDone | Ending | JobOver | Refused
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
     """Sent before the first case: the amount of work; ``left`` is the launches left in a resumed run.
 
-    ``most_s`` is what the limits of all of it add up to [s]. ``trainings`` are to a stated quality, from
-    several seeds each; how long they take is not known before.
+    ``most_s`` is what warm-ups and rounds may take, if steps are short [s]. ``trainings`` are to a stated
+    quality, from several seeds each; how long they take is not known before.
     """
 
     cases: int

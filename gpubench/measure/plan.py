@@ -20,7 +20,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.folders import package_path
 from gpubench.measure import capability
-from gpubench.measure.budget import MICRO_MOST_S, Budget, budget_of
+from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.request import MicroWish, RunRequest, SuiteName
 from gpubench.models import (
     BatchChoice,
@@ -130,14 +130,8 @@ GOALS = {
     ),
 }
 
-START_S, AROUND_S, COMPILED_S = 20.0, 10.0, 60.0
-"""What a process may take to start, and a case or a compiled one besides its warm-up and rounds [s].
-
-On an H100 and an H200 of 16 cores a process took 11 with its first optimizer, a case of the default suite 7
-on average (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to 26.
-"""
+# A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is.
 CPU_STEP_FLOPS = 300e9
-"""A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 
 _BOTH = (Precision.FP32, AMP)
 SUITES: Mapping[SuiteName, Mapping[str, tuple[str, ...]]] = {
@@ -148,8 +142,8 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "default": (),
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
+# Part of the default suite on GPUs only: a step takes a CPU too long, and it is no Keras model here.
 _ON_A_GPU = "resnet50"
-"""Part of the default suite on GPUs only: a step takes a CPU too long, and it is no Keras model here."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,16 +215,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.micro == "only" or (self.micro == "also" and in_torch and not self.has_micro)
 
     def most_s(self) -> Seconds:
-        """Return the sum of the limits of everything that is left [s]; steps of over 0.3 s exceed it."""
-        units, budget = self.units(), self.budget
-        processes = len({unit.group for unit in units}) or 1
-        around_s = sum(
-            COMPILED_S if unit.planned.case.execution.facts.preparation == "compile" else AROUND_S
-            for unit in units
-        )
-        timed_s = len(units) * (budget.warmup_most_s + budget.timed_s)
-        whole_s = processes * START_S + around_s + timed_s + MICRO_MOST_S * self.micro_left
-        return min(whole_s, self.time_limit_s or math.inf)
+        """Return what the warm-ups and rounds that are left may take [s]; steps of over 0.3 s take longer."""
+        rounds_s = len(self.units()) * (self.budget.warmup_most_s + self.budget.timed_s)
+        return min(rounds_s, self.time_limit_s or math.inf)
 
     def units(self) -> tuple[Unit, ...]:
         """Every remaining case of every launch in measuring order, shuffled by the seed.
@@ -354,10 +341,8 @@ def _every_case(
     profiles: Mapping[str, WorkloadProfile],
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
-    """Yield every case of a request, and why it cannot be measured here (None if it can).
-
-    Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
-    """
+    # Yield every case of a request, and why it cannot be measured here (None if it can).
+    # Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
     publish = budget.name == "publish"
     asked = tuple(execution for execution in Execution if execution in asked_executions(request))
     placed = [
@@ -403,7 +388,7 @@ def _every_case(
 
 
 def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[DeviceProfile]) -> str | None:
-    """Return why a case cannot be measured on the number of devices that it needs; None if it can."""
+    # Return why a case cannot be measured on the number of devices that it needs; None if it can.
     case, first = planned.case, devices[0]
     if reason := profile.why_not_at(case.precision):
         return reason
@@ -560,8 +545,8 @@ def planned_case(
 # --- invalid requests -------------------------------------------------------------------------------------
 
 
+# Options allowed with ``resume``; all others come from the run and would be ignored.
 RESUME_TAKES = frozenset({"device", "time_limit", "allow", "resume", "results"})
-"""Options allowed with ``resume``; all others come from the run and would be ignored."""
 
 
 def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
@@ -602,7 +587,7 @@ def _check_resume(request: RunRequest) -> None:
 
 
 def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
-    """Yield incompatible options: whether the first is given, which others are, and the problem."""
+    # Yield incompatible options: whether the first is given, which others are, and the problem.
     several, is_micro = request.gpu_count > 1, request.micro == "only"
     largest = {"--batch-size max": request.batch_size == "max"}
     micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}

@@ -44,8 +44,8 @@ def read_workload(value: Any, _: str) -> str:
 SuiteName = Literal["default", "modern"]
 MicroWish = Literal["also", "only", "none"]
 ALLOWANCES = ("shared", "throttled")
+# The seeds of further batches lie above it, still below the limit of NumPy.
 MOST_SEED = 2**31 - 1
-"""The seeds of further batches lie above it, still below the limit of NumPy."""
 
 
 class RunRequest(RecipeRequest, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from multiprocessing import get_context
 from typing import Any
 
 import msgspec
@@ -28,10 +29,13 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 from gpubench import __version__
+from gpubench.children import die_with_parent, exit_words
 from gpubench.errors import InterruptedRunError, MisuseError
+from gpubench.foreign_code import one_line
 from gpubench.measure import guards
 from gpubench.measure.capability import NotHereError, no_blocks
 from gpubench.measure.guards import Advance, NotPreparedError
+from gpubench.measure.launch import LostError
 from gpubench.measure.loop import Clock
 from gpubench.measure.messages import STORE_VARIABLE, MeasureCase, Place, Setup
 from gpubench.measure.step import Hardware, Work, built, check_device, move, open_hardware, switches_for
@@ -83,10 +87,8 @@ def share(work: Work) -> Work:
 
 
 def _leaves_some_unused(work: Work) -> bool:
-    """Whether a step leaves a parameter without a gradient in any process, as an unused head does.
-
-    DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
-    """
+    # Whether a step leaves a parameter without a gradient in any process, as an unused head does.
+    # DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
     for inputs, targets in work.batches:
@@ -118,15 +120,20 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
     return fully_shard
 
 
+# For the others to make their contexts, and for any one exchange afterwards.
 EXCHANGE_LIMIT = timedelta(minutes=5)
-"""For the others to make their contexts, and for any one exchange afterwards."""
+# How long a process waits for the next announcement; the end of its torchrun ends it sooner.
 PATIENCE = timedelta(days=1)
-"""How long a process waits for the next announcement; the end of its torchrun ends it sooner."""
+# When a process is lost, torchrun ends the job within this time, and names the cause.
 SAY_IT_S: Seconds = 5.0
-"""When a process is lost, torchrun ends the job within this time, and names the cause."""
+# Within this time the parent of a lost process has told how it ended; torchrun then ends the first one.
+TOLD_S: Seconds = 1.5
+JOB, LOST, CUT_OFF = "job", "lost", "cut off"
+"""Keys in the store: of the latest job, why a job has lost a process, that another has noticed it."""
 COME_EVERY_S: Seconds = 0.1
+WATCH_EVERY_S: Seconds = 0.25
+# For each process, which may be lost, to hear that nothing is left to do.
 FAREWELL_S: Seconds = 3.0
-"""For each process, which may be lost, to hear that nothing is left to do."""
 VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
 
 
@@ -227,13 +234,25 @@ class Team:
         """Wait for the own device, then for all processes."""
         _wait(self._hardware)
 
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Return the loss that an error follows from, as far as it is told; else the error."""
+        if not _follows_from_loss(error):
+            return error
+        if STORE_VARIABLE in os.environ:
+            time.sleep(SAY_IT_S)  # our torchrun tells the parent, and ends this process meanwhile
+        until_s = time.monotonic() + TOLD_S
+        while not self._store.check([LOST]):
+            if time.monotonic() > until_s:
+                return LostError("rank 0 of the job lost its connection to another rank, cause unknown")
+            time.sleep(COME_EVERY_S)
+        return LostError(plain(self._store.get(LOST).decode(), 500))
 
-def leave_the_word(error: BaseException) -> None:
-    """Wait if an error follows from the loss of another process: torchrun reports the cause."""
+
+def _follows_from_loss(error: BaseException) -> bool:
+    # Whether an error of an exchange says that another process is gone.
     of_torch = getattr(distributed, "DistError", ())  # a RuntimeError, of newer versions
     told = isinstance(error, RuntimeError) and re.search("gloo|Connection closed", f"{error}")
-    if told or isinstance(error, of_torch):
-        time.sleep(SAY_IT_S)
+    return bool(told) or isinstance(error, of_torch)
 
 
 @functools.cache
@@ -250,6 +269,7 @@ def open_store(*, is_master: bool = False) -> Store:
 
 def call_others(store: Store, call: Call, size: int) -> None:
     """Tell all other processes, as each comes."""
+    store.set(JOB, call.key)
     for rank in range(1, size):
         store.delete_key(f"here/{rank}")  # of a process that was ended, or that answered another call
         token = store.get(f"here/{rank}").decode()
@@ -297,18 +317,62 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
         place: Place of this process.
         devices: Devices of this machine; empty if the first process is on it and sends them.
     """
-    try:
-        while (call := answer_call(open_store(), place.rank)).setup is not None:
-            _take_part(call, call.setup, place, devices or (call.setup.device, *call.setup.peers))
-            distributed.destroy_process_group()
-    except SystemExit as error:  # torchrun would take that for success
-        raise RuntimeError(f"the model ended its process: SystemExit: {error}") from error
-    except Exception as error:
-        leave_the_word(error)
-        raise
+    is_ours = STORE_VARIABLE in os.environ  # its torchrun tells the parent how a process ended
+    while (call := answer_call(open_store(), place.rank)).setup is not None:
+        known = devices or (call.setup.device, *call.setup.peers)
+        take_part = functools.partial(_take_part, call, call.setup, place, known)
+        if is_ours or torch.cuda.is_initialized():
+            take_part()
+        else:
+            _watch(take_part, PrefixStore(call.key, open_store()), call, place)
+
+
+def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
+    # Take part in a job in a child process, and tell the first process if that is killed.
+    # This process ends as the child did, so that torchrun does what it was told to do then. A child that is
+    # still in a job after the next one has begun hangs: it is killed.
+    child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
+    child.start()
+    while child.exitcode is None:
+        child.join(WATCH_EVERY_S)
+        if child.is_alive() and open_store().get(JOB).decode() != call.key:
+            child.kill()
+            child.join()
+            if store.check([CUT_OFF]):
+                raise SystemExit(1)
+            return
+    if child.exitcode < 0:
+        store.set(LOST, f"rank {place.rank} of the job {exit_words(child.exitcode)}")
+        os.kill(os.getpid(), -child.exitcode)
+    if child.exitcode:
+        raise SystemExit(child.exitcode)
+
+
+def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
+    die_with_parent(parent_pid)
+    open_store.cache_clear()  # the connection is the parent's
+    record(take_part)()
 
 
 def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceProfile]) -> None:
+    # Do what the first process announces, to the end of the job; say why if it cannot go on.
+    store = PrefixStore(call.key, open_store())
+    try:
+        _do_announced(call, setup, place, devices)
+        distributed.destroy_process_group()
+    except (Exception, SystemExit) as error:
+        if _follows_from_loss(error):
+            store.set(CUT_OFF, "")
+            time.sleep(SAY_IT_S)  # so that torchrun hears of the cause first
+            raise
+        store.set(LOST, f"rank {place.rank} of the job: {one_line(error)}")
+        if not isinstance(error, SystemExit):
+            raise
+        # torchrun would take that for success
+        raise RuntimeError(f"the model ended its process: SystemExit: {error}") from error
+
+
+def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceProfile]) -> None:
     profile = devices[place.local_rank]
     hardware = open_hardware(profile, place.local_rank)
     check_device(profile, place.local_rank)
@@ -339,7 +403,7 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
 
 
 def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) -> Store:
-    """Enter the process group: gloo for waiting, and for gradients too where there is no NCCL."""
+    # Enter the process group: gloo for waiting, and for gradients too where there is no NCCL.
     if hardware.is_cpu:
         # Divide the cores of a machine: processes that each use all of them wait for one another.
         torch.set_num_threads(_own_threads(place.local_size))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from gpubench.children import ParentChannel, die_with_parent, scratch_folder
+from gpubench.children import ParentChannel, die_with_parent, exit_words, scratch_folder
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.foreign_code import says_no_memory
 from gpubench.measure import messages
@@ -88,7 +88,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
 
 
 def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
-    """The process of a Keras backend; nothing of torch is imported unless it is that backend."""
+    # The process of a Keras backend; nothing of torch is imported unless it is that backend.
     began_s = time.perf_counter()
     from gpubench.measure import keras_case
 
@@ -103,7 +103,7 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
-    """The process of a device that runs no steps: micro-benchmarks alone."""
+    # The process of a device that runs no steps: micro-benchmarks alone.
     began_s = time.perf_counter()
     from gpubench.measure.opencl import open_queue, run_micro
 
@@ -128,7 +128,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.step import check_device, identity_of, open_hardware
-    from gpubench.measure.team import Over, Team, leave_the_word
+    from gpubench.measure.team import Over, Team
     from gpubench.probe.probe import GpuGroup, open_telemetry
 
     imported = time.perf_counter()
@@ -163,19 +163,31 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
             packages=versions(Framework.TORCH),
         )
     )
-    others = {} if place is None else {"local_processes": place.local_size, "tell_of": leave_the_word}
+    others = {"local_processes": place.local_size, "cause_of": team.cause_of} if place and team else {}
     return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team, **others)
 
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
     from gpubench.measure.case import measure_case, train_to_quality, try_batch
+    from gpubench.measure.micro import run_all_reduce, run_micro
     from gpubench.measure.proofs import prove
 
     done: messages.Ending
     match command:
-        case messages.MeasureMicro():
-            micro(command, context, line)
+        case messages.MeasureMicro(time_s=time_s) if context.team is not None:
+            send_micro(
+                line,
+                run_all_reduce(context.team, context.hardware, context.budget, context.telemetry, time_s),
+            )
+            return
+        case messages.MeasureMicro(time_s=time_s):
+            send_micro(
+                line,
+                run_micro(
+                    context.hardware, context.profile, context.budget, context.telemetry, time_s=time_s
+                ),
+            )
             return
         case messages.MeasureCase():
             done = measure_case(command, context)
@@ -188,17 +200,6 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
     line.send(messages.scrubbed(done))
-
-
-def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentChannel) -> None:
-    """Run the micro-benchmarks of this process."""
-    from gpubench.measure.micro import run_all_reduce, run_micro
-
-    hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
-    if context.team is not None:
-        send_micro(line, run_all_reduce(context.team, hardware, budget, telemetry, command.time_s))
-    else:
-        send_micro(line, run_micro(hardware, context.profile, budget, telemetry, time_s=command.time_s))
 
 
 def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) -> None:
@@ -218,7 +219,7 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
 
 
 def _stand_for_job(line: ParentChannel) -> None:
-    """Run torchrun, and tell the parent which process was lost first, and why."""
+    # Run torchrun, and tell the parent which process was lost first, and why.
     folder = scratch_folder()
     folder.mkdir(0o700)
     os.dup2(line.read_fd, 0)
@@ -258,21 +259,18 @@ def _stand_for_job(line: ParentChannel) -> None:
 
 
 def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
-    """Say which process was lost first, and why; a Python error is in the file that it left."""
+    # Say which process was lost first, and why; a Python error is in the file that it left.
     rank, failure = error.get_first_failure()
     said = failure.error_file_data.get("message")
     if isinstance(said, dict):
         reason = scrub(f"rank {rank} of the job: {said['message']}")
         status = Status.OUT_OF_MEMORY if says_no_memory(reason) else Status.FAILED
         return status, reason, said["extraInfo"]["py_callstack"]
-    how = f"ended with status {failure.exitcode}"
-    if failure.exitcode < 0:
-        how = f"was ended by signal {-failure.exitcode} ({failure.signal_name()})"
-    return Status.FAILED, f"rank {rank} of the job {how}", None
+    return Status.FAILED, f"rank {rank} of the job {exit_words(failure.exitcode)}", None
 
 
 def _end_with_parent(read_fd: int) -> None:
-    """Wait until the parent has closed its pipe, and end all at once: torch would be patient."""
+    # Wait until the parent has closed its pipe, and end all at once: torch would be patient.
     parent = select.poll()
     parent.register(read_fd, 0)  # its hanging up is always reported
     parent.poll()
@@ -285,10 +283,8 @@ def _end_with_parent(read_fd: int) -> None:
 
 
 def _be_rank(torchrun_pid: int) -> None:
-    """Be one process of the job: take its pipes from where torchrun leaves them, and report an error.
-
-    Never returns: what a model has left in this process could keep it from ending.
-    """
+    # Be one process of the job: take its pipes from where torchrun leaves them, and report an error.
+    # Never returns: what a model has left in this process could keep it from ending.
     die_with_parent(torchrun_pid)
     pipes = os.dup(0), os.dup(1)
     os.dup2(2, 1)

@@ -590,9 +590,9 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """A run on a terminal: its cases, and the certain speedups from each choice."""
+    """A run on a terminal, below its cases: other figures, and the certain speedups from each choice."""
     is_known = bool(_sure(amp_effects(data.results)))
-    parts = unexplained(part for told in (*FIGURES, *GAINS[1:]) for part in told(data))
+    parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
     return [*parts, *amp(data)[: None if is_known else 1]]
 
 

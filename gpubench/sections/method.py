@@ -10,7 +10,16 @@ from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, TelemetrySample
 from gpubench.record.figures import cold_costs, spread
-from gpubench.sections.data import IN_USE, RESERVED, ReportData, case_words, moment_words
+from gpubench.sections.data import (
+    IN_USE,
+    RESERVED,
+    ReportData,
+    case_words,
+    layout_words,
+    moment_words,
+    title_of,
+    told_apart,
+)
 from gpubench.spread import PARTS
 from gpubench.units import (
     UNKNOWN,
@@ -47,7 +56,9 @@ def _render(data: ReportData) -> Block | None:
         *_unread(data),
     ]
     cases = f"{count(len(data.results), 'case')} on this kind of device, every one with its raw rounds"
-    return Block(title="How it was measured", finding=cases, parts=tuple(parts), brief=_brief(data))
+    return Block(
+        title="How it was measured", finding=cases, parts=tuple(parts), brief=_brief(data, numbered=True)
+    )
 
 
 def _unread(data: ReportData) -> list[Part]:
@@ -129,7 +140,47 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
     return seen
 
 
-def _brief(data: ReportData) -> tuple[Part, ...]:
+def cases(data: ReportData) -> list[Part]:
+    """Every measured case on a line of a terminal; findings by their number in the list below."""
+    numbers = {kind: number for number, kind in enumerate(_seen(data), 1)}
+    apart = told_apart([result.case for result in data.results])
+    executions = {result.case.execution for result in data.results}
+    one_way = f", {next(iter(executions)).value}" if len(executions) == 1 else ""
+    is_alone = all(result.measurement.within_one_process for result in data.results)
+
+    def named(r: Result) -> str:
+        execution = "" if one_way else f" {r.case.execution.value}"
+        batch = ", ".join((r.batch_words, *apart(r.case)))
+        return f"{title_of(r)} {r.case.precision.value}{execution} {batch}"
+
+    of_cases = table(
+        f"Every measured case on this device{one_way}{', of one process' if is_alone else ''}",
+        data.results,
+        text("Case", named),
+        number(
+            "Throughput, 95 % interval",
+            lambda r: r.measurement.interval.rate(r.case.sample_unit, r.measurement.digits),
+        ),
+        number("Step", lambda r: format_duration(r.measurement.step_time_s)),
+        number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=6),
+        number("Of peak FLOP/s", lambda r: format_percent(r.measurement.mfu), optional=6),
+        number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s), optional=7),
+        text("Layout", lambda r: layout_words(r.case).removeprefix(", ") or UNKNOWN, optional=8),
+        number("Device busy", lambda r: format_percent(r.measurement.gpu_busy), optional=9),
+        number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm), optional=9),
+        None
+        if is_alone
+        else number("Launches", lambda r: str(len(r.measurement.launch_step_times_s)), optional=1),
+        text("Findings", lambda r: _listed({numbers[f.kind] for f in r.measurement.findings})),
+    )
+    return [of_cases] if data.results else []
+
+
+def _listed(numbers: set[int]) -> str:
+    return " ".join(map(str, sorted(numbers))) or "none"
+
+
+def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
     # Failures, the worst value of each kind of finding, and one-time costs.
     said = []
     for found in _seen(data).values():
@@ -152,7 +203,7 @@ def _brief(data: ReportData) -> tuple[Part, ...]:
     )
     return (
         *((failures,) if data.failures else ()),
-        *((Bullets(items=tuple(plain(line, 400) for line in said)),) if said else ()),
+        *((Bullets(items=tuple(plain(line, 400) for line in said), numbered=numbered),) if said else ()),
         *((Paragraph(text=f"Paid once, apart from the steps: {costs}."),) if costs else ()),
     )
 

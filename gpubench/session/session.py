@@ -71,8 +71,8 @@ from gpubench.workload import check_weights, need_torch
 # --- resuming a run that was cut off: finished cases stay -----------------------------------------
 
 
+# Statuses that a repetition would not change.
 FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
-"""Statuses that a repetition would not change."""
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
@@ -473,7 +473,7 @@ def prepare(
 
 
 def _to_go_on_with(request: RunRequest, root: Path, run_id: str | None) -> Path | None:
-    """Return the file of the run to resume: as requested, or the run that torchrun has started before."""
+    # Return the file of the run to resume: as requested, or the run that torchrun has started before.
     if request.resume is not None:
         return store.find_run(root, request.resume)
     if run_id is not None:
@@ -587,7 +587,7 @@ def _read_again(prepared: Prepared) -> Prepared:
 
 
 def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
-    """The run before its first new measurement, and the results so far of a resumed run."""
+    # The run before its first new measurement, and the results so far of a resumed run.
     if prepared.resumed is None:
         return begun, None
     run = without_cut_off(prepared.resumed)
@@ -603,10 +603,8 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
-    """Add the child's reports on its libraries and on the device to the measurements.
-
-    Cases that the launcher added count as planned.
-    """
+    # Add the child's reports on its libraries and on the device to the measurements.
+    # Cases that the launcher added count as planned.
     ready = launcher.ready
     forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
     return msgspec.structs.replace(
@@ -671,10 +669,8 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 
 def _sound(state: Run, row: Measurement) -> Measurement:
-    """Return a row for storage, without its figures if they contradict each other.
-
-    A file with a contradictory row could not be read again, and its valid rows would be lost, too.
-    """
+    # Return a row for storage, without its figures if they contradict each other.
+    # A file with a contradictory row could not be read again, and its valid rows would be lost, too.
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
         return row

@@ -16,7 +16,7 @@ from gpubench.measure.budget import budget_of
 from gpubench.measure.messages import CaseBegan, Phase, RoundDone, RunPlanned
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, Round, Run, Settings
+from gpubench.models import Case, Finding, FindingKind, Precision, Round, Run, Settings
 from gpubench.record.store import write_run
 from gpubench.sections.measured import closing_sentence
 from gpubench.session.session import Prepared, Session
@@ -24,9 +24,11 @@ from gpubench.session.session import Prepared, Session
 PLANNED = RunPlanned(cases=6, launches=3, most_s=300.0, budget="default", device="a GPU")
 
 
-def test_a_run_says_what_its_limits_add_up_to() -> None:
-    head = "measuring 6 cases x 3 launches on a GPU, budget default: "
-    assert line_of(PLANNED).removeprefix(head) == "at most 5 min where steps are short"
+def test_a_run_says_what_the_limits_of_its_rounds_add_up_to() -> None:
+    head = "measuring 6 cases x 3 launches on a GPU, budget default"
+    assert line_of(PLANNED).removeprefix(head) == ": rounds for at most 5 min where steps are short"
+    micro = msgspec.structs.replace(PLANNED, cases=0, launches=1, most_s=0.0)
+    assert line_of(micro) == "measuring micro-benchmarks only on a GPU, budget default"
 
 
 def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
@@ -39,7 +41,7 @@ def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
     ):
         live.note(event)
     line = live.line()
-    assert line.startswith("0:00 of at most 5:00  2/6 cnn")
+    assert line.startswith("0:00  rounds 0:00 of at most 5:00  2/6 cnn")
     assert line.endswith("  1,280 images/s ±2.0 %  timed, round 1")
     assert " W" not in line, "what the device does not tell"
     live.note(
@@ -50,6 +52,10 @@ def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
     assert live.line().endswith("±2.0 %  652 W  61 °C  timed, round 2")
     live.note(CaseBegan(case=samples.case("vgg16", 64), launch=0, number=3, total=6))
     assert "images/s" not in live.line(), "of the case before"
+    live.note(RoundDone(timed=True, round=Round(steps=10, wall_s=330.0)))
+    assert live.line().startswith("0:00  rounds 5:31, past 5:00: slow steps  3/6 vgg16"), (
+        "no bound is dropped"
+    )
 
 
 def test_a_run_ends_with_what_mixed_precision_gained_on_the_heaviest_workload() -> None:
@@ -103,9 +109,25 @@ def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
 def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch, samples.cpu_run())
+    """Six cases on a busy machine, each with all that is then to doubt, beside micro-benchmarks."""
+    told_apart = ("HOST_BUSY", "NOISY", "NOT_CONVERGED", "NOT_STEADY", "SHORT_LOOK")
+    doubts = tuple(Finding(kind=FindingKind(kind), value=0.87, limit=0.5) for kind in told_apart)
+    four = samples.cpu_run().measurements
+    lstm, vgg16 = (
+        msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, precision=Precision.AMP_BF16))
+        for row in four[2:]
+    )
+    rows = tuple(msgspec.structs.replace(row, findings=doubts) for row in (*four, lstm, vgg16))
+    of_run = tuple(Finding(kind=kind) for kind in (FindingKind.NO_TELEMETRY, FindingKind.ONE_PROCESS))
+    busy = samples.cpu_run(measurements=rows, micro=samples.micro(), findings=of_run)
+    printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch, busy)
     assert len(printed) <= 60
-    assert any(line.startswith("cnn") for line in printed)
+    named = [line for line in printed if re.match("(cnn|lstm|vgg16) (fp32|amp-bf16) batch ", line)]
+    assert len(named) == 6, "a case is a line"
+    assert all(line.endswith("  3 4 5 6 7") for line in named)
+    for number, kind in enumerate(told_apart, 3):
+        start = next(i for i, line in enumerate(printed) if line.startswith(f"{number} "))
+        assert f"[{kind}]" in " ".join(printed[start : start + 4])
 
 
 @pytest.mark.parametrize(

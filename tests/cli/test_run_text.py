@@ -164,12 +164,14 @@ def test_a_micro_benchmark_with_a_finding_has_a_mark() -> None:
 
 def test_an_interval_of_one_launch_is_called_one_within_a_process_in_table_and_progress() -> None:
     fp32, amp = both(TaskKind.TRAIN, 64)
-    again = msgspec.structs.replace(amp.launches[0], index=1)
+    rounds = tuple(msgspec.structs.replace(each, wall_s=each.wall_s / 2) for each in amp.launches[0].rounds)
+    again = msgspec.structs.replace(amp.launches[0], index=1, rounds=rounds)
     twice = msgspec.structs.replace(amp, launches=(*amp.launches, again))
     _, rows = said(run_of(fp32, twice), "throughput")
     assert ["of one process" in row["Throughput, 95 % interval"] for row in rows] == [True, False]
     assert outcome(amp, 0).endswith(" images/s, of one process")
     assert outcome(twice, 1).endswith(" images/s")
+    assert " (launch 2: 1,280): 85" in outcome(twice, 1), "the figure of the launch itself, then of both"
 
 
 def test_one_thread_is_one_thread() -> None:

@@ -15,7 +15,7 @@ from gpubench import children
 from gpubench.children import ChildLateError
 from gpubench.measure import capability, messages
 from gpubench.measure.guards import LATENCY_PASSES
-from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Progress, Record
+from gpubench.measure.launcher import PHASE_LIMITS_S, PROBE_S, Control, Launcher, Progress, Record
 from gpubench.measure.loop import LEAST_ROUNDS
 from gpubench.measure.plan import Group, Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
@@ -433,10 +433,11 @@ def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkey
     launcher._measure_micro()
     assert asked == [Group(launch=0)]
     assert told == [pytest.approx(given_s, rel=0.01)]
-    alone = Launcher(plan(RunRequest(micro="only"), h100, {}), h100)
-    monkeypatch.setattr(alone, "_child_of", lambda group: Quiet())
-    alone._measure_micro()
-    assert told[1:] == [None]
+    for whole_s in (None, 20.0):  # without cases all of the limit is theirs, but what the last probe takes
+        alone = Launcher(plan(RunRequest(micro="only", time_limit_s=whole_s), h100, {}), h100)
+        monkeypatch.setattr(alone, "_child_of", lambda group: Quiet())
+        alone._measure_micro()
+    assert told[1:] == [None, pytest.approx(20.0 - PROBE_S, rel=0.01)]
 
 
 def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_plan, cpu, monkeypatch):

@@ -93,11 +93,9 @@ def test_the_first_figure_of_a_run_is_the_amp_case_of_the_most_arithmetic(h100):
 
 def test_the_limits_of_a_plan_add_up_and_a_time_limit_is_the_last_of_them(h100, profiles):
     made = plan(RunRequest(), h100, profiles)
-    timed_s = 3 * 7 * (DEFAULT.warmup_most_s + DEFAULT.timed_s)
-    assert timed_s < made.most_s() < timed_s + 3 * 7 * 10 + 3 * 20 + 16
+    assert made.most_s() == 3 * 7 * (DEFAULT.warmup_most_s + DEFAULT.timed_s)
     assert plan(RunRequest(time_limit_s=50.0), h100, profiles).most_s() == 50.0
-    compiled = plan(RunRequest(executions=("compile",)), h100, profiles)
-    assert compiled.most_s() > made.most_s() + 3 * 7 * 40
+    assert plan(RunRequest(micro="only"), h100, profiles).most_s() == 0.0
 
 
 def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):

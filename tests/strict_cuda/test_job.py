@@ -19,7 +19,7 @@ from gpubench.measure import micro
 from gpubench.measure.messages import STORE_VARIABLE, Place, Setup
 from gpubench.measure.step import move
 from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up, open_store, share
-from gpubench.models import ParallelMode, Precision, Status
+from gpubench.models import FindingKind, ParallelMode, Precision, Status
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Machine
 
@@ -86,6 +86,8 @@ def test_a_step_of_ddp_may_leave_a_head_unused(gpu, team, tmp_path, monkeypatch,
     assert all(p.grad is None for p in work.model.parameters())
     done = gpu.measure("mine.py", task, gpu_count=2, parallel_mode=ParallelMode.DDP)
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    said = [finding.kind for finding in done.launch.findings]
+    assert said.count(FindingKind.UNUSED_PARAMETERS) == (not used)
 
 
 @pytest.mark.skipif(

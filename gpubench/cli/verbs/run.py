@@ -19,7 +19,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.record import figures, store
 from gpubench.report import page as pages
 from gpubench.report.request import format_of
-from gpubench.sections import answer, data, device, measured
+from gpubench.sections import answer, data, device, measured, method
 from gpubench.session import session as sessions
 
 
@@ -95,7 +95,8 @@ def tell(
 def run_parts(run: Run) -> list[Part]:
     """Return the summary of a run: the device, the cases, comparisons, and doubts."""
     said = data.of_run(run)
-    shown = [*measured.screen(said), *device.micro_in_short(said)]
+    micro = device.micro_in_short(said) if run.measurements else device.micro(said)
+    shown = [*method.cases(said), *measured.screen(said), *micro]
     return [*data.brief(said, "device"), *shown, *data.brief(said, "method")]
 
 
