@@ -282,6 +282,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
             edge_loss=work.edge_loss,
             clock=context.clock(),
             batches=len(work.batches),
+            is_async=not context.hardware.is_cpu,
             heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
             announce=None if context.team is None else context.team.announce_steps,
         ),

@@ -505,6 +505,7 @@ def _job(
             edge_loss=steps.edge_loss,
             clock=steps.clock(),
             batches=len(steps.batches),
+            is_async=not bench.profile.is_cpu,
         ),
         prove_again=prove_again,
         has_moved=lambda: any((a != b).any() for a, b in zip(steps.fingerprint(), before, strict=True)),

@@ -170,7 +170,7 @@ class Launch(Record, frozen=True, kw_only=True):
         batch_count: Number of prebuilt batches that the steps cycle through.
         loss_curve: Loss of each of the first steps from the seed.
         told_in_s: Time between arrival of the first and of the last timed round at the parent process, on the
-            parent's clock [s].
+            parent's clock, without the pauses between rounds [s].
         cold_s: One-time costs outside the steps [s]: ``import`` and ``context`` of a process, in its first
             launch; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from an idle device to an idle device [s].
