@@ -185,17 +185,17 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     return msgspec.structs.replace(profile, version=user_model.version_of(reference, profile))
 
 
+# Targets that are drawn, where the model has as many classes: few enough to be learned.
 LABELS = 4
-"""Targets that are drawn, where the model has as many classes: few enough to be learned."""
 
 
 # --- what is measured ------------------------------------------------------------------------------------
 
+# Steps of an execution that are compared with eager ones: the second loss depends on the first update.
 CHECKED_STEPS = 2
-"""Steps of an execution that are compared with eager ones: the second loss depends on the first update."""
 
+# Copies of every variable on the host, in the model's order.
 Values = list[Any]
-"""Copies of every variable on the host, in the model's order."""
 
 
 @contextmanager
@@ -490,6 +490,9 @@ def _job(
     launch.in_time(deadline_s)
     bench.phase("check")
     seen.precision_errors = product_errors()
+    if case.precision is Precision.FP32 and bench.profile.has_tf32:
+        with switches_of(bench.framework, Precision.TF32):
+            seen.control_errors = product_errors()
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
         seen.reference_error = _reference_error(order, bench, build, task)
     before = steps.fingerprint()
