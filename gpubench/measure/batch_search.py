@@ -27,8 +27,8 @@ from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import format_bytes
 
+# The search ends when the largest batch that fits and the smallest that does not are this close.
 RESOLUTION = 1 / 16
-"""The search ends when the largest batch that fits and the smallest that does not are this close."""
 GROWTH = 1.5
 
 Fits = Callable[[int], bool]

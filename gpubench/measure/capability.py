@@ -49,14 +49,14 @@ from gpubench.user_model import is_own
 # --- the peak of a precision, by datasheet and clock ------------------------------------------------------
 
 
+# The precision of a training step, by that of its matrix products.
 GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
-"""The precision of a training step, by that of its matrix products."""
 
 GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
+# Edges of the square products that are timed, by their precision.
 CPU_GEMM_SIZES = (1024, 2048)
-"""Edges of the square products that are timed, by their precision."""
 
 
 def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
@@ -322,8 +322,8 @@ def default_executions(
     return (Execution.GRAPH if Execution.GRAPH in usable else Execution.EAGER,)
 
 
+# A model of the user's own that has not been built by then never will be, in all likelihood.
 OWN_LIMIT_S: Seconds = 120.0
-"""A model of the user's own that has not been built by then never will be, in all likelihood."""
 
 
 class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -369,13 +369,13 @@ KERAS = {
 }
 
 
+# Packages that a record names besides torch, CUDA and cuDNN, if they are installed.
 PACKAGES = {
     Framework.TORCH: ("torchao",),
     Framework.KERAS_TORCH: ("keras", "torch"),
     Framework.KERAS_TENSORFLOW: ("keras", "tensorflow", "tensorflow-cpu"),
     Framework.KERAS_JAX: ("keras", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 }
-"""Packages that a record names besides torch, CUDA and cuDNN, if they are installed."""
 
 
 def versions(framework: Framework) -> dict[str, str]:

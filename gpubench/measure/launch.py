@@ -47,8 +47,8 @@ from gpubench.units import Joules, Seconds, Watts, format_bytes
 
 
 PROC = Path("/proc")
+# Columns of the first line of ``stat``, by proc(5); guests (8, 9) are part of what comes before.
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7
-"""Columns of the first line of ``stat``, by proc(5); guests (8, 9) are part of what comes before."""
 
 
 class Others(NamedTuple):
@@ -108,8 +108,8 @@ INTERVAL_S = 0.1
 WARMUP_INTERVAL_S = 1.0
 """One sample of the warm-up is kept in this time [s]: it shows how the device heated, and two minutes at
 ten a second would take more of the file than the rounds do."""
+# A little longer than probe waits for a driver call.
 GIVE_UP_AFTER_S = 6.0
-"""A little longer than probe waits for a driver call."""
 
 
 class Sampler:
@@ -164,10 +164,10 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
     return tuple(kept)
 
 
+# The counter steps every 0.1 s: over two seconds each edge costs up to 5 %, over thirty 0.3 %.
 LEAST_REGION_S = 2.0
-"""The counter steps every 0.1 s: over two seconds each edge costs up to 5 %, over thirty 0.3 %."""
+# Between two power samples; a longer silence leaves the integral unknown.
 LARGEST_GAP_S = 1.0
-"""Between two power samples; a longer silence leaves the integral unknown."""
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,8 +229,8 @@ def _too_much(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) ->
     return power_limit_w is not None and joules > POWER_TOLERANCE * power_limit_w * region_s
 
 
+# The most times between tokens to keep: eight times as many as a 99th percentile needs.
 MOST_GAPS = 8192
-"""The most times between tokens to keep: eight times as many as a 99th percentile needs."""
 
 
 @dataclass(kw_only=True)
@@ -279,7 +279,16 @@ class Bench:
             telemetry=telemetry.__enter__(),
             profile=setup.device,
             tell_phase=lambda name: line.send(messages.Phase(name=name)),
-            report=lambda *told: line.send(messages.round_done(*told)),
+            report=lambda timed, done, outside_s, half_width, sample: line.send(
+                messages.RoundDone(
+                    timed=timed,
+                    round=done,
+                    outside_s=outside_s,
+                    half_width=half_width,
+                    power_w=None if sample is None else sample.power_w,
+                    temperature_c=None if sample is None else sample.temperature_c,
+                )
+            ),
             stopped=line.stop.is_set,
             **own,
         )

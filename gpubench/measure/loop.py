@@ -26,8 +26,8 @@ from gpubench.units import Seconds, format_percent
 
 
 WINDOWS = 4
+# A round longer than this many times the median is marked.
 GAP = 2.0
-"""A round longer than this many times the median is marked."""
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
@@ -42,8 +42,8 @@ noise (simulated at correlation 0.9: in 12 % of series, not 7). Shorter ones are
 LEAST_HALF_TO_SAY = 5
 """When the series is over, such short halves still tell of a drift (of correlated noise, 1 to 3 % are taken
 for one): then nothing is left out, only said."""
+# Standard errors of the guard; with 2, the guard would reduce the coverage of the interval (simulated).
 DRIFT_ERRORS = 3.0
-"""Standard errors of the guard; with 2, the guard would reduce the coverage of the interval (simulated)."""
 GIVE_UP_AFTER = 2.0
 """Shortest timed parts that a series with its target out of reach gets: 40 rounds show how many more it
 takes, and at the spread of a host (5 %, correlation 0.6) give an interval of about 5 %."""
@@ -352,10 +352,10 @@ class Clock:
         return self.now_ns() * 1e-9
 
 
+# A round of the shortest steps stays countable.
 MOST_STEPS = 100_000
-"""A round of the shortest steps stays countable."""
+# The warm-up takes at most this share of the time left under a time limit.
 WARMUP_SHARE = 0.5
-"""The warm-up takes at most this share of the time left under a time limit."""
 
 
 Report: TypeAlias = Callable[[bool, Round, Seconds, float | None, TelemetrySample | None], None]

@@ -30,7 +30,6 @@ from gpubench.models import (
     PrecisionProof,
     Round,
     Status,
-    TelemetrySample,
 )
 from gpubench.models.run import SeedRun
 from gpubench.units import Seconds, Watts
@@ -206,20 +205,6 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
     half_width: float | None = None
     power_w: Watts | None = None
     temperature_c: float | None = None
-
-
-def round_done(
-    timed: bool, done: Round, outside_s: Seconds, half_width: float | None, sample: TelemetrySample | None
-) -> RoundDone:
-    """Return a round with the interval so far and the latest telemetry."""
-    return RoundDone(
-        timed=timed,
-        round=done,
-        outside_s=outside_s,
-        half_width=half_width,
-        power_w=None if sample is None else sample.power_w,
-        temperature_c=None if sample is None else sample.temperature_c,
-    )
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):

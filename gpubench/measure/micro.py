@@ -50,29 +50,29 @@ from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
 }
+# Result types of the products that differ from their operands.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
-"""Result types of the products that differ from their operands."""
 _UNITS = {form.name: form.unit for form in FORMATS}
+# What a torch or a device may lack although the device's model has it.
 _IN_8_BITS = {FP8.name: quantize.why_no_fp8, INT8.name: quantize.why_no_int8}
-"""What a torch or a device may lack although the device's model has it."""
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
 LAUNCHES = 1000
+# From the size at which the start of an exchange counts alone to that of many layers' gradients.
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
-"""From the size at which the start of an exchange counts alone to that of many layers' gradients."""
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
+# Exchanges between two waits for all processes, which take as long as a small one.
 MOST_ALL_REDUCES = 100
-"""Exchanges between two waits for all processes, which take as long as a small one."""
+# Written before each repetition: more than the L2 of any card, so that no operand is found in it.
 CACHE_BYTES = 256 * MIB
-"""Written before each repetition: more than the L2 of any card, so that no operand is found in it."""
 LEAST_GEMM = 1024
+# Below these sizes the start of the work is timed, not the work: such a probe is left out.
 LEAST_COPY_BYTES = 64 * MIB
-"""Below these sizes the start of the work is timed, not the work: such a probe is left out."""
+# Makes a copy inside a device, of torch or OpenCL, of this many bytes.
 Inside = Callable[[Bytes, Any], Action]
-"""Makes a copy inside a device, of torch or OpenCL, of this many bytes."""
+# The same of a transfer: whether to the device, and whether from page-locked memory.
 Across = Callable[[bool, bool, Bytes, Any], Action]
-"""The same of a transfer: whether to the device, and whether from page-locked memory."""
 
 
 def run_micro(
