@@ -68,6 +68,7 @@ class FindingKind(StrEnum):
     NEEDS_TORCH_BUILD = "NEEDS_TORCH_BUILD"
 
 
+# Informational kinds, which are no reason to doubt a throughput.
 INFORMATIVE = frozenset(
     {
         FindingKind.POWER_LIMITED,
@@ -92,11 +93,10 @@ INFORMATIVE = frozenset(
         FindingKind.NEEDS_TORCH_BUILD,
     }
 )
-"""Informational kinds, which are no reason to doubt a throughput."""
+# All other kinds: a figure with one of them is shown and marked, but not used in headlines.
 DOUBTFUL = frozenset(FindingKind) - INFORMATIVE
-"""All other kinds: a figure with one of them is shown and marked, but not used in headlines."""
+# A figure with one of these neither leads a ranking nor anchors a prediction.
 UNFOUNDED = frozenset({FindingKind.HOST_BUSY, FindingKind.PRECISION_UNPROVEN})
-"""A figure with one of these neither leads a ranking nor anchors a prediction."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +107,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     limit: float | str | None = None
 
 
+# Kinds with value and limit as shares, which are shown in percent.
 SHARES = frozenset(
     {
         FindingKind.NOISY,
@@ -127,10 +128,9 @@ SHARES = frozenset(
         FindingKind.NOT_HEAT_SOAKED,
     }
 )
-"""Kinds with value and limit as shares, which are shown in percent."""
 
+# The advice for other budgets, which have a few seconds per case.
 _MORE_TIME = "pass --publish without --time-limit, or close other programs"
-"""The advice for other budgets, which have a few seconds per case."""
 
 _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BOUND: (
@@ -192,8 +192,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),
     FindingKind.IMPLAUSIBLE: ("more FLOP/s than the device can do", "do not use this row; please report it"),
     FindingKind.ABOVE_PEAK: (
-        "more counted FLOP/s than the arithmetic peak",
-        "for information: fast convolutions multiply less than is counted",
+        "more counted FLOP/s than the arithmetic peak, or than the best matrix product beside it",
+        "for information: Winograd's convolutions multiply less than is counted, by a factor of 2.25 at most",
     ),
     FindingKind.PRODUCT_IMPLAUSIBLE: (
         "faster than the best matrix product measured beside it: something slowed that product down",

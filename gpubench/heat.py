@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 import msgspec
 
 from gpubench.stats import CONFIDENCE, deviations_of, student_t_quantile
 
+# Default share by which a step gets longer per degree: 1.5 % over 25 degrees.
 USUAL_PER_C = 0.0006
-"""Default share by which a step gets longer per degree: 1.5 % over 25 degrees."""
+# Further rise of a card that is still warming up, beyond its last launch [degrees C].
 USUAL_RISE_C = 25.0
-"""Further rise of a card that is still warming up, beyond its last launch [degrees C]."""
+# Time constant of a card that is steady from launch to launch but still gets hotter within them.
 USUAL_CONSTANT_S = 60.0
-"""Time constant of a card that is steady from launch to launch but still gets hotter within them."""
+# The same if a degree costs more than usual, as in a laptop with a warming case (assumed).
 SLOW_CONSTANT_S = 120.0
-"""The same if a degree costs more than usual, as in a laptop with a warming case (assumed)."""
 STANDS_C_PER_S = 1 / 30
 """One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
 has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
+# Twice the resolution of the driver's temperature [degrees C].
 MOVED_C = 2.0
-"""Twice the resolution of the driver's temperature [degrees C]."""
+# Limit on the difference between mean clocks of two launches; a clock has steps of 15 MHz, 0.75 %.
 MOVED_CLOCK = 0.002
-"""Limit on the difference between mean clocks of two launches; a clock has steps of 15 MHz, 0.75 %."""
+# Minimum sum of squared temperature deviations of a run's launches for estimating a slope.
 LEAST_SQUARES_C = 4.0
-"""Minimum sum of squared temperature deviations of a run's launches for estimating a slope."""
+
+
+# Default share by which a step gets longer from a cold card to a warm one.
+USUAL_PER_LAUNCH = USUAL_PER_C * USUAL_RISE_C
+# The same for each share by which the clock falls: of a step that waits for nothing else.
+USUAL_PER_CLOCK = 1.0
+# The same minimum for times of launches; three, a minute apart, have 0.4.
+LEAST_SQUARES_WARMTH = 0.1
+# From launch to launch, in files that do not tell.
+USUAL_APART_S = 60.0
+# Launches closer than this, in clocks of 15 MHz, do not tell how fast a clock falls.
+LEAST_APART_S = 20.0
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """One launch: its mean step time, SM clock and temperature; None is unknown.
 
     Attributes:
+        at_s: When it began [s]; only differences are meaningful.
         slope_c_per_s: Slope of the temperature during timing; None if that was too short.
     """
 
@@ -40,50 +53,116 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     clock_hz: float | None
     temperature_c: float | None
     slope_c_per_s: float | None = None
+    at_s: float | None = None
+
+
+def slowing_of(rows: Sequence[Sequence[Moment]]) -> dict[str, float]:
+    """Return the largest plausible slowdown of a run for each cause, as ``slowing_to_come`` takes them.
+
+    The logarithm of the step time is regressed on temperature, on the time of the launches and on the clock.
+
+    Args:
+        rows: The launches of each case.
+    """
+    return {
+        "per_c": slowing_per_c(rows),
+        "per_launch": _largest_slope(rows, map(_warmth, rows), USUAL_PER_LAUNCH, LEAST_SQUARES_WARMTH),
+        "per_clock": _largest_slope(rows, map(_falls, rows), USUAL_PER_CLOCK, MOVED_CLOCK**2),
+    }
 
 
 def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
     """Return the largest plausible share by which a step gets longer per degree; one slope for a whole run.
 
-    The logarithm of the step time is regressed on the temperature, with each case centered at its own mean.
-    The result is the upper end of the slope, at least 0. If the launches are too noisy to resolve
-    ``USUAL_PER_C``, the result is that value, or the lower end of the slope if it is larger.
-
     Args:
         rows: The launches of each case; those of unknown temperature are ignored.
     """
-    known = [row for row in rows if len(row) > 1 and all(each.temperature_c is not None for each in row)]
-    degrees = [d for row in known for d in deviations_of([each.temperature_c or 0.0 for each in row])]
-    logs = [d for row in known for d in deviations_of([math.log(each.step_s) for each in row])]
-    squares, freedom = math.fsum(d * d for d in degrees), len(degrees) - len(known) - 1
-    if freedom < 1 or squares < LEAST_SQUARES_C:
-        return USUAL_PER_C
-    slope = math.fsum(d * y for d, y in zip(degrees, logs, strict=True)) / squares
-    rest = math.fsum((y - slope * d) ** 2 for d, y in zip(degrees, logs, strict=True))
+    celsius = ([each.temperature_c for each in row] for row in rows)
+    return _largest_slope(rows, celsius, USUAL_PER_C, LEAST_SQUARES_C)
+
+
+def _largest_slope(
+    rows: Sequence[Sequence[Moment]],
+    causes: Iterable[Sequence[float | None]],
+    usual: float,
+    least_squares: float,
+) -> float:
+    """Regress the logarithm of the step time on a cause, with each case centered at its own mean.
+
+    The result is the upper end of the slope, at least 0. If the launches are too noisy to resolve the usual
+    slope, the result is that value, or the lower end of the slope if it is larger.
+    """
+    known = [(row, by) for row, by in zip(rows, causes, strict=True) if len(row) > 1 and None not in by]
+    causing = [d for _, by in known for d in deviations_of([each or 0.0 for each in by])]
+    logs = [d for row, _ in known for d in deviations_of([math.log(each.step_s) for each in row])]
+    squares, freedom = math.fsum(d * d for d in causing), len(causing) - len(known) - 1
+    if freedom < 1 or squares < least_squares:
+        return usual
+    slope = math.fsum(d * y for d, y in zip(causing, logs, strict=True)) / squares
+    rest = math.fsum((y - slope * d) ** 2 for d, y in zip(causing, logs, strict=True))
     reach = student_t_quantile((1 + CONFIDENCE) / 2, freedom) * math.sqrt(rest / freedom / squares)
-    return max(USUAL_PER_C, slope - reach) if reach > USUAL_PER_C else max(slope + reach, 0.0)
+    return max(usual, slope - reach) if reach > usual else max(slope + reach, 0.0)
 
 
-def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> float | None:
+def _times(row: Sequence[Moment]) -> list[float]:
+    return [USUAL_APART_S * n if each.at_s is None else each.at_s for n, each in enumerate(row)]
+
+
+def _warmth(row: Sequence[Moment]) -> list[float]:
+    # How warm the card is by each launch, from 0 at the first to 1, in which it stands.
+    times_s = _times(row)
+    return [1 - math.exp(-max(at_s - times_s[0], 0.0) / USUAL_CONSTANT_S) for at_s in times_s]
+
+
+def _falls(row: Sequence[Moment]) -> list[float | None]:
+    return [-math.log(each.clock_hz) if each.clock_hz else None for each in row]
+
+
+def slowing_to_come(
+    moments: Sequence[Moment],
+    per_c: float = USUAL_PER_C,
+    per_launch: float = 0.0,
+    per_clock: float = 0.0,
+) -> float | None:
     """Return the share by which a longer run may be slower than these launches.
 
-    Launches are about a minute apart. A card that is still warming up is assumed to rise by ``USUAL_RISE_C``
-    above its last launch, since it cooled between cases and would not in long work. If it was steady, the
-    slope within the launches is used. Without a temperature, a clock that still moves means the usual rise.
-    None for a single launch, or if nothing indicates it.
+    A card that is still warming up is assumed to rise by ``USUAL_RISE_C`` above its last launch, since it
+    cooled between cases and would not in long work, or to go on slowing down as it did from launch to launch
+    or as its clock fell, whichever is more. If it was steady, the slope within the launches is used. Without
+    a temperature, a clock that still moves means the usual rise. None for a single launch, or if nothing
+    tells.
 
     Args:
         moments: The launches of one case.
-        per_c: Slowdown per degree, from ``slowing_per_c``.
+        per_c: Slowdown per degree.
+        per_launch: Slowdown from the first launch to a warm card.
+        per_clock: Slowdown for each share by which the clock falls.
     """
     celsius = [each.temperature_c for each in moments if each.temperature_c is not None]
-    if len(moments) < 2:
+    is_known = len(celsius) == len(moments)
+    if len(moments) < 2 or not (is_known or is_warming_up(moments)):
         return None
-    if len(celsius) < len(moments):
-        return USUAL_PER_C * USUAL_RISE_C if is_warming_up(moments) else None
-    if is_warming_up(moments):
-        return per_c * max(USUAL_RISE_C + celsius[-1] - fmean(celsius), 0.0)
-    return per_c * max(_slope(moments), 0.0) * (SLOW_CONSTANT_S if per_c > USUAL_PER_C else USUAL_CONSTANT_S)
+    if not is_warming_up(moments):
+        constant_s = SLOW_CONSTANT_S if per_c > USUAL_PER_C else USUAL_CONSTANT_S
+        return per_c * max(_slope(moments), 0.0) * constant_s
+    rise_c = USUAL_RISE_C + celsius[-1] - fmean(celsius) if is_known else USUAL_RISE_C
+    by_clock = per_clock * _fall_to_come(moments)
+    return max(
+        (per_c if is_known else USUAL_PER_C) * rise_c,
+        per_launch * (1 - fmean(_warmth(moments))),
+        by_clock,
+        0.0,
+    )
+
+
+def _fall_to_come(moments: Sequence[Moment]) -> float:
+    """Return by what share the clock of a warm card lies below the mean of these launches; 0 if unknown."""
+    known = [each for each in _falls(moments) if each is not None]
+    if len(known) < len(moments):
+        return 0.0
+    *_, before_s, last_s = _times(moments)
+    left = 1 / math.expm1(max(last_s - before_s, LEAST_APART_S) / USUAL_CONSTANT_S)
+    return known[-1] - fmean(known) + left * max(known[-1] - known[-2], 0.0)
 
 
 def is_warming_up(moments: Sequence[Moment]) -> bool:

@@ -11,7 +11,7 @@ import math
 import msgspec
 
 from gpubench.interval import Interval
-from gpubench.stats import Prior
+from gpubench.stats import Z95
 
 PARTS = ("within process", "process", "heat", "host", "card")
 
@@ -23,7 +23,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
         name: One of ``PARTS``.
         half_width: Half-width of its 95 % interval relative to the figure; for heat only on the slow side.
             None if unknown.
-        n: Number of readings; None if the source does not say.
+        n: Number of readings, of clusters for the card; None if the source does not say.
         source: Its basis.
     """
 
@@ -33,26 +33,39 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-USUAL_PROCESS = Prior(0.003**2, math.inf)
-"""Between launches on a GPU: three on an H200 differed by 0.2 to 0.6 %, on an H100 by 0.3 %."""
-USUAL_PROCESS_HOST_BOUND = Prior(0.07**2, math.inf)
-"""For host-bound eager steps: 7 to 16 % between processes of one H200."""
+USUAL_PROCESS = Component(
+    name=PARTS[1],
+    half_width=Z95 * 0.003,
+    n=6,
+    source="one launch: three processes of an H200 differed by 0.2 to 0.6 %, three of an H100 by 0.3 %",
+)
+USUAL_PROCESS_HOST_BOUND = Component(
+    name=PARTS[1],
+    half_width=Z95 * 0.07,
+    n=None,
+    source="one launch: host-bound steps differed by 7 to 16 % between processes of an H200",
+)
+UNKNOWN_PROCESS = Component(
+    name=PARTS[1], half_width=None, n=None, source="one launch: not known what is usual of a CPU"
+)
 HOST = Component(
     name=PARTS[3],
     half_width=0.006,
     n=39,
     source="39 machines of one H100 each: 0.1 to 0.6 % (ResNet-50)",
 )
+# One spread of 22 % and four of 4.5 %, which make a mean of 8 %, have a root mean square of 10.6 %.
 PUBLISHED = Component(
     name=PARTS[4],
     half_width=0.05,
-    n=None,
-    source="GPUs of one kind varied by 8 % on average, 22 % at most, over five clusters (Sinha and others, "
-    "SC22, arXiv:2208.11035), half of it to either side; two H200 read 0.96 to 1.10 of each other",
+    n=5,
+    source="five clusters, over 90 % of their GPUs: within one they varied by 8 % on average, 22 % at most "
+    "(Sinha and others, SC22, arXiv:2208.11035), half of the root mean square to either side; two H200 read "
+    "0.96 to 1.10 of each other",
 )
+# The published spread, updated by shared runs (``record.sharing.card_spread``): so far there are none.
 CARD = PUBLISHED
-"""The published spread, updated by shared runs (``record.sharing.card_spread``): so far there are none."""
+# Half-width of the logarithm of the rate of another card of this model in another host.
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))
-"""Half-width of the logarithm of the rate of another card of this model in another host."""
+# Factor from the rate of one card to that of any card of this model.
 ANOTHER_CARD = Interval(1.0, math.exp(-ELSEWHERE), math.exp(ELSEWHERE))
-"""Factor from the rate of one card to that of any card of this model."""

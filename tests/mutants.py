@@ -334,7 +334,7 @@ MUTANTS = (
     Mutant(
         name="one process is as sure as if all were alike",
         file="gpubench/models/measurement.py",
-        old="return hypot(self.within_launches[0], Z95 * sqrt(self._usual.variance))",
+        old="return hypot(self.within_launches[0], self._usual_process.half_width or 0.0)",
         new="return self.within_launches[0]",
         killer="test_models.py::test_one_launch_has_what_processes_of_a_gpu_usually_differ_by_and_nothing_is_known_of_a_cpu",
     ),

@@ -16,6 +16,7 @@ from gpubench.heat import (
     USUAL_RISE_C,
     Moment,
     is_warming_up,
+    slowing_of,
     slowing_per_c,
     slowing_to_come,
 )
@@ -58,6 +59,31 @@ def test_without_a_temperature_a_moving_clock_has_the_usual_rise_to_come():
     falling = launches(1.0, 1.01, 1.02, celsius=untold, clocks=(1.98e9, 1.97e9, 1.95e9))
     assert slowing_to_come(falling) == pytest.approx(0.015)
     assert slowing_to_come(launches(1.0, 1.0, 1.0, celsius=untold)) is None
+
+
+@pytest.mark.parametrize("apart_s", [36, 60, 92])
+@pytest.mark.parametrize("celsius", [83.0, None])
+@pytest.mark.parametrize("has_clock", [True, False])
+def test_where_the_temperature_tells_nothing_launches_and_clock_do(apart_s, celsius, has_clock):
+    """A card held at its limit loses a tenth of its clock, with a time constant of 60 s; four cases, 8 s apart."""
+
+    def row(first_s):
+        times_s = [first_s + n * apart_s for n in range(3)]
+        falls = [1 - 0.1 * (1 - math.exp(-at_s / 60)) for at_s in times_s]
+        return [
+            Moment(
+                step_s=1 / fall, at_s=at_s, temperature_c=celsius, clock_hz=2e9 * fall if has_clock else None
+            )
+            for at_s, fall in zip(times_s, falls, strict=True)
+        ]
+
+    rows = [row(8.0 * number) for number in range(4)]
+    found = slowing_to_come(rows[0], **slowing_of([*rows, []]))
+    truth = 1 / 0.9 / np.mean([moment.step_s for moment in rows[0]]) - 1
+    if has_clock:
+        assert found == pytest.approx(truth, rel=0.05)
+    else:
+        assert found == (None if celsius is None else 0.0), "nothing says that it warms up"
 
 
 @pytest.mark.parametrize(

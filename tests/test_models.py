@@ -11,6 +11,8 @@ from gpubench.models import (
     DeviceProfile,
     Environment,
     Execution,
+    Finding,
+    FindingKind,
     Launch,
     Measurement,
     Precision,
@@ -20,6 +22,7 @@ from gpubench.models import (
     TaskKind,
     TelemetrySample,
 )
+from gpubench.record.run_check import check_run
 
 
 def make_case(**changes) -> Case:
@@ -143,6 +146,63 @@ def run_of(*rows: Measurement, backend: str = "cuda") -> Run:
         environment=Environment(gpubench="0", python="3.11", os="linux"),
         measurements=rows,
     )
+
+
+PROVEN = {"matmul": 5e-7, "conv": 3e-7}
+
+
+def nine_rounds(wall_s: float) -> tuple[Round, ...]:
+    return tuple(Round(steps=1, wall_s=wall_s, loss=2 - 0.1 * number) for number in range(9))
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "unproven"),
+    [
+        ({}, None, True),
+        ({"control_errors": {"matmul": 3e-4, "conv": 3e-4}}, None, False),
+        ({"control_errors": {"matmul": 3e-4}}, None, True),
+        ({}, (Precision.TF32, 0.65, None), False),
+        ({}, (Precision.TF32, 0.7, None), True),
+        ({}, (Precision.AMP_BF16, 0.32, None), False),
+        ({}, (Precision.AMP_FP16, 0.35, None), True),
+        ({}, (Precision.BF16, 0.1, None), True),
+        ({"reference_error": 2e-7}, (Precision.TF32, 0.9, 3e-6), False),
+        ({"reference_error": 6.9e-8}, (Precision.TF32, 0.9, 6.9e-8), True),
+        ({"reference_error": 0.0}, (Precision.AMP_BF16, 0.9, 1e-3), True),
+    ],
+)
+def test_an_fp32_row_of_a_device_with_tf32_needs_a_control_or_a_run_that_shows_it(own, other, unproven):
+    def row(precision, wall_s, **fields):
+        launch = Launch(index=0, rounds=nine_rounds(wall_s), precision_errors=PROVEN, **fields)
+        layout = None if precision is Precision.FP32 else "channels_last"
+        case = make_case(precision=precision, memory_format=layout)
+        return Measurement(case=case, status=Status.OK, launches=(launch,))
+
+    rows = [row(Precision.FP32, 1.0, **own)]
+    if other is not None:
+        rows.append(row(*other[:2], reference_error=other[2]))
+    for capability, expected in (((9, 0), unproven), ((7, 5), False), (None, False)):
+        device = DeviceProfile(backend="cuda", compute_capability=capability)
+        run = msgspec.structs.replace(run_of(*rows), device=device)
+        (found, *_) = msgspec.json.decode(msgspec.json.encode(run), type=Run).measurements
+        assert [f.kind for f in found.findings] == [FindingKind.PRECISION_UNPROVEN] * expected
+        again = [issue.kind for issue in check_run(run).issues if issue.case == found.case]
+        assert (FindingKind.PRECISION_UNPROVEN in again) == expected
+
+
+def test_a_step_that_something_slowed_down_shows_no_precision():
+    launch = Launch(index=0, rounds=nine_rounds(1.0), precision_errors=PROVEN)
+    slow = Measurement(
+        case=make_case(),
+        status=Status.OK,
+        launches=(launch,),
+        findings=(Finding(kind=FindingKind.HOST_BUSY),),
+    )
+    fast = msgspec.structs.replace(launch, rounds=nine_rounds(0.1))
+    tf32 = msgspec.structs.replace(slow, case=make_case(precision=Precision.TF32), launches=(fast,))
+    device = DeviceProfile(backend="cuda", compute_capability=(9, 0))
+    run = msgspec.structs.replace(run_of(slow, tf32), device=device)
+    assert run.measurements[0].findings[-1].kind is FindingKind.PRECISION_UNPROVEN
 
 
 def test_the_estimate_is_the_mean_of_all_launches():

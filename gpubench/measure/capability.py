@@ -49,14 +49,14 @@ from gpubench.user_model import is_own
 # --- the peak of a precision, by datasheet and clock ------------------------------------------------------
 
 
+# The precision of a training step, by that of its matrix products.
 GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
-"""The precision of a training step, by that of its matrix products."""
 
 GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
+# Edges of the square products that are timed, by their precision.
 CPU_GEMM_SIZES = (1024, 2048)
-"""Edges of the square products that are timed, by their precision."""
 
 
 def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:

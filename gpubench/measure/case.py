@@ -19,7 +19,6 @@ from torch import Tensor
 from gpubench.foreign_code import one_line
 from gpubench.measure import guards
 from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
-from gpubench.measure.capability import why_no_precision
 from gpubench.measure.guards import Advance, NotPreparedError, prepare
 from gpubench.measure.launch import (
     Bench,
@@ -146,10 +145,10 @@ def _quality(work: Work, goal: Goal, inputs: Tensor, targets: Tensor) -> float:
         return float(work.loss(outputs, targets))
 
 
+# The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak.
 STEPS_BEFORE_PEAK = 2
-"""The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
+# Steps of a trial after the first ones, which create the optimizer's state.
 TRIED_STEPS = 4
-"""Steps of a trial after the first ones, which create the optimizer's state."""
 
 
 @dataclass(kw_only=True)
@@ -187,10 +186,8 @@ class WorkerContext(Bench):
     def control(self) -> Control:
         """Return what shows that a proof of strict fp32 can fail here, computed once in a process."""
         if self.proved is None:
-            has_tf32 = not self.hardware.is_cpu and why_no_precision(Precision.TF32, self.profile) is None
-            self.proved = (
-                control_on(self.hardware.device) if has_tf32 and self.profile.is_nvidia else Control()
-            )
+            has_tf32 = self.profile.has_tf32 and not self.hardware.is_cpu
+            self.proved = control_on(self.hardware.device) if has_tf32 else Control()
         return self.proved
 
     def errors_of(self, precision: Precision, *, recurrent: bool) -> dict[str, float]:
@@ -282,6 +279,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
             edge_loss=work.edge_loss,
             clock=context.clock(),
             batches=len(work.batches),
+            is_async=not context.hardware.is_cpu,
             heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
             announce=None if context.team is None else context.team.announce_steps,
         ),

@@ -37,38 +37,36 @@ from gpubench.models.measurement import LONG_LOOK_S
 from gpubench.probe.health import power_capped
 
 NOISE = 0.05
+# The error that separates IEEE fp32 from TF32.
 IEEE_ERROR = Precision.FP32.facts.product_error
-"""The error that separates IEEE fp32 from TF32."""
 SKIPPED_STEPS = 0.05
 EAGER_OVER_GRAPH = 1.10
 LEAST_BUSY = 0.90
 HOST_ISSUE = 0.90
 POWER_SHARE = 0.10
 SLOWDOWN_SHARE = 0.01
+# Maximum excess of a case's rounds over the time since the parent asked for them.
 CHILD_CLOCK_SLACK_S = 1.0
-"""Maximum difference between the clocks of child and parent over the rounds of one case."""
+# Minimum share of timed rounds in the time in which they arrived, pauses apart.
 LEAST_OF_ARRIVALS = 0.8
-"""Minimum share of timed rounds in the time in which they arrived; the rest is reading and reporting."""
-WAIT_S = 0.1
-"""For a processor of a busy host, between two rounds; such a row leads nothing."""
 HOST_LOAD = 0.5
 HOST_STEAL = 0.02
 LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
 """A single operation that is faster was not waited for, or did not do the work; a product has the room of the
 card's own clock."""
+# A shorter region may have no energy for want of time, as in files that were written before.
 TELLING_REGION_S = 10.0
-"""A shorter region may have no energy for want of time, as in files that were written before."""
+# Clock setback beyond any correction by network time.
 CLOCK_SLACK = timedelta(minutes=1)
-"""Clock setback beyond any correction by network time."""
+# Tolerance on N GPUs being at most N times as fast as one; a published table has 8 GPUs at 20 times.
 SCALING_TOLERANCE = 1.05
-"""Tolerance on N GPUs being at most N times as fast as one; a published table has 8 GPUs at 20 times."""
 
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
+# The driver counts these; they are no fault of cooling or power. The idle reason shows low utilization.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
-"""The driver counts these; they are no fault of cooling or power. The idle reason shows low utilization."""
 _INVALIDATING = frozenset(
     {
         FindingKind.IMPLAUSIBLE,
@@ -140,9 +138,8 @@ def find(
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
         taken = ((launch.host_load, HOST_LOAD), (launch.host_steal, HOST_STEAL))
-        busy = [Finding(kind=FindingKind.HOST_BUSY, value=v, limit=at) for v, at in taken if v and v > at]
-        yield from busy
-        yield from _of_clock(launch, CHILD_CLOCK_SLACK_S + (WAIT_S * len(launch.rounds) if busy else 0.0))
+        yield from (Finding(kind=FindingKind.HOST_BUSY, value=v, limit=at) for v, at in taken if v and v > at)
+        yield from _of_clock(launch)
         yield from _of_rounds(launch, measurement.target)
         yield from _of_telemetry(launch)
     lengths = [sum(r.wall_s for r in launch.rounds) for launch in launches if launch.accepted]
@@ -254,18 +251,15 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
             yield Finding(kind=FindingKind.STEPS_SKIPPED, value=share, limit=SKIPPED_STEPS)
 
 
-def _of_clock(launch: Launch, slack_s: float) -> Iterator[Finding]:
+def _of_clock(launch: Launch) -> Iterator[Finding]:
     """Compare the rounds after the first with the time in which they arrived, by the parent's clock.
-
-    In a second of a busy machine the pauses between short rounds may be as long as they are.
 
     Not those that are the slope over two calls: what calls were made again is not in the record.
     """
     if not launch.told_in_s or any(done.call_s is not None for done in launch.rounds):
         return
-    timed_s = sum(done.wall_s for done in launch.rounds[1:])
-    share = timed_s / launch.told_in_s
-    if share < LEAST_OF_ARRIVALS and launch.told_in_s - timed_s > slack_s:
+    share = sum(done.wall_s for done in launch.rounds[1:]) / launch.told_in_s
+    if share < LEAST_OF_ARRIVALS:
         yield Finding(kind=FindingKind.CLOCK_DISAGREES, value=share, limit=LEAST_OF_ARRIVALS)
 
 
@@ -370,21 +364,20 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 
 
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
-    """Compare the counted rate with the peak, and the best product against the counted rate.
+    """Compare the counted rate with the peak, and with the best product.
 
     A row that the peak allows, and a loss that a CPU gives too, has done its work: it was the product that
-    something held up, as other programs do on a CPU.
+    something held up, as other programs do on a CPU. Either may be passed by convolutions at fp32, which
+    multiply less than is counted.
     """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu
-    limit, over = measurement.most_utilization, measurement.over_product
-    if over is not None and over > limit and (share is None or share <= limit):
-        yield Finding(kind=FindingKind.PRODUCT_IMPLAUSIBLE, value=over, limit=limit)
-    if share is None:
-        return
-    if share > limit:
+    limit, over = measurement.most_utilization, measurement.over_product or 0.0
+    if share is not None and share > limit:
         yield Finding(kind=FindingKind.IMPLAUSIBLE, value=share, limit=limit)
-    elif share > 1.0:
-        yield Finding(kind=FindingKind.ABOVE_PEAK, value=share, limit=1.0)
+    elif over > limit:
+        yield Finding(kind=FindingKind.PRODUCT_IMPLAUSIBLE, value=over, limit=limit)
+    elif max(share or 0.0, over) > 1.0:
+        yield Finding(kind=FindingKind.ABOVE_PEAK, value=max(share or 0.0, over), limit=1.0)
 
 
 def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:

@@ -18,18 +18,18 @@ from gpubench.errors import GpuBenchError
 from gpubench.interval import Interval
 from gpubench.units import Seconds
 
+# A worker that has not given its next batch by then is taken for hung.
 TIME_LIMIT_S = 60.0
-"""A worker that has not given its next batch by then is taken for hung."""
+# Frames in a clip of the workload ``augment_video``.
 CLIP_FRAMES = 16
-"""Frames in a clip of the workload ``augment_video``."""
+# Images that a worker hands over at once, or frames of one clip.
 BATCH = 16
-"""Images that a worker hands over at once, or frames of one clip."""
+# Different images that are prepared over and over.
 DRAWN = 64
-"""Different images that are prepared over and over."""
+# Size of one prepared image, as float32.
 TENSOR_BYTES = 4 * 3 * 224 * 224
-"""Size of one prepared image, as float32."""
+# Size of the whole photograph, for a GPU that crops it.
 EIGHT_BIT_BYTES = 3 * 500 * 375
-"""Size of the whole photograph, for a GPU that crops it."""
 LEAST_ROUNDS = 3
 TIMED_S = 6.0
 

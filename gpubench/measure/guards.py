@@ -38,11 +38,11 @@ from gpubench.workload import Batch, Task, forward, set_mode
 # --- three ways to run the same step: eager, in CUDA graphs, compiled -------------------------------------
 
 
+# Issues the step with this index; the result is the loss (train) or the outputs (infer).
 Advance = Callable[[int], Tensor]
-"""Issues the step with this index; the result is the loss (train) or the outputs (infer)."""
 
+# Steps before a capture, which create lazy state (optimizer moments, cuDNN's choice, gradient scale).
 STEPS_BEFORE_CAPTURE = 3
-"""Steps before a capture, which create lazy state (optimizer moments, cuDNN's choice, gradient scale)."""
 
 _Result = TypeVar("_Result")
 
@@ -216,11 +216,11 @@ def _tells_nothing(error: BaseException) -> bool:
 # --- further checks of a measured step, outside the timed rounds ------------------------------------------
 
 
+# Number of steps; few, because a full launch queue (about a thousand kernels) makes the host wait.
 ISSUED_STEPS = 3
-"""Number of steps; few, because a full launch queue (about a thousand kernels) makes the host wait."""
 PASSES = 4
+# Approximate time that the profiler needs to start and to summarize.
 LEAST_LEFT_S = 2.0
-"""Approximate time that the profiler needs to start and to summarize."""
 MOST_EVENTS = 200
 LATENCY_MARGIN = 1.5
 
@@ -294,12 +294,12 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
     return kernels_us * 1e-6 / wall_s if kernels_us > 0 else None
 
 
+# Parts of the names of modules with random dropout in training mode.
 _DROPOUT = ("drop", "stochasticdepth")
-"""Parts of the names of modules with random dropout in training mode."""
 RANDOM = "it draws random numbers in its forward pass, and a CPU draws others"
 NO_NUMBER = "in inference it gives nothing of one form that both could be held by"
+# Relative difference of two losses of the same step on the CPU, where rounding may differ by its threads.
 SAME_LOSS = 1e-6
-"""Relative difference of two losses of the same step on the CPU, where rounding may differ by its threads."""
 
 
 class Expected(NamedTuple):

@@ -185,17 +185,17 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     return msgspec.structs.replace(profile, version=user_model.version_of(reference, profile))
 
 
+# Targets that are drawn, where the model has as many classes: few enough to be learned.
 LABELS = 4
-"""Targets that are drawn, where the model has as many classes: few enough to be learned."""
 
 
 # --- what is measured ------------------------------------------------------------------------------------
 
+# Steps of an execution that are compared with eager ones: the second loss depends on the first update.
 CHECKED_STEPS = 2
-"""Steps of an execution that are compared with eager ones: the second loss depends on the first update."""
 
+# Copies of every variable on the host, in the model's order.
 Values = list[Any]
-"""Copies of every variable on the host, in the model's order."""
 
 
 @contextmanager
@@ -490,6 +490,9 @@ def _job(
     launch.in_time(deadline_s)
     bench.phase("check")
     seen.precision_errors = product_errors()
+    if case.precision is Precision.FP32 and bench.profile.has_tf32:
+        with switches_of(bench.framework, Precision.TF32):
+            seen.control_errors = product_errors()
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
         seen.reference_error = _reference_error(order, bench, build, task)
     before = steps.fingerprint()
@@ -505,6 +508,7 @@ def _job(
             edge_loss=steps.edge_loss,
             clock=steps.clock(),
             batches=len(steps.batches),
+            is_async=not bench.profile.is_cpu,
         ),
         prove_again=prove_again,
         has_moved=lambda: any((a != b).any() for a, b in zip(steps.fingerprint(), before, strict=True)),

@@ -283,7 +283,16 @@ class Bench:
             telemetry=telemetry.__enter__(),
             profile=setup.device,
             tell_phase=lambda name: line.send(messages.Phase(name=name)),
-            report=lambda *told: line.send(messages.round_done(*told)),
+            report=lambda timed, done, outside_s, half_width, sample: line.send(
+                messages.RoundDone(
+                    timed=timed,
+                    round=done,
+                    outside_s=outside_s,
+                    half_width=half_width,
+                    power_w=None if sample is None else sample.power_w,
+                    temperature_c=None if sample is None else sample.temperature_c,
+                )
+            ),
             stopped=line.stop.is_set,
             **own,
         )

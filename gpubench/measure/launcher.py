@@ -149,13 +149,16 @@ class Progress:
     reports: int = 0
 
     def take(self, report: messages.RoundDone) -> None:
-        """Keep one round; for a timed one also its arrival, which the model's process cannot change."""
+        """Keep one round; for a timed one also its arrival, less the time outside of rounds until then.
+
+        A process whose clock is slow says too little of that time, too, so that the slowness shows.
+        """
         (self.timed if report.timed else self.warmup).append(report.round)
         if report.timed:
-            self.arrived_s.append(time.monotonic())
+            self.arrived_s.append(time.monotonic() - report.outside_s)
 
     def told_in_s(self) -> Seconds | None:
-        """Return the time from the arrival of the first timed round to that of the last [s]."""
+        """Return the time from the arrival of the first timed round to the last, without the pauses [s]."""
         return self.arrived_s[-1] - self.arrived_s[0] if len(self.arrived_s) > 1 else None
 
     def contradiction(self, report: messages.CaseDone) -> str | None:

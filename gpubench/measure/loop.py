@@ -26,8 +26,8 @@ from gpubench.units import Seconds, format_percent
 
 
 WINDOWS = 4
+# A round longer than this many times the median is marked.
 GAP = 2.0
-"""A round longer than this many times the median is marked."""
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
@@ -358,7 +358,7 @@ MOST_STEPS = 100_000
 WARMUP_SHARE = 0.5
 
 
-Report: TypeAlias = Callable[[bool, Round, float | None, TelemetrySample | None], None]
+Report: TypeAlias = Callable[[bool, Round, Seconds, float | None, TelemetrySample | None], None]
 
 
 class OutOfTimeError(Exception):
@@ -380,12 +380,14 @@ class Loop:
         batches: Prebuilt batches; a round of several steps takes whole rotations of them.
         deadline_s: Moment on the clock after which no further step is issued.
         stopped: Whether the parent has asked to stop.
-        report: Called as each round ends (timed or not, the round, the half-width so far, the latest sample
-            of the device).
+        report: Called as each round ends (timed or not, the round, the time outside of rounds, the half-width
+            so far, the latest sample of the device).
         samples: Gives the telemetry since it was last asked.
         heap: Gives the state of allocator and gradient scaler.
         announce: Announces a block to the other processes of the job, by first index and count; None if
             there are none. An announced block is never cut short: the others would wait for its end.
+        is_async: Whether the device may still be working when a call returns.
+        inside_s: Time of all rounds so far, with the reading of losses if ``is_async`` [s].
     """
 
     advance: Callable[[int], Any]
@@ -399,7 +401,9 @@ class Loop:
     heap: Callable[[], Heap] = Heap
     announce: Callable[[int, int], None] | None = None
     index: int = 0
+    is_async: bool = False
     step_s: Seconds = 0.0
+    inside_s: Seconds = 0.0
 
     def round(self, steps: int) -> Round:
         """Time one block of steps with a synchronize at each edge, then read its last loss.
@@ -427,7 +431,16 @@ class Loop:
 
         wall_s = self.clock.time(block)
         self.step_s = wall_s / steps
-        return Round(steps=steps, wall_s=wall_s, loss=self.edge_loss(result, self.index - 1))
+        self.inside_s += wall_s
+        ended_s = self.clock.now_s()
+        loss = self.edge_loss(result, self.index - 1)
+        if self.is_async:  # work that the clock has not waited for is done when the loss is there
+            self.inside_s += self.clock.now_s() - ended_s
+        return Round(steps=steps, wall_s=wall_s, loss=loss)
+
+    def outside_s(self) -> Seconds:
+        """Return the time so far in which no round ran; only differences are meaningful [s]."""
+        return self.clock.now_s() - self.inside_s
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
         """The number of steps in a round: 1, or whole rotations of the batches."""
@@ -467,7 +480,7 @@ def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
         series.warmup.append(done)
         samples = loop.samples()
         series.telemetry += samples
-        loop.report(False, done, None, series.last_sample)
+        loop.report(False, done, loop.outside_s(), None, series.last_sample)
         verdict = rule.feed(done, samples, loop.heap())
         steps = loop.steps_for(min(budget.round_s, budget.window_s), done.step_s)
         if verdict is not Verdict.GO_ON:
@@ -499,7 +512,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
             _note_scale(loop, series)
             verdict = rule.feed(done.step_s, done.wall_s)
             series.telemetry += loop.samples()
-            loop.report(True, done, rule.half_width(), series.last_sample)
+            loop.report(True, done, loop.outside_s(), rule.half_width(), series.last_sample)
             if verdict is not Verdict.GO_ON:
                 break
     except OutOfTimeError:

@@ -30,7 +30,6 @@ from gpubench.models import (
     PrecisionProof,
     Round,
     Status,
-    TelemetrySample,
 )
 from gpubench.models.run import SeedRun
 from gpubench.units import Seconds, Watts
@@ -195,27 +194,17 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
     """One round, reported at once, so that a later crash loses nothing.
 
     Attributes:
+        outside_s: Time of the process in which no round ran, on its own clock; only differences are
+            meaningful [s].
         power_w, temperature_c: Power and temperature of the device at its end; None if unknown.
     """
 
     timed: bool
     round: Round
+    outside_s: Seconds = 0.0
     half_width: float | None = None
     power_w: Watts | None = None
     temperature_c: float | None = None
-
-
-def round_done(
-    timed: bool, done: Round, half_width: float | None, sample: TelemetrySample | None
-) -> RoundDone:
-    """Return a round with the interval so far and the latest telemetry."""
-    return RoundDone(
-        timed=timed,
-        round=done,
-        half_width=half_width,
-        power_w=None if sample is None else sample.power_w,
-        temperature_c=None if sample is None else sample.temperature_c,
-    )
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):

@@ -69,8 +69,8 @@ CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
 # Below these sizes the start of the work is timed, not the work: such a probe is left out.
 LEAST_COPY_BYTES = 64 * MIB
+# Makes a copy inside a device, of torch or OpenCL, of this many bytes.
 Inside = Callable[[Bytes, Any], Action]
-"""Makes a copy inside a device, of torch or OpenCL, of this many bytes."""
 # The same of a transfer: whether to the device, and whether from page-locked memory.
 Across = Callable[[bool, bool, Bytes, Any], Action]
 

@@ -17,12 +17,12 @@ from gpubench.measure.probes import Action, Probe, by_clock, deadline_in, measur
 from gpubench.models import DeviceProfile, Finding, MicroResult
 from gpubench.units import Bytes, Seconds, plain
 
+# Chains of dependent operations in one work-item: enough to hide the latency of each.
 CHAINS = 8
-"""Chains of dependent operations in one work-item: enough to hide the latency of each."""
+# Enough that the launch is some thousandths of the time.
 CHAIN_STEPS = 4096
-"""Enough that the launch is some thousandths of the time."""
+# Work-items for each compute unit: several for every lane that it has.
 ITEMS_PER_UNIT = 1 << 14
-"""Work-items for each compute unit: several for every lane that it has."""
 # How a device refuses a buffer; some find out only when it is first used.
 _TOO_LARGE = (
     cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
@@ -55,8 +55,8 @@ __kernel void chains(__global TYPE *out, const SCALAR gain, const SCALAR offset)
     out[get_global_id(0)] = (b + c + d + e + f + g + h + i) / (SCALAR)8;
 }
 """
+# x' = gain x + offset ends at its fixed point whatever it begins with: that shows that it was computed.
 _GAIN, _OFFSET, _FIXED_POINT = 0.5, 1.0, 2.0
-"""x' = gain x + offset ends at its fixed point whatever it begins with: that shows that it was computed."""
 _ANY_SOURCE = "__kernel void any(__global float *x) { x[0] += 1.0f; }"
 
 

@@ -24,20 +24,20 @@ from gpubench.measure.loop import Clock, StopRule, Verdict
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, TelemetrySample
 from gpubench.units import MIB, Bytes, Seconds, format_bytes
 
+# A probe that would take more of the device's memory than this is halved until it fits.
 MEMORY_SHARE = 0.4
-"""A probe that would take more of the device's memory than this is halved until it fits."""
 LOOK_AGAIN = 1.25
 """The stop rule is asked again when this many times as many repetitions are in: to ask it after each of
 thousands would take longer than they do."""
+# Repetitions whose times are kept one by one; a kernel of microseconds is repeated far more often.
 MOST_TIMES = 1000
-"""Repetitions whose times are kept one by one; a kernel of microseconds is repeated far more often."""
 
 
+# One repetition.
 Action = Callable[[], object]
-"""One repetition."""
 Timer = Callable[[Action], Seconds]
+# Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition.
 Make = Callable[[Any], Action]
-"""Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition."""
 
 
 @dataclass(frozen=True, kw_only=True)

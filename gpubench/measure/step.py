@@ -185,12 +185,12 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 # --- the fp32 switches of torch, legacy names first; and the proof that they took effect ------------------
 
 
+# Images of a convolution that are compared with float64; all of the largest take the host over a second.
 HELD_IMAGES = 4
-"""Images of a convolution that are compared with float64; all of the largest take the host over a second."""
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
+# Sizes of the convolution, tried until TF32 shows; an H100 computed the smallest in fp32 under TF32, too.
 CONTROL_SCALES = (1, 4, 8)
-"""Sizes of the convolution, tried until TF32 shows; an H100 computed the smallest in fp32 under TF32, too."""
 
 
 class SwitchesRefusedError(GpuBenchError):
@@ -317,19 +317,26 @@ def errors_on(
 
 
 def recurrent_error(device: torch.device) -> float:
-    """Return the relative error of a float32 LSTM layer against float64; inputs and weights as in a probe.
+    """Return the relative error of a float32 LSTM layer against float64; inputs and weights as in a probe."""
+    layer, inputs, exact = _recurrent_proof()
+    with torch.no_grad():
+        return relative_error(copy.deepcopy(layer).to(device)(inputs.to(device))[0].cpu(), exact)
+
+
+@lru_cache(maxsize=1)
+def _recurrent_proof() -> tuple[nn.LSTM, torch.Tensor, torch.Tensor]:
+    """The layer, its inputs, and its outputs in float64, computed once per process.
 
     Weights are scaled so that the gates are not saturated: a saturated layer forgives any error.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):  # the initial weights use the random state of the case
-        exact = torch.nn.LSTM(PROOF_WIDTH, PROOF_WIDTH).double()
+        layer = nn.LSTM(PROOF_WIDTH, PROOF_WIDTH)
     with torch.no_grad():
-        for weight in exact.parameters():
+        for weight in layer.parameters():
             weight.copy_(torch.randn(*weight.shape, generator=generator) / math.sqrt(PROOF_WIDTH))
-        single = copy.deepcopy(exact).float().to(device)
         inputs = torch.randn(PROOF_TOKENS, PROOF_IMAGE, PROOF_WIDTH, generator=generator)
-        return relative_error(single(inputs.to(device))[0].cpu(), exact(inputs.double())[0])
+        return layer, inputs, copy.deepcopy(layer).double()(inputs.double())[0]
 
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
@@ -369,10 +376,10 @@ def _read(switch: Any) -> str | None:
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
     precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)
 }
+# Weight types to which the entire model and its inputs are cast.
 HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-"""Weight types to which the entire model and its inputs are cast."""
+# The fused kernels that torch runs on the parts of a sharded parameter; with others it fails.
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
-"""The fused kernels that torch runs on the parts of a sharded parameter; with others it fails."""
 
 _WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)
 

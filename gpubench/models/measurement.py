@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import copy
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from math import ceil, hypot, sqrt
+from math import ceil, hypot, inf
 from statistics import fmean, linear_regression, median
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from gpubench import heat
-from gpubench.findings import Finding, FindingKind
+from gpubench.findings import DOUBTFUL, Finding, FindingKind
 from gpubench.interval import MOST_DIGITS, Interval
 from gpubench.models.case import AtLeastOne, Case, Positive
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
-from gpubench.spread import CARD, HOST, PARTS, USUAL_PROCESS, USUAL_PROCESS_HOST_BOUND, Component
+from gpubench.spread import (
+    CARD,
+    HOST,
+    PARTS,
+    UNKNOWN_PROCESS,
+    USUAL_PROCESS,
+    USUAL_PROCESS_HOST_BOUND,
+    Component,
+)
 from gpubench.stats import (
-    Z95,
     Prior,
     between_launches_half_width,
     prior_of,
@@ -42,8 +51,8 @@ class Status(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+# Cases that may succeed with more time or without an interruption; a resumed run repeats them.
 UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
-"""Cases that may succeed with more time or without an interruption; a resumed run repeats them."""
 
 
 class Cause(StrEnum):
@@ -170,7 +179,7 @@ class Launch(Record, frozen=True, kw_only=True):
         batch_count: Number of prebuilt batches that the steps cycle through.
         loss_curve: Loss of each of the first steps from the seed.
         told_in_s: Time between arrival of the first and of the last timed round at the parent process, on the
-            parent's clock [s].
+            parent's clock, without the pauses between rounds [s].
         cold_s: One-time costs outside the steps [s]: ``import`` and ``context`` of a process, in its first
             launch; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from an idle device to an idle device [s].
@@ -244,34 +253,35 @@ class Launch(Record, frozen=True, kw_only=True):
         tells = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
         return heat.Moment(
             step_s=step_s,
+            at_s=datetime.fromisoformat(self.began_at).timestamp() if self.began_at else None,
             clock_hz=_mean([x.sm_clock_hz for x in self.timed_telemetry]),
             temperature_c=_mean([degrees for _, degrees in read]),
             slope_c_per_s=linear_regression(*zip(*read, strict=True)).slope if tells else None,
         )
 
 
+# The basis of a throughput: a run of this user, a run shipped with the package, or a prediction.
 Basis = Literal["measured", "reference", "predicted"]
-"""The basis of a throughput: a run of this user, a run shipped with the package, or a prediction."""
 
+# How a batch was chosen: equal for all devices, or the largest that fits on this one.
 BatchChoice = Literal["fixed", "largest"]
-"""How a batch was chosen: equal for all devices, or the largest that fits on this one."""
 
 
+# Factor by which energy over time may exceed the power limit, because the counter steps every 0.1 s.
 POWER_TOLERANCE = 1.2
-"""Factor by which energy over time may exceed the power limit, because the counter steps every 0.1 s."""
+# Shorter timed parts miss events that recur every few seconds, and show no temperature trend.
 LONG_LOOK_S = 8.0
-"""Shorter timed parts miss events that recur every few seconds, and show no temperature trend."""
+# From this many launches on, their spread includes the variation within them.
 ENOUGH_LAUNCHES = 5
-"""From this many launches on, their spread includes the variation within them."""
+# Reduction of multiplications by Winograd's 2 x 2 form; undeclared TF32 in fp32 rows exceeds it.
 FP32_CONVOLUTION = 2.25
-"""Reduction of multiplications by Winograd's 2 x 2 form; undeclared TF32 in fp32 rows exceeds it."""
+# Digits of a throughput from one process; further digits would differ in another process.
 DIGITS_OF_ONE_LAUNCH = 3
-"""Digits of a throughput from one process; further digits would differ in another process."""
 
+# Largest relative half-width of a step time for which the throughput has an upper end.
 MOST_HALF_WIDTH = 0.5
-"""Largest relative half-width of a step time for which the throughput has an upper end."""
+# With fewer token gaps, a 99th percentile would depend on less than ten of them.
 LEAST_GAPS = 1000
-"""With fewer token gaps, a 99th percentile would depend on less than ten of them."""
 
 
 class Measurement(Record, frozen=True, kw_only=True):
@@ -351,7 +361,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         if not self.within_launches:
             return None
         if self.within_one_process:
-            return hypot(self.within_launches[0], Z95 * sqrt(self._usual.variance))
+            return hypot(self.within_launches[0], self._usual_process.half_width or 0.0)
         if len(self.launch_step_times_s) >= ENOUGH_LAUNCHES:
             return self.between_launches
         return max(median(self.within_launches), self.between_launches or 0.0)
@@ -379,10 +389,10 @@ class Measurement(Record, frozen=True, kw_only=True):
         return len(self.launch_step_times_s) == 1
 
     @property
-    def _usual(self) -> Prior:
-        # The usual difference between processes, if only one was measured; None for a CPU.
+    def _usual_process(self) -> Component:
+        # The usual difference between processes, if only one was measured.
         if not self.__dict__.get("on_gpu"):
-            return Prior(0.0, 0.0)
+            return UNKNOWN_PROCESS
         bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
         return USUAL_PROCESS_HOST_BOUND if bound else USUAL_PROCESS
 
@@ -396,31 +406,40 @@ class Measurement(Record, frozen=True, kw_only=True):
         if not self.within_launches:
             return ()
         launches, cases = len(self.launch_step_times_s), self.__dict__.get("cases_of_prior", 0)
-        process, source = self.between_launches, f"Student's t over {count(launches, 'launch')}"
-        if self.within_one_process:
-            process, source = (
-                Z95 * sqrt(self._usual.variance) or None,
-                "one launch: the usual difference between processes on a GPU",
-            )
-        elif self.prior is not None:
-            source += f", moderated by those of {cases} cases (Smyth 2004)"
+        moderated = f", moderated by those of {cases} cases (Smyth 2004)" if self.prior is not None else ""
+        source = f"Student's t over {count(launches, 'launch')}{moderated}"
+        process = Component(name=PARTS[1], half_width=self.between_launches, n=launches, source=source)
         rounds = sum(len(launch.accepted) for launch in self.launches)
-        here = (
-            (median(self.within_launches), rounds, "rounds, correlation included"),
-            (process, launches, source),
-            (self.slowing_to_come, launches, "clock and temperature from launch to launch"),
+        return (
+            Component(
+                name=PARTS[0],
+                half_width=median(self.within_launches),
+                n=rounds,
+                source="rounds, correlation included",
+            ),
+            self._usual_process if self.within_one_process else process,
+            Component(
+                name=PARTS[2],
+                half_width=self.slowing_to_come,
+                n=launches,
+                source="clock and temperature from launch to launch",
+            ),
+            HOST,
+            CARD,
         )
-        named = zip(PARTS, here, strict=False)
-        parts = (Component(name=name, half_width=h, n=n, source=said) for name, (h, n, said) in named)
-        return (*parts, HOST, CARD)
+
+    @property
+    def loss_error(self) -> float:
+        """Largest relative error of a first loss against the CPU; 0 if unknown."""
+        return max(self._known("reference_error"), default=0.0)
 
     @property
     def slowing_to_come(self) -> float | None:
         """The share of the step time by which the card may still slow down as it heats up; None if unknown.
 
-        It follows from the mean clock and temperature of each launch and the run's slowdown per degree.
+        It follows from the time, mean clock and temperature of each launch and the slowdown of the run.
         """
-        return heat.slowing_to_come(self.moments, self.__dict__.get("slowing_per_c", heat.USUAL_PER_C))
+        return heat.slowing_to_come(self.moments, **self.__dict__.get("slowing", {}))
 
     @cached_property
     def moments(self) -> list[heat.Moment]:
@@ -617,10 +636,54 @@ class Measurement(Record, frozen=True, kw_only=True):
         return share if share is None or share <= self.most_utilization else None
 
 
-def beside_each_other(measurements: Iterable[Measurement], *, on_gpu: bool) -> tuple[Measurement, ...]:
+# Largest factor between two layouts of the same work; VGG16 at AMP gained 1.46 on an H200.
+LAYOUT_FACTOR = 1.5
+# Largest factor from a step at a precision to one under TF32: half the rate of AMP, and twice the bytes.
+_TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
+LOSS_FACTOR = 10.0
+# A relative difference of losses in float32 that is only their rounding.
+LOSS_ROUNDING = 1e-7
+
+
+def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
+    """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
+
+    Older versions stored no errors under TF32. Then a row counts as proven only by the same case at another
+    precision of the same run: if it is slower by more than TF32 allows, or if its first loss under TF32
+    differs from the CPU's by many times as much.
+
+    Args:
+        row: Measured on a device with TF32.
+        rows: All rows of its run.
+    """
+    proven = [launch for launch in row.launches if launch.precision_errors and launch.rounds]
+    names = {name for launch in proven for name in launch.precision_errors.keys() - launch.control_errors}
+    if row.case.precision is not Precision.FP32 or row.step_time_s is None or not names:
+        return ()
+    doubtful = DOUBTFUL - {FindingKind.PRECISION_UNPROVEN}
+    told_by_time = doubtful.isdisjoint(finding.kind for finding in row.findings)
+    for other in rows:
+        precision, layout = other.case.precision, row.case.memory_format
+        twin = replace(other.case, precision=Precision.FP32, memory_format=layout)
+        if other.step_time_s is None or twin != row.case:
+            continue
+        most = LAYOUT_FACTOR * _TF32_OVER.get(precision, inf)
+        if told_by_time and row.step_time_s > most * other.step_time_s:
+            return ()
+        if precision is Precision.TF32 and other.loss_error > LOSS_FACTOR * max(
+            row.loss_error, LOSS_ROUNDING
+        ):
+            return ()
+    return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control of {', '.join(sorted(names))}"),)
+
+
+def beside_each_other(
+    measurements: Iterable[Measurement], *, on_gpu: bool, has_tf32: bool
+) -> tuple[Measurement, ...]:
     """Return the rows of a run, each with the run's estimates of launch spread and of slowdown from heat.
 
-    These are not stored in a row, because they are derived from the launches of all rows.
+    These are not stored in a row, because they are derived from the launches of all rows. On a device with
+    TF32 a row also gets the finding that ``uncontrolled`` returns.
     """
     rows = tuple(measurements)
     means = [each for row in rows if len(each := row.launch_step_times_s) > 1]
@@ -630,13 +693,16 @@ def beside_each_other(measurements: Iterable[Measurement], *, on_gpu: bool) -> t
         "prior_of_run": prior,
         "cases_of_prior": len(means),
         "on_gpu": on_gpu,
-        "slowing_per_c": heat.slowing_per_c([row.moments for row in rows]),
+        "slowing": heat.slowing_of([row.moments for row in rows]),
     }
-    return tuple(row if known.items() <= row.__dict__.items() else _with(row, known) for row in rows)
+    return tuple(_with(row, known, uncontrolled(row, rows) if has_tf32 else ()) for row in rows)
 
 
-def _with(row: Measurement, known: dict[str, Any]) -> Measurement:
-    twin = copy(row)
+def _with(row: Measurement, known: dict[str, Any], found: Iterable[Finding]) -> Measurement:
+    new = tuple(each for each in found if each not in row.findings)
+    if not new and known.items() <= row.__dict__.items():
+        return row
+    twin = replace(row, findings=(*row.findings, *new)) if new else copy(row)
     twin.__dict__.update(row.__dict__ | known)
     return twin
 

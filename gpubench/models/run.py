@@ -14,6 +14,7 @@ from gpubench.interval import Interval
 from gpubench.models.case import AtLeastOne, Case, Positive
 from gpubench.models.measurement import BatchChoice, Measurement, Status, beside_each_other
 from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, views
+from gpubench.precisions import Precision
 from gpubench.units import count
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
     def is_nvidia(self) -> bool:
         """Whether it is a GPU that runs CUDA."""
         return self.backend == "cuda"
+
+    @property
+    def has_tf32(self) -> bool:
+        """Whether it is an NVIDIA GPU whose tensor cores have TF32."""
+        return self.is_nvidia and Precision.TF32.within(self.compute_capability)
 
     @property
     def torch_type(self) -> str:
@@ -316,7 +322,8 @@ class Run(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Give each row the run's estimates of the spread between launches and of the slowdown from heat."""
-        rows = beside_each_other(self.measurements, on_gpu=not self.device.is_cpu)
+        device = self.device
+        rows = beside_each_other(self.measurements, on_gpu=not device.is_cpu, has_tf32=device.has_tf32)
         msgspec.structs.force_setattr(self, "measurements", rows)
 
     def __repr__(self) -> str:

@@ -55,9 +55,8 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_run(run: Run) -> RunCheck:
     """Check every row of a run again."""
-    measurements = tuple(
-        checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements
-    )
+    judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
+    measurements = msgspec.structs.replace(run, measurements=tuple(judged)).measurements
     return RunCheck(
         run_id=run.run_id,
         cases=len(measurements),

@@ -136,7 +136,7 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
     }
 
     def why_not(case: Case) -> str | None:
-        return doubted.get(case, None if case.workload in known else "a model of your own")
+        return doubted.get(case) if case.workload in known else "a model of your own"
 
     kept = tuple(each for each in run.measurements if why_not(each.case) is None)
     left = tuple(

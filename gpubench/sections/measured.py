@@ -233,23 +233,20 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     sure = _sure(pairs)
     if not sure:
         return "No pairing was measured well enough to state a gain (see the findings)."
-    best = max(sure, key=lambda s: s.value)
     host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
     losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
-    lead = "No gain is certain: the largest ratio is"
-    if best.interval.low is not None and best.interval.low > 1:
-        lead = "The largest gain is"
-    elif best.interval.high is not None and best.interval.high < 1:
-        lead = "AMP gains nothing: at best it runs at"
-    said = (
-        f"{lead} {best.words}: {workload_name(best.of.case)}, "
-        f"{best.of.case.precision.value} {_BASELINES[best.to.case.precision]}, "
-        f"{best.of.case.execution.value}, {_batches(best)}."
-    )
+    said = f"The most that AMP gains: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
         slower = f"In {count(len(losing), 'pairing')} AMP is slower, beyond the interval"
         said += f" {slower}: the host paces a small step."
     return said
+
+
+def _verdict(pair: Effect) -> str:
+    case = pair.of.case
+    amp, baseline = case.precision.value, pair.to.case.precision.value
+    where = f"{workload_name(case)}, {case.execution.value}, {_batches(pair)}"
+    return f"{amp} against {baseline} on {where}: {faster_words(pair.interval, amp, baseline)}"
 
 
 def _batches(pair: Effect) -> str:
@@ -309,12 +306,7 @@ def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
 def closing_sentence(run: Run) -> str | None:
     """The speedup from mixed precision on the heaviest workload; nothing if none is certain."""
     heaviest = _heaviest(amp_effects(on_all_threads(results_of(run))))
-    if heaviest is None:
-        return None
-    case = heaviest.of.case
-    amp, baseline = case.precision.value, heaviest.to.case.precision.value
-    where = f"{workload_name(case)}, {case.execution.value}, {heaviest.of.batch_words}"
-    return f"{amp} against {baseline} on {where}: {faster_words(heaviest.interval, amp, baseline)}."
+    return None if heaviest is None else f"{_verdict(heaviest)}."
 
 
 # --- comparisons of choices, each with a table --------------------------------------------------------------
@@ -346,28 +338,39 @@ def host(data: ReportData) -> list[Part]:
 
 def _host_sentence(pairs: Sequence[Effect]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH and pair.leads]
-    bound = [pair for pair in graphs if pair.value > EAGER_OVER_GRAPH]
     if not graphs:
         return "No step ran soundly as a graph, so whether the host limits it is not known."
-    if not bound:
+    bound = [pair for pair in graphs if _is_host_paced(pair)]
+    most = max(bound or graphs, key=lambda pair: (not pair.doubts, pair.value))
+    words = faster_words(most.interval, "graph", "eager")
+    told = f"The most that a graph gains: {workload_name(most.of.case)}, {most.of.how}: {words}."
+    if bound:
+        names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
         return (
-            "No case is limited by launch overhead on the CPU: eager runs as fast as the graph, so a "
-            "faster GPU would help."
+            f"{count(len(bound), 'case')} of {len(graphs)} are limited by launch overhead on the CPU "
+            f"when run eagerly ({', '.join(names)}). {told} "
+            "There a faster GPU will not help until the batch grows or the step runs as a graph."
         )
-    worst = max(bound, key=lambda pair: (not pair.doubts, pair.value))
-    names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
-    return (
-        f"{count(len(bound), 'case')} of {len(graphs)} are limited by launch overhead on the CPU "
-        f"when run eagerly ({', '.join(names)}); run as a graph they gain up to {worst.words}. "
-        "There a faster GPU will not help until the batch grows or the step runs as a graph."
-    )
+    if any(_is_host_paced(pair) is None for pair in graphs):
+        return f"Whether launch overhead on the CPU limits a case is undecided. {told}"
+    return f"No case is limited by launch overhead on the CPU, so a faster GPU would help. {told}"
+
+
+def _is_host_paced(pair: Effect) -> bool | None:
+    # Whether the interval of graph over eager shows that the host limits eager steps; None if undecided.
+    low, high = pair.interval.low, pair.interval.high
+    if low is None or high is None:
+        return None
+    is_paced = low > 1 and pair.value > EAGER_OVER_GRAPH
+    return is_paced if is_paced or high <= EAGER_OVER_GRAPH else None
 
 
 def _pace(pair: Effect) -> str:
-    flagged = any(f.kind is FindingKind.HOST_BOUND for f in pair.to.measurement.findings)
+    if any(f.kind is FindingKind.HOST_BOUND for f in pair.to.measurement.findings):
+        return "the host, when eager"
     if pair.of.case.execution is Execution.COMPILE:
-        return "the host, when eager" if flagged else UNKNOWN
-    return "the host, when eager" if flagged or pair.value > EAGER_OVER_GRAPH else "the device"
+        return UNKNOWN
+    return {True: "the host, when eager", False: "the device", None: UNKNOWN}[_is_host_paced(pair)]
 
 
 def frameworks(data: ReportData) -> list[Part]:
@@ -607,8 +610,8 @@ def _render(data: ReportData) -> Block | None:
     heaviest = _heaviest(amp_effects(data.results))
     finding = None
     if heaviest is not None:
-        name = workload_name(heaviest.of.case)
-        finding = f"AMP is {format_number(heaviest.value)} times FP32 on {name}"
+        names = heaviest.of.case.precision.value, heaviest.to.case.precision.value
+        finding = f"{workload_name(heaviest.of.case)}: {faster_words(heaviest.interval, *names)}"
     return Block(title="Throughput", finding=finding, parts=tuple(parts))
 
 

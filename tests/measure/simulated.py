@@ -187,7 +187,8 @@ KINDS = (
     Kind(
         "1.5 % slower as it heats, time constant 60 s",
         Heating,
-        "one launch ends too early; three show that the card warms up, and the low end allows for the rest",
+        "one launch ends too early; three show that the card warms up, and the low end allows for the rest: what is "
+        "left shifts all launches alike, so an allowance always holds it or never",
     ),
     Kind(
         "25 % slower as it heats, time constant 120 s (a laptop)",

@@ -378,23 +378,20 @@ def test_rounds_must_fill_the_time_in_which_they_came_in(make_measurement, came_
     assert judged.status is (Status.INVALID if found else Status.OK)
 
 
-@pytest.mark.parametrize(("came_s", "found"), [(3.6, {K.HOST_BUSY}), (3.7, {K.HOST_BUSY, K.CLOCK_DISAGREES})])
-def test_on_a_busy_host_each_round_may_wait_for_a_processor(make_measurement, came_s, found):
-    launch = {"rounds": rounds([0.01] * 24), "told_in_s": came_s, "host_load": 0.9}
+@pytest.mark.parametrize(
+    ("load", "found"), [(0.1, {K.CLOCK_DISAGREES}), (0.9, {K.HOST_BUSY, K.CLOCK_DISAGREES})]
+)
+def test_a_wrong_clock_is_seen_in_a_short_series_and_on_a_busy_host(make_measurement, load, found):
+    launch = {"rounds": rounds([0.1] * 11), "told_in_s": 1.26, "host_load": load}
     assert kinds(make_measurement(launch=launch))[0] == found
-
-
-def test_the_pauses_of_short_rounds_are_no_wrong_clock(make_measurement):
-    for came_s, found in ((1.2, set()), (1.3, {K.CLOCK_DISAGREES})):
-        row = make_measurement(launch={"rounds": rounds([0.01] * 24), "told_in_s": came_s})
-        assert kinds(row)[0] == found
 
 
 @pytest.mark.parametrize(
     ("changes", "found", "share"),
     [
         ({"gemm_flops_per_s": 1e12}, set(), 1.0),
-        ({"gemm_flops_per_s": 0.5e12, "convolves": True}, set(), 2.0),
+        ({"gemm_flops_per_s": 0.5e12, "convolves": True}, {K.ABOVE_PEAK}, 2.0),
+        ({"gemm_flops_per_s": 0.5e12}, {K.ABOVE_PEAK}, 2.0),
         ({"gemm_flops_per_s": 0.5e12, "convolves": False}, {K.PRODUCT_IMPLAUSIBLE}, None),
         ({"gemm_flops_per_s": 0.4e12}, {K.PRODUCT_IMPLAUSIBLE}, None),
         ({"gemm_flops_per_s": 0.4e12, "peak_flops_per_s": 2e12}, {K.PRODUCT_IMPLAUSIBLE}, None),

@@ -87,6 +87,16 @@ def test_steps_continue_counting_from_round_to_round_so_that_batches_rotate(fake
     assert seen == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(("is_async", "outside_s"), [(False, 1.3), (True, 1.0)])
+def test_work_that_a_clock_does_not_wait_for_is_none_of_the_pauses(fake_clock, is_async, outside_s):
+    """Reading the loss takes 0.3 s: a device may have computed until then, a CPU has not."""
+    loop = make_loop(fake_clock, is_async=is_async)
+    before_s = loop.outside_s()
+    loop.round(3)
+    fake_clock.advance(1.0)
+    assert loop.outside_s() - before_s == pytest.approx(outside_s)
+
+
 @pytest.mark.parametrize(
     ("step_s", "batches", "expected"),
     [(0.3, 4, 2), (0.02, 4, 28), (0.02, 1, 25), (2.0, 4, 1), (1e-9, 4, 100_000)],

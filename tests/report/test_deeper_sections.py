@@ -8,6 +8,7 @@ import pytest
 from gpubench.blocks.parts import Charts, Table
 from gpubench.effects import amp_effects, execution_effects
 from gpubench.findings import DOUBTFUL
+from gpubench.interval import Interval
 from gpubench.models import (
     Checkpointing,
     Execution,
@@ -54,6 +55,26 @@ def test_host_bound_cases_are_named_and_a_more_expensive_gpu_is_called_useless_t
 def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
     rows = tuple(m for m in samples.h200_run().measurements if m.case.workload == "vgg16")
     assert "No case" in words_of("host", samples.report_data(samples.h200_run(measurements=rows)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "found"),
+    [
+        ((1.01, 1.03), "No case is limited"),
+        ((0.98, 1.06), "no difference seen; one of 6 % would have been"),
+        ((0.9, 1.3), "undecided"),
+        ((0.99, 1.6), "undecided"),
+        ((1.2, 1.4), "limited by launch overhead on the CPU when run eagerly (vgg16)"),
+        ((None, None), "undecided"),
+    ],
+)
+def test_who_sets_the_pace_is_told_by_the_interval(monkeypatch, ends, found):
+    rows = tuple(m for m in samples.h200_run().measurements if m.case.workload == "vgg16")
+    data = samples.report_data(samples.h200_run(measurements=rows))
+    low, high = ends
+    middle = 1.0 if low is None else (low + high) / 2
+    monkeypatch.setattr("gpubench.effects.ratio", lambda *_: Interval(middle, *ends))
+    assert found in words_of("host", data)
 
 
 def test_amp_states_peak_memory_and_loss_beside_the_speed_up():

@@ -28,7 +28,8 @@ class Place(NamedTuple):
 
     Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses of its kernels' arguments.
 
-    ``inner`` numbers memory that the capture allocated; ``outer`` is earlier memory.
+    ``inner`` numbers memory that the capture made; ``outer`` is memory that was there before. ``conj`` and ``neg``
+    say that what is read is the conjugate, or the negative, of what is stored (torch.resolve_conj).
     """
 
     inner: int | None
@@ -37,6 +38,8 @@ class Place(NamedTuple):
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    conj: bool
+    neg: bool
 
 
 class Step(NamedTuple):
@@ -162,9 +165,8 @@ class Recorder:
             key = value.untyped_storage()._cdata
             inner = self.inner.get(key)
             outer = None if inner is not None else weakref.ref(value.untyped_storage())
-            return Place(
-                inner, outer, value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
-            )
+            size, stride, offset = tuple(value.shape), value.stride(), value.storage_offset()
+            return Place(inner, outer, value.dtype, size, stride, offset, value.is_conj(), value.is_neg())
         if isinstance(value, list | tuple):
             return type(value)(self._places(part) for part in value)
         if isinstance(value, dict):
@@ -292,7 +294,9 @@ def _replay(recorder: Recorder, device: Device) -> None:
             block = device.blocks.get(storage._cdata)
             if block is not None and not machine.sees(block.written):
                 raise RaceError(f"a graph uses what stream {block.written[0]} wrote, without waiting for it")
-        return torch.empty(0, dtype=place.dtype).set_(storage, place.offset, place.size, place.stride)
+        found = torch.empty(0, dtype=place.dtype).set_(storage, place.offset, place.size, place.stride)
+        found = torch._conj(found) if place.conj else found
+        return torch._neg_view(found) if place.neg else found
 
     with torch._C._AutoDispatchBelowAutograd():
         for step in recorder.steps:

@@ -730,8 +730,8 @@ MUTANTS = (
     Mutant(
         name="the recurrent layer that proves a precision is computed on the host",
         file=STEP,
-        old="_error(single(inputs.to(device))[0].cpu(), ",
-        new="_error(single.cpu()(inputs)[0], ",
+        old="copy.deepcopy(layer).to(device)(inputs.to(device))[0].cpu(), ",
+        new="copy.deepcopy(layer)(inputs)[0], ",
         misleads="as above",
         killer="test_proofs.py::test_tf32_that_is_in_force_whatever_the_switches_say_is_seen",
     ),

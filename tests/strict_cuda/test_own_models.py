@@ -68,8 +68,7 @@ def test_each_kind_trains(measured, kind, execution):
     if kind in CHECKED:
         assert launch.reference_error <= Precision.TF32.facts.loss_error
     if execution is Execution.GRAPH:
-        # The fake computes complex products with different rounding in each replay.
-        assert launch.graph_error <= (1e-4 if kind == "complex weights" else 0.0)
+        assert launch.graph_error == 0.0
 
 
 @pytest.mark.parametrize(
