@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gpubench.discovery import load_workload
-from gpubench.measure import checks, guards, worker
+from gpubench.measure import checks, guards, step, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
@@ -122,6 +122,17 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
+"""Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
+
+
+@pytest.fixture
+def small_probes(monkeypatch) -> None:
+    """Prove a precision in a fraction of the time, where the proof is not what is tested."""
+    for name, value in SMALL_PROBES.items():
+        monkeypatch.setattr(step, f"PROOF_{name}", value)
+
+
 @cache
 def _probed() -> DeviceProfile:
     """Probe the recorded H200, once: it answers every test alike."""
@@ -173,10 +184,10 @@ def gpu_environment(fake_nvml) -> Callable[..., dict[str, str]]:
 
 
 @pytest.fixture
-def inside_gpu(inside_nvml, fake_nvml, monkeypatch) -> Callable[..., DeviceProfile]:
+def inside_gpu(inside_nvml, fake_nvml, forked_children, monkeypatch) -> Callable[..., DeviceProfile]:
     """``inside_gpu(devices="h200", faults=(), **scene)``: this process is the parent of children with the fake GPU.
 
-    Its driver answers from the recording, and its torch is said to be built for CUDA; returns the first GPU.
+    They are forks of it. Its driver answers from the recording, and its torch is said to be built for CUDA; returns the first GPU.
     """
 
     def put(devices: Any = "h200", faults: Any = (), **scene: Any) -> DeviceProfile:

@@ -13,11 +13,13 @@ from gpubench.measure.messages import Phase
 from gpubench.measure.step import move
 from gpubench.models import Execution, Precision, Status, TaskKind
 from gpubench.workload import Task
+from strict_cuda import tensors
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
 from strict_cuda.models import acting, task
 from strict_cuda.tensors import TRIAL_BYTES, WORKSPACE_BYTES
 
+pytestmark = pytest.mark.usefixtures("small_probes")
 ANY_MODEL = [precision for precision in Precision if precision.facts.only is None]
 
 
@@ -175,20 +177,28 @@ def test_a_graph_holds_little_more_than_the_eager_step(gpu):
     assert graph.peak_reserved_bytes < 1.2 * eager.peak_reserved_bytes + WORKSPACE_BYTES
 
 
-def test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cached(gpu):
+LITTLE_BYTES = 20 * 2**20
+"""A segment of the allocator."""
+
+
+@pytest.fixture
+def deep(monkeypatch) -> Task:
+    """A task of 40 MiB of activations, beside which a workspace is little."""
+    monkeypatch.setattr(tensors, "WORKSPACE_BYTES", LITTLE_BYTES)
+    return task(nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))), 16, batch=32768)
+
+
+def test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cached(gpu, deep):
     """A cache serves the stream that filled it: 20 layers' activations twice would double what a step needs."""
-    layers, side, batch = 20, 16, 65536
     reserved = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
-        deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
-        done = gpu.measure("own", deep, batch_size=batch, execution=execution)
+        done = gpu.measure("own", deep, batch_size=32768, execution=execution)
         reserved[execution] = done.launch.peak_reserved_bytes
-    assert reserved[Execution.GRAPH] < 1.2 * reserved[Execution.EAGER] + WORKSPACE_BYTES
+    assert reserved[Execution.GRAPH] < 1.2 * reserved[Execution.EAGER] + LITTLE_BYTES
 
 
-def test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed(gpu, monkeypatch):
+def test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed(gpu, deep, monkeypatch):
     """It steps eagerly beside the graph; with that in the cache an H200 showed twice the memory that VGG16 needs."""
-    layers, side, batch = 20, 16, 65536
     held = {}
     send = gpu.line.send
 
@@ -198,9 +208,8 @@ def test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed(gpu, 
         send(message)
 
     monkeypatch.setattr(gpu.line, "send", note)
-    deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
-    done = gpu.measure("own", deep, batch_size=batch, execution=Execution.GRAPH)
-    assert 0 < held["warm-up"] <= done.launch.peak_reserved_bytes + WORKSPACE_BYTES
+    done = gpu.measure("own", deep, batch_size=32768, execution=Execution.GRAPH)
+    assert 0 < held["warm-up"] <= done.launch.peak_reserved_bytes + LITTLE_BYTES
 
 
 def test_what_was_tried_before_the_steps_is_no_memory_of_theirs(gpu):
