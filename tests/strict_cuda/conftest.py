@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gpubench.discovery import load_workload
-from gpubench.measure import checks, guards, step, worker
+from gpubench.measure import checks, guards, loop, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
@@ -122,15 +122,10 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
-"""Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
-
-
 @pytest.fixture
-def small_probes(monkeypatch) -> None:
-    """Prove a precision in a fraction of the time, where the proof is not what is tested."""
-    for name, value in SMALL_PROBES.items():
-        monkeypatch.setattr(step, f"PROOF_{name}", value)
+def in_little(small_probes, monkeypatch) -> None:
+    """Time few rounds, and prove a precision by small products, where neither is what is tested."""
+    monkeypatch.setattr(loop, "LEAST_ROUNDS", 3)
 
 
 @cache

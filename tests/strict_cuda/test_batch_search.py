@@ -22,7 +22,6 @@ from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Fault, Machine
 from strict_cuda.tensors import WORKSPACE_BYTES
 
-pytestmark = pytest.mark.usefixtures("small_probes")
 MIB = 2**20
 WIDTH = 256
 

@@ -19,7 +19,7 @@ from strict_cuda.machine import Machine
 from strict_cuda.models import acting, task
 from strict_cuda.tensors import TRIAL_BYTES, WORKSPACE_BYTES
 
-pytestmark = pytest.mark.usefixtures("small_probes")
+pytestmark = pytest.mark.usefixtures("in_little")
 ANY_MODEL = [precision for precision in Precision if precision.facts.only is None]
 
 

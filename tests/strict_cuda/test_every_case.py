@@ -39,7 +39,7 @@ from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
 
-pytestmark = pytest.mark.usefixtures("small_probes")
+pytestmark = pytest.mark.usefixtures("in_little")
 HOPPER = DeviceProfile(backend="cuda", compute_capability=(9, 0))
 """A card that has every precision."""
 BATCHES = 2

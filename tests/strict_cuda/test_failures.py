@@ -17,7 +17,7 @@ from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import INVALIDATED, NOT_PERMITTED, Fault, Machine
 from strict_cuda.models import Acting, acting, recurrent
 
-pytestmark = pytest.mark.usefixtures("small_probes")
+pytestmark = pytest.mark.usefixtures("in_little")
 NO_MEMORY = (
     "CUDA error: out of memory",
     "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
