@@ -189,7 +189,7 @@ FAULTS = (
           "measure/checks::a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again"),
     fault("torch or plotly is missing", "Only what needs it fails, by name; the page has plotly's script in it", "0; 2; 3",
           "cli/without_torch::what_needs_torch_names_the_line_that_installs_it",
-          "cli/startup::rank_and_report_work_where_torch_cannot_be_imported",
+          "cli/without_torch::comparing_needs_none",
           "faults::the_page_needs_no_plotly_and_a_plot_names_it"),
     fault("No terminal, a narrow one, NO_COLOR, a locale that is not UTF-8", "Plain ASCII, no control codes", "0",
           "cli/streams::every_encoding_is_written_to", "cli/streams::a_reader_that_leaves_early_gets_no_traceback"),
