@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from command import gpubench
 
 BODIES = {
     "raises": 'raise RuntimeError("out of luck")',
@@ -38,13 +39,6 @@ def installed(tmp_path):
         }
 
     return put
-
-
-def gpubench(env, *words, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", *words],
-        env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
 
 
 def told(text: str, pattern: str, count: int = len(BODIES)) -> bool:
