@@ -31,7 +31,7 @@ IN_SHORT = """
 import msgspec
 from gpubench.measure import budget, plan
 plan.budget_of = lambda name, *, on_cpu: msgspec.structs.replace(
-    budget.QUICK, timed_s=0.3, warmup_steps=2, warmup_least_s=0, warmup_most_s=0.3, round_s=0.01, window_s=0.02,
+    budget.QUICK, timed_s=0.2, warmup_steps=2, warmup_least_s=0, warmup_most_s=0.1, round_s=0.01, window_s=0.02,
     curve_steps=2)
 """
 """The head of a program in which every case takes a fraction of a second."""

@@ -105,6 +105,19 @@ def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "subprocess", forked_child.of_children())
 
 
+SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
+"""Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
+
+
+@pytest.fixture
+def small_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prove a precision in a fraction of the time, where the proof is not what is tested."""
+    from gpubench.measure import step
+
+    for name, value in SMALL_PROBES.items():
+        monkeypatch.setattr(step, f"PROOF_{name}", value)
+
+
 @pytest.fixture
 def heeded_signals() -> Iterator[None]:
     """Let the processes that a test starts receive its signals.
@@ -124,11 +137,11 @@ def tiny_budget() -> Budget:
     """The rules of --quick, in a fraction of a second."""
     return msgspec.structs.replace(
         QUICK,
-        timed_s=0.25,
+        timed_s=0.15,
         micro_s=0.1,
         warmup_steps=2,
         warmup_least_s=0.0,
-        warmup_most_s=0.3,
+        warmup_most_s=0.1,
         round_s=0.01,
         window_s=0.02,
         curve_steps=2,

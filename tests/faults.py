@@ -189,7 +189,7 @@ FAULTS = (
           "measure/checks::a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again"),
     fault("torch or plotly is missing", "Only verbs that need it fail, and name it; the page contains plotly's script", "0; 2; 3",
           "cli/without_torch::verbs_that_need_torch_name_the_command_that_installs_it",
-          "cli/startup::rank_and_report_work_where_torch_cannot_be_imported",
+          "cli/without_torch::comparing_needs_none",
           "faults::the_page_needs_no_plotly_and_a_plot_names_it"),
     fault("No terminal, a narrow one, NO_COLOR, a locale that is not UTF-8", "The output is plain, without control codes", "0",
           "cli/streams::every_encoding_is_written_to", "cli/streams::a_reader_that_leaves_early_gets_no_traceback"),

@@ -26,23 +26,26 @@ from typing import Any, NoReturn
 
 import torch
 import torch._dynamo  # every training step imports it
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-MODULES = ("gpubench.measure.worker", "gpubench.profile.child")
-"""The children of gpubench that are forked: those that import torch."""
+MODULES = ("gpubench.measure.worker", "gpubench.profile.child", "strict_cuda.ailing_child")
+"""The child programs that are forked: those that import torch."""
+ANEW = {"gpubench", "gpubench_workloads", "tools"}
+"""Packages that a fork imports again."""
 IS_POSSIBLE = sys.platform == "linux" and torch.version.cuda is None and torch.version.hip is None
 """A GPU build of torch cannot train in a fork of a process that has trained."""
 
 
-def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+def popen(args: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start ``python [-P] -m MODULE ...``, ``-c PROGRAM ...`` or ``SCRIPT ...`` as a fork of this process."""
     if not IS_POSSIBLE:
-        return subprocess.Popen(command, **options)
-    arguments = [str(word) for word in command[1:] if word != "-P"]
-    here = [] if "-P" in command else [""]
+        return subprocess.Popen(args, **options)
+    arguments = [str(word) for word in args[1:] if word != "-P"]
+    here = [] if "-P" in args else [""]
     be_it = partial(_be_it, arguments, here, options.get("env"), options.get("pass_fds", ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about threads that do not exist in a fork
-        return subprocess.Popen(command, preexec_fn=be_it, **options)  # noqa: PLW1509 - it never returns
+        return subprocess.Popen(args, preexec_fn=be_it, **options)  # noqa: PLW1509 - it never returns
 
 
 def run(
@@ -112,15 +115,33 @@ def _become_new(kept: set[int]) -> None:
         os.dup2(nothing, descriptor, inheritable=False)
     faulthandler.disable()
     logging.root.handlers.clear()
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     warnings.resetwarnings()
     warnings.simplefilter("ignore", DeprecationWarning)
     sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False, encoding="utf-8") for n in (1, 2))  # noqa: SIM115
     tempfile.tempdir = None
-    for name in [
-        name for name in sys.modules if name.partition(".")[0] in {"gpubench", "gpubench_workloads", "tools"}
-    ]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ANEW]:
         del sys.modules[name]
+    if "GPUBENCH_STRICT_CUDA" in os.environ:
+        _find_the_fake()
     from gpubench import children
 
     children.subprocess = of_children()  # type: ignore[assignment]
+    subprocess_handler.Popen = popen  # type: ignore[assignment,misc]  # the processes of a job of torchrun
+
+
+def _find_the_fake() -> None:
+    """Do what Python does at its start where tests have put a fake GPU on the path, and what its imports do.
+
+    A fork of a fork has it already.
+    """
+    from strict_cuda import in_a_child
+
+    if not in_a_child.is_in_place():
+        import sitecustomize  # noqa: F401
+
+        in_a_child.change(torch)
+        in_a_child.change(sys.modules["pynvml"])

@@ -299,13 +299,13 @@ def test_an_invalid_answer_of_a_child_is_named_and_the_child_is_ended(code, how)
 
 def test_a_child_is_ended_for_the_cpu_time_it_takes_and_not_for_that_of_others():
     """One sleeps longer than its CPU time limit; one works forever, and one lets another process work forever."""
-    asleep = "time.sleep(3)\nos.write(out, b'\"done\"\\n')\n"
-    of_one = {"time_limit_s": 300, "cpu_limit_s": 2}
+    asleep = "time.sleep(1.5)\nos.write(out, b'\"done\"\\n')\n"
+    of_one = {"time_limit_s": 300, "cpu_limit_s": 1}
     assert run_child(("-c", SAYS + asleep), (), str, **of_one).answer == "done"
     busy = "while True: pass"
     for code in (busy, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])\n"):
         asked = run_child(("-c", SAYS + code), (), str, **of_one)
-        assert (asked.answer, "2.00 s of CPU time" in asked.how) == (None, True), asked.how
+        assert (asked.answer, "1.00 s of CPU time" in asked.how) == (None, True), asked.how
 
 
 def test_an_answer_of_a_megabyte_is_taken_and_a_child_that_hangs_after_it_is_ended():

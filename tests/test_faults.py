@@ -102,8 +102,8 @@ def test_a_pickle_is_refused_wherever_a_file_is_asked_for(tmp_path):
         assert "Traceback" not in done.stderr
 
 
-def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    code = f"import sys; sys.modules[{module!r}] = None; from gpubench.cli.app import main; main()"
+def without_plotly_and_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; sys.modules['plotly'] = sys.modules['torch'] = None; from gpubench.cli.app import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
@@ -112,11 +112,11 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_page_needs_no_plotly_and_a_plot_names_it(tmp_path):
     page = tmp_path / "page.html"
     example = Path(__file__).parents[1] / "results" / "example"
-    done = without("plotly", "report", "--results", str(example), "-o", str(page))
+    done = without_plotly_and_torch("report", "--results", str(example), "-o", str(page))
     assert (done.returncode, done.stdout) == (0, f"{page}\n"), done.stderr
     assert "Traceback" not in done.stderr
     assert "plotly.js" in page.read_text(encoding="utf-8"), "it is shipped, and needs no package"
-    assert without("plotly", "rank", "--gpu", "l4").returncode == 0
+    assert without_plotly_and_torch("rank", "--gpu", "l4").returncode == 0
     code = "import sys; sys.modules['plotly'] = None; import gpubench; gpubench.rank(gpu=['l4']).plot()"
     plot = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert plot.returncode == 1

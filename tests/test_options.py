@@ -12,7 +12,7 @@ import click
 import numpy as np
 import pytest
 from command import here
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gpubench
@@ -99,7 +99,10 @@ def test_every_field_says_what_it_is_for(request_type: type) -> None:
 @pytest.mark.parametrize(
     ("request_type", "parameter"), numbers_with_limits(), ids=lambda x: getattr(x, "field", "")
 )
-@settings(max_examples=50)
+@settings(max_examples=12)
+@example(value=math.nan)
+@example(value=math.inf)
+@example(value=10**400)
 @given(value=st.floats() | st.integers(-(10**6), 10**6) | st.just(10**400))
 def test_a_number_passes_exactly_within_its_limits(request_type, parameter, value) -> None:
     try:
@@ -254,7 +257,7 @@ VALUES = st.recursive(
     [(kind, each.name) for kind in (RankRequest, RunRequest) for each in options_of(kind)],
     ids=lambda value: getattr(value, "__name__", value),
 )
-@settings(max_examples=25)
+@settings(max_examples=10)  # of each option
 @given(value=VALUES)
 def test_any_value_of_any_option_is_taken_or_refused_in_one_line(request_type, name, value) -> None:
     problem = ""

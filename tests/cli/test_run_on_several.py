@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import gpubench
 
 from gpubench.report.page import report
 
@@ -30,24 +30,8 @@ def build(batch_size):
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "blocks.py").write_text(BLOCKS)
-    command = [
-        sys.executable,
-        "-m",
-        "gpubench",
-        "run",
-        f"{folder / 'blocks.py'}",
-        "--device",
-        "cpu",
-        "--json",
-        *words,
-    ]
-    return subprocess.run(
-        [*command, "--results", f"{folder / 'results'}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
+    asked = ("--device", "cpu", "--json", *words, "--results", f"{folder / 'results'}")
+    return gpubench(None, "run", f"{folder / 'blocks.py'}", *asked)
 
 
 @pytest.mark.slow

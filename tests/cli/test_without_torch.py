@@ -60,10 +60,9 @@ def test_a_hugging_face_config_without_transformers_names_the_line_that_installs
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("rank", "--limit", "1"), ("memory", "cnn", "--gpu", "a10"), ("report", "-o", "x.html")]
-)
+@pytest.mark.parametrize("arguments", [("rank", "--limit", "1"), ("memory", "cnn", "--gpu", "a10")])
 def test_comparing_needs_none(no_torch, arguments):
+    """Nor does a page: tests/test_faults.py makes one without torch and plotly."""
     done = without_torch(no_torch, *arguments)
     assert done.returncode == 0, done.stderr
 

@@ -43,6 +43,7 @@ from gpubench.models import (
 )
 from gpubench.workload import Task
 
+pytestmark = pytest.mark.usefixtures("small_probes")
 CPU = torch.device("cpu")
 STEP_S = 0.26
 BUDGET = msgspec.structs.replace(

@@ -65,7 +65,7 @@ def SGD(parameters):
 
 
 @pytest.fixture
-def make_plan(tmp_path, make_case, tiny_budget, cpu):
+def make_plan(tmp_path, make_case, tiny_budget, cpu, forked_children):
     def make(act="pass", counts=(2,), size="batch_size", batches=(4,), **changes) -> Plan:
         file = tmp_path / "together.py"
         file.write_text(AVERAGED.replace("{act}", act).replace("{size}", size))
@@ -356,12 +356,15 @@ def test_independent_jobs_run_at_once_and_exchange_nothing(one_job):
 
 
 def test_the_exchange_between_processes_is_measured_once_in_the_job(one_job):
-    assert [m.size for m in one_job.micro] == [f"{size}, 2 processes" for size in EXCHANGED]
+    """On a busy machine the slowest sizes are left out."""
+    sizes = [f"{size}, 2 processes" for size in EXCHANGED]
+    assert len(one_job.micro) > 2
+    assert [m.size for m in one_job.micro] == sizes[: len(one_job.micro)]
     for result in one_job.micro:
         assert (result.name, result.unit) == ("all-reduce", "B/s")
         # each of two processes sends and receives its bytes once
         assert result.value == pytest.approx(result.work * result.repeats / median(result.times_s), rel=0.2)
-    assert one_job.micro[-1].work == 128 * 2**20
+    assert one_job.micro[2].work == 2**20
 
 
 def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gpubench.discovery import load_workload
-from gpubench.measure import checks, guards, worker
+from gpubench.measure import checks, guards, loop, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
@@ -122,6 +122,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def in_little(small_probes, monkeypatch) -> None:
+    """Time few rounds, and prove a precision by small products, in tests of something else."""
+    monkeypatch.setattr(loop, "LEAST_ROUNDS", 3)
+
+
 @cache
 def _probed() -> DeviceProfile:
     """Probe the recorded H200 once; it gives every test the same answers."""
@@ -173,11 +179,12 @@ def gpu_environment(fake_nvml) -> Callable[..., dict[str, str]]:
 
 
 @pytest.fixture
-def inside_gpu(inside_nvml, fake_nvml, monkeypatch) -> Callable[..., DeviceProfile]:
+def inside_gpu(inside_nvml, fake_nvml, forked_children, monkeypatch) -> Callable[..., DeviceProfile]:
     """``inside_gpu(devices="h200", faults=(), **scene)``: makes this process the parent of children with the
     fake GPU.
 
-    Its driver answers from the recording, and its torch claims to be built for CUDA; returns the first GPU.
+    The children are forks. The driver answers from the recording, and torch claims to be built for CUDA; returns
+    the first GPU.
     """
 
     def put(devices: Any = "h200", faults: Any = (), **scene: Any) -> DeviceProfile:

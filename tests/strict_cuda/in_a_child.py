@@ -58,6 +58,10 @@ def scene() -> Scene:
     return Scene(**json.loads(os.environ[VARIABLE]))
 
 
+def is_in_place() -> bool:
+    return bool(_machines)
+
+
 def change(module: ModuleType) -> None:
     """Change a module right after its execution."""
     {

@@ -159,7 +159,7 @@ MUTANTS = (
         old="        if lacks_memory(cause):\n",
         new="        if False:\n",
         misleads="a batch that is too large is reported as a model that no graph can take",
-        killer="test_failures.py::test_lack_of_memory_inside_a_capture_is_not_a_refusal",
+        killer="test_failures.py::test_lack_of_memory_is_distinguished_from_a_fault_or_a_refusal_in_any_wording",
     ),
     Mutant(
         name="a full device is not noticed where a capture ends without a word",
@@ -323,7 +323,7 @@ MUTANTS = (
         old="    if lacks_memory(error):\n",
         new="    if type(error).__name__ == 'OutOfMemoryError':\n",
         misleads="a batch for which cuDNN or cuBLAS has no memory is reported as a fault",
-        killer="test_failures.py::test_lack_of_memory_is_distinguished_from_a_fault_in_any_wording",
+        killer="test_failures.py::test_lack_of_memory_is_distinguished_from_a_fault_or_a_refusal_in_any_wording",
     ),
     Mutant(
         name="a process goes on after a failed case",

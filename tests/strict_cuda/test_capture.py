@@ -13,11 +13,13 @@ from gpubench.measure.messages import Phase
 from gpubench.measure.step import move
 from gpubench.models import Execution, Precision, Status, TaskKind
 from gpubench.workload import Task
+from strict_cuda import tensors
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
 from strict_cuda.models import acting, task
 from strict_cuda.tensors import TRIAL_BYTES, WORKSPACE_BYTES
 
+pytestmark = pytest.mark.usefixtures("in_little")
 ANY_MODEL = [precision for precision in Precision if precision.facts.only is None]
 
 
@@ -175,20 +177,28 @@ def test_a_graph_holds_little_more_than_the_eager_step(gpu):
     assert graph.peak_reserved_bytes < 1.2 * eager.peak_reserved_bytes + WORKSPACE_BYTES
 
 
-def test_the_steps_before_a_capture_are_not_next_to_the_cache_of_eager_steps(gpu):
+LITTLE_BYTES = 20 * 2**20
+"""A segment of the allocator."""
+
+
+@pytest.fixture
+def deep(monkeypatch) -> Task:
+    """A task of 40 MiB of activations, beside which a workspace is little."""
+    monkeypatch.setattr(tensors, "WORKSPACE_BYTES", LITTLE_BYTES)
+    return task(nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))), 16, batch=32768)
+
+
+def test_the_steps_before_a_capture_are_not_next_to_the_cache_of_eager_steps(gpu, deep):
     """A cache serves the stream that filled it: two copies of 20 layers' activations would double the need of a step."""
-    layers, side, batch = 20, 16, 65536
     reserved = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
-        deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
-        done = gpu.measure("own", deep, batch_size=batch, execution=execution)
+        done = gpu.measure("own", deep, batch_size=32768, execution=execution)
         reserved[execution] = done.launch.peak_reserved_bytes
-    assert reserved[Execution.GRAPH] < 1.2 * reserved[Execution.EAGER] + WORKSPACE_BYTES
+    assert reserved[Execution.GRAPH] < 1.2 * reserved[Execution.EAGER] + LITTLE_BYTES
 
 
-def test_the_memory_of_the_check_of_a_graph_is_released_before_timing(gpu, monkeypatch):
-    """It steps eagerly next to the graph; with that cache an H200 showed twice the memory that VGG16 needs."""
-    layers, side, batch = 20, 16, 65536
+def test_the_memory_of_the_check_of_a_graph_is_released_before_timing(gpu, deep, monkeypatch):
+    """It steps eagerly beside the graph; with that in the cache an H200 showed twice the memory that VGG16 needs."""
     held = {}
     send = gpu.line.send
 
@@ -198,9 +208,8 @@ def test_the_memory_of_the_check_of_a_graph_is_released_before_timing(gpu, monke
         send(message)
 
     monkeypatch.setattr(gpu.line, "send", note)
-    deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
-    done = gpu.measure("own", deep, batch_size=batch, execution=Execution.GRAPH)
-    assert 0 < held["warm-up"] <= done.launch.peak_reserved_bytes + WORKSPACE_BYTES
+    done = gpu.measure("own", deep, batch_size=32768, execution=Execution.GRAPH)
+    assert 0 < held["warm-up"] <= done.launch.peak_reserved_bytes + LITTLE_BYTES
 
 
 def test_memory_of_earlier_trials_is_not_the_memory_of_the_steps(gpu):

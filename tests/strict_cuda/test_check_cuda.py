@@ -12,6 +12,7 @@ import time
 
 import msgspec
 import pytest
+from command import gpubench
 from nvml.script import Fault
 from patience import Stopwatch
 
@@ -268,20 +269,8 @@ def folder(tmp_path):
     return made
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gpubench", "check", *arguments]
-
-
 def run(environment: dict[str, str], folder, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    return gpubench(environment, "check", *arguments, cwd=folder)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +326,7 @@ def test_the_reason_why_torch_cannot_use_the_card_is_one_line_and_its_exit_code(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_check_that_is_interrupted_leaves_what_it_has_read(gpu_environment, folder, number):
     with subprocess.Popen(
-        command("--cuda"),
+        [sys.executable, "-m", "gpubench", "check", "--cuda"],
         env=gpu_environment(),
         cwd=folder,
         stdout=subprocess.PIPE,

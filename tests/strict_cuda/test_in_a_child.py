@@ -6,10 +6,11 @@ import json
 import os
 import re
 import time
+from functools import partial
 
 import msgspec
 import pytest
-from command import gpubench
+from command import IN_SHORT, gpubench, here
 from own_kinds import HEAD, KINDS
 
 from gpubench.cli.progress import Shown
@@ -24,6 +25,7 @@ from gpubench.probe.probe import probe
 from gpubench.profile import load_profiles
 from strict_cuda.conftest import BRIEF
 
+RUN_IT = "from gpubench.cli.app import main; main()"
 CASE = Case(
     workload="cnn",
     workload_version=1,
@@ -51,13 +53,15 @@ def test_a_torch_for_a_newer_cuda_than_the_driver_knows_is_refused(gpu_environme
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_model_that_no_graph_can_hold_is_measured_eagerly_unless_a_graph_was_asked_for(
-    gpu_environment, tmp_path, asked
+    inside_gpu, monkeypatch, tmp_path, asked
 ):
+    inside_gpu()
+    monkeypatch.setattr("gpubench.measure.plan.budget_of", lambda name, *, on_cpu: BRIEF)
     model = tmp_path / "mine.py"
     model.write_text(HEAD + KINDS["carried"], encoding="utf-8")
     options = ("--execution", "graph") if asked else ()
     command = ("run", str(model), "--quick", "--device", "cuda", "--precision", "fp32", "--micro", "none")
-    done = gpubench(gpu_environment(), *command, *options, "--json", "--results", str(tmp_path / "results"))
+    done = here(*command, *options, "--json", "--results", tmp_path / "results")
     document = json.loads(done.stdout)
     rows = {row["case"]["execution"]: row for row in document["measurements"]}
     assert rows["graph"]["status"] == "unsupported"
@@ -73,20 +77,9 @@ def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environm
     """As in a container with CUDA but without NVML; the remark gives the reason, and the run notes the lack."""
     environment = gpu_environment(memory_bytes=150_754_820_096 - 646 * 10**6)  # as torch saw it on one
     del environment["LD_LIBRARY_PATH"]
-    asked = [
-        "run",
-        "--quick",
-        "--device",
-        "cuda",
-        "cnn",
-        "--precision",
-        "fp32",
-        "--micro",
-        "none",
-        "--json",
-        "--results",
-    ]
-    done = gpubench(environment, *asked, str(tmp_path))
+    command = partial(gpubench, environment, "run", "--quick", program=("-c", IN_SHORT + RUN_IT))
+    options = ("--precision", "fp32", "--micro", "none", "--json", "--results")
+    done = command("--device", "cuda", "cnn", *options, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "NVIDIA H200 is timed without telemetry" in done.stderr
     document = json.loads(done.stdout)
@@ -95,8 +88,7 @@ def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environm
     assert "NO_TELEMETRY" in {finding["kind"] for finding in document["findings"]}
     assert {row["status"] for row in document["measurements"]} == {"ok"}
     assert document["measurements"][0]["launches"][0]["control_errors"].keys() == {"matmul", "conv"}
-    other = gpubench(environment, "run", "--quick", "--device", "cuda:1", "cnn")
-    assert other.returncode == 3
+    assert command("--device", "cuda:1", "cnn").returncode == 3
 
 
 def test_a_launcher_measures_in_processes_of_its_own(inside_gpu):

@@ -23,6 +23,7 @@ from gpubench.models import FindingKind, ParallelMode, Precision, Status
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Machine
 
+pytestmark = pytest.mark.usefixtures("in_little")
 KIB = 2**10
 SIZES = (4 * KIB, 64 * KIB)
 REPEATS = 8

@@ -28,6 +28,7 @@ from gpubench.measure.messages import MeasureCase
 from gpubench.models import Execution, FindingKind, MemoryFormat, Precision, Status, TaskKind
 from strict_cuda.conftest import Gpu
 
+pytestmark = pytest.mark.usefixtures("in_little")
 BATCH = 8
 AUTOGRAD = ("derivative", "complex weights", "lazy")
 CHECKED = KINDS.keys() - RANDOM.keys()
