@@ -242,7 +242,7 @@ def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
         ({"regions": ("eu-wset",)}, "unknown region 'eu-wset'; nearest known: eu-west"),
         ({"samples": 5, "epochs": 2}, "--samples contradicts"),
         ({"epochs": 2}, "go together"),
-        ({"deadline_hours": 2}, "--deadline-hours is of a job, and the setting relative"),
+        ({"deadline_hours": 2}, "--deadline-hours needs a job, and the setting relative"),
         ({"mix": {"vgg16": 0.5}}, "the setting mix names its own workloads"),
         (
             {"workloads": (), "mix": {"vgg16": 0.5, "lstm": 0.3}},

@@ -582,7 +582,7 @@ def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_
     monkeypatch.setattr("gpubench.discovery.checkout", lambda: None)
     monkeypatch.setattr(trial.importlib.metadata, "distributions", lambda name: [Installed()])
     if package is None:
-        with pytest.raises(MisuseError, match="install it again"):
+        with pytest.raises(MisuseError, match="install gpubench again"):
             package_to_install()
         return
     found, files = package_to_install()
@@ -646,7 +646,7 @@ def test_an_answer_of_another_version_is_refused_by_its_version(tmp_path, stated
     with pytest.raises(MisuseError) as refused:
         write_trial(path, tmp_path / "tasks", None, 10)
     assert str(refused.value).startswith(
-        f"answer.json has {seen}, and this gpubench reads {RANKING_SCHEMA} alone"
+        f"answer.json has {seen}, and this gpubench reads only {RANKING_SCHEMA}"
     )
 
 
