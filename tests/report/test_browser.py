@@ -26,13 +26,18 @@ REQUIRED = os.environ.get("GPUBENCH_REQUIRE_BROWSER") == "1"
 
 
 def written(*runs, own_offers: int = 0):
-    """Write the page of a folder with these runs, as the command does: the shipped offers ranked with them."""
+    """Write the page of a folder with these runs, as the command does: the shipped offers ranked with them.
+
+    It answers for a few models, and for all of them where its size is asked for.
+    """
 
     def write(path: Path) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             for run in runs:
                 write_run(Path(folder), run)
             table = samples.own_offers(Path(folder) / "prices.csv", own_offers) if own_offers else None
+            if not own_offers:
+                samples.of_few_models(patch)
             report(path, Path(folder), as_of=samples.TODAY, offers=table)
 
     return write
