@@ -175,7 +175,7 @@ def test_an_escape_in_the_name_of_a_file_does_not_reach_the_terminal(tmp_path):
 
 def test_the_path_of_a_page_is_exact_for_a_program_and_harmless_on_a_terminal(tmp_path):
     """A name of bytes that are no UTF-8, with an escape, under a locale that is UTF-8."""
-    page = os.fsencode(tmp_path) + b"/\x1b[31mred\xff.html"
+    page = os.fsencode(tmp_path) + b"/\x1b[31mred\xff.md"
     command = [sys.executable, "-m", "gpubench", "report", "-o", page]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
     piped = subprocess.run(command, capture_output=True, check=True, env=environment)
@@ -187,4 +187,4 @@ def test_the_path_of_a_page_is_exact_for_a_program_and_harmless_on_a_terminal(tm
     said = os.read(reading, 65_536)
     os.close(reading)
     assert b"\x1b" not in said + shown.stderr
-    assert b"red.html" in said
+    assert b"red.md" in said

@@ -137,13 +137,6 @@ def said(ranking: Ranking) -> str:
     return " ".join(each.text for each in ranking.sentences)
 
 
-def lines_before_the_table(shown: str) -> int:
-    """Return how many lines of a screen stand above the head of its first table, empty ones counted."""
-    lines = shown.splitlines()
-    rule = next(i for i, line in enumerate(lines) if set(line.strip()) in ({"─"}, {"-"}))
-    return max(i for i in range(rule) if not lines[i].strip()) + 1
-
-
 def log_normal(estimates, n, seed):
     """Independent log-normal draws whose 90 % interval is the estimate's."""
     random = np.random.default_rng(seed)

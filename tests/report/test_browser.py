@@ -289,15 +289,7 @@ def _wait_until(page, happened, patience_ms: int = 30_000) -> None:
 def _assert_readable(page) -> None:
     """Text keeps 4.5 to 1 against the page (WCAG 2.2, 1.4.3), in charts as well."""
     background = _hex(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    for selector in (
-        "body",
-        ".subtitle",
-        ".caption",
-        "td",
-        "p.note",
-        "summary",
-        "td small",
-    ):
+    for selector in ("body", ".subtitle", ".caption", "td", "p.note", "summary", "td small"):
         color = _hex(page.eval_on_selector(selector, "e => getComputedStyle(e).color"))
         assert contrast(color, background) >= 4.5, (selector, color, background)
     for color in page.eval_on_selector_all(

@@ -444,9 +444,13 @@ def test_without_scripts_the_three_answers_and_the_table_stand_there(shown, brow
     assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-bf16.</h2>' in text
 
 
-@pytest.mark.usefixtures("few_models")
-def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without(browser, tmp_path):  # noqa: F811
+def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without(
+    browser,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
     """Its job of this many hours of one GPU is a round number of samples on the page, for every reader."""
+    samples.of_few_models(monkeypatch)
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
     told = []
     for has_scripts in (False, True):
@@ -461,8 +465,8 @@ def test_a_model_without_a_job_of_its_own_is_told_alike_with_scripts_and_without
     assert "million images" in told[0][0]
 
 
-@pytest.mark.usefixtures("few_models")
-def test_names_from_a_price_table_are_data(browser, tmp_path):  # noqa: F811
+def test_names_from_a_price_table_are_data(browser, tmp_path, monkeypatch):  # noqa: F811
+    samples.of_few_models(monkeypatch)
     name = "</script><img src=x onerror=alert(1)>"
     table = tmp_path / "prices.csv"
     table.write_text(
@@ -482,8 +486,9 @@ def test_names_from_a_price_table_are_data(browser, tmp_path):  # noqa: F811
     context.close()
 
 
-@pytest.mark.usefixtures("traced_here", "few_models")
-def test_a_model_of_ones_own_is_among_those_to_choose(tmp_path):
+@pytest.mark.usefixtures("traced_here")
+def test_a_model_of_ones_own_is_among_those_to_choose(tmp_path, monkeypatch):
+    samples.of_few_models(monkeypatch)
     path = tmp_path / "net.py"
     path.write_text(own_net("            pass"))
     found = calculator(RankRequest(workloads=(str(path),), as_of=samples.TODAY))
@@ -523,8 +528,8 @@ def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file
     context.close()
 
 
-@pytest.mark.usefixtures("few_models")
-def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path):  # noqa: F811
+def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path, monkeypatch):  # noqa: F811
+    samples.of_few_models(monkeypatch)
     run = samples.h200_run()
     write_run(tmp_path / "results", run)
     done = here("report", "--public", tmp_path / "site", "--results", tmp_path / "results")

@@ -24,8 +24,8 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return here("report", *arguments)
 
 
-@pytest.mark.usefixtures("few_models")
-def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path):
+def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path, monkeypatch):
+    samples.of_few_models(monkeypatch)
     done = command("--results", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "one self-contained file" in done.stderr
