@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pydoc
 import re
@@ -71,6 +72,7 @@ def test_signature_and_help_are_the_same_whatever_was_imported_before(before: st
     assert "(output: 'str | Path | None' = None, results: 'str | Path | None' = None, *" in lines["report"]
 
 
+@functools.cache
 def said(code: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

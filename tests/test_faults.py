@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import here
 from faults import FAULTS, PAGE, page
 
 from gpubench import errors
@@ -94,10 +95,7 @@ def test_a_pickle_is_refused_wherever_a_file_is_asked_for(tmp_path):
     for command in ("results add run.json", "rank --offers run.csv", "memory hf:run.json", "run ./run.pt"):
         name = command.split()[-1].removeprefix("hf:")
         (tmp_path / name).write_bytes(b"\x80\x04}\x94.")
-        done = subprocess.run(
-            [sys.executable, "-m", "gpubench", *command.split()],
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = here(*command.split(), cwd=tmp_path)
         assert done.returncode == 2, (command, done.stderr)
         assert "Traceback" not in done.stderr
 

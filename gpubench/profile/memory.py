@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import msgspec
 
@@ -78,6 +79,7 @@ def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
     return WORKSPACE_BYTES + UNTRACED_FACTOR * _formula(profile, case).total
 
 
+@lru_cache(maxsize=4096)  # cards of one class need alike
 def need_of(
     profile: WorkloadProfile,
     case: Case,
@@ -147,6 +149,7 @@ def need_on(
     return need if traced is None else _as_ran(need, traced.scaled(scale), case, card)
 
 
+@lru_cache(maxsize=4096)  # many cards have the same memory
 def judge_fit(
     profile: WorkloadProfile,
     case: Case,
@@ -335,8 +338,7 @@ def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | N
 
 def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate: int) -> Held:
     """The same, of its traced step."""
-    if accumulate > 1:
-        case = _micro(case, accumulate)
+    case = _micro(case, accumulate)
     kept = accumulate > 1
     if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
         return _as_executed(on_several(step, profile, case, kept=kept), case)

@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain, groupby
 from typing import NamedTuple
 
@@ -599,11 +599,10 @@ _HOST_LIMITS = (
 
 def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
     """Yield the limits on a machine: power, slots, airflow, and the hours of a month."""
+    misfits = cache(lambda each: _misfits(request, machines[each], load_specs().get(each.gpu_key)))
 
     def of_ones_own(limit: str) -> Reason:
-        return lambda offer, spec: (
-            _misfits(request, machines[offer], spec).get(limit) if offer in machines else None
-        )
+        return lambda offer, _: misfits(offer).get(limit) if offer in machines else None
 
     yield from (Filter(limit, of_ones_own(limit), owned=True) for limit in _HOST_LIMITS)
 

@@ -441,18 +441,18 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     def was_given(self, field: str) -> bool:
         """Whether the user gave a field, even with the default value, rather than gpubench assuming it."""
-        names = {each.name for each in options_of(RankRequest) if each.field == field}
-        return not names.isdisjoint(self.asked) or getattr(self, field) != getattr(RankRequest(), field)
+        return getattr(self, field) != getattr(RankRequest(), field) or any(
+            each.field == field for each in options_of(RankRequest) if each.name in self.asked
+        )
 
     @property
     def question(self) -> dict[str, Any]:
         """The options given; ``options.request_from`` makes the same request from them."""
-        found: dict[str, Any] = {}
-        for each in options_of(RankRequest):
-            value = getattr(self, each.field)
-            if self.was_given(each.field) and (not each.sets or value == each.sets):
-                found[each.name] = True if each.sets else value
-        return found
+        return {
+            each.name: True if each.sets else getattr(self, each.field)
+            for each in options_of(RankRequest)
+            if self.was_given(each.field) and (not each.sets or getattr(self, each.field) == each.sets)
+        }
 
     @property
     def job_samples(self) -> float | None:

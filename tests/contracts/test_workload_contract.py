@@ -871,7 +871,3 @@ def test_every_workload_keeps_the_contract() -> None:
     held = {kind.name for kind in globals().values() if hasattr(kind, "test_inputs_are_drawn_and_not_zeros")
             and hasattr(kind, "name")}  # fmt: skip
     assert held == {*workload_names()}
-
-
-def test_every_workload_can_be_trained_or_run() -> None:
-    assert all({*load_workload(n).tasks} <= {*TaskKind} for n in workload_names())

@@ -136,13 +136,6 @@ def said(ranking: Ranking) -> str:
     return " ".join(each.text for each in ranking.sentences)
 
 
-def lines_before_the_table(shown: str) -> int:
-    """Return the number of lines of a screen above the head of its first table, including empty ones."""
-    lines = shown.splitlines()
-    rule = next(i for i, line in enumerate(lines) if set(line.strip()) in ({"─"}, {"-"}))
-    return max(i for i in range(rule) if not lines[i].strip()) + 1
-
-
 def log_normal(estimates, n, seed):
     """Independent log-normal draws with the estimate as their 90 % interval."""
     random = np.random.default_rng(seed)

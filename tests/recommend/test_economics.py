@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.recommend import economics as eco
-from gpubench.recommend import filters, request
 
 
 def test_what_a_dollar_buys():
@@ -56,8 +53,3 @@ def test_cost_of_a_job():
 def test_a_bill_is_at_least_the_hours_and_less_than_a_unit_above(hours, unit):
     billed = float(eco.billed_hours(np.array([hours]), np.array([unit]))[0])
     assert hours - 1e-6 <= billed <= hours + unit + 1e-6
-
-
-@pytest.mark.parametrize("module", [filters, request])
-def test_the_examples_in_the_docstrings_hold(module):
-    assert doctest.testmod(module).failed == 0

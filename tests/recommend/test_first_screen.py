@@ -14,7 +14,10 @@ from gpubench import rank
 from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
+from gpubench.models import Ranking
 from gpubench.recommend.lines import lines, seller
+from gpubench.recommend.rank import rank as ranked
+from gpubench.recommend.request import RankRequest
 from gpubench.sections import answer
 from gpubench.sections.data import MOST_OF_A_NOTE, of_ranking
 from gpubench.units import plain
@@ -45,9 +48,22 @@ ASKED = {
 """The answer to these options is on the screen, in addition to the usual content."""
 
 
+RANKED: dict[str, Ranking] = {}
+
+
+def ranked_once(request: RankRequest) -> Ranking:
+    """The width of a screen changes nothing of its ranking."""
+    asked = repr(request)
+    if asked not in RANKED:
+        RANKED[asked] = ranked(request)
+    return RANKED[asked]
+
+
 @functools.cache
 def screen(*words, columns="80"):
-    done = CliRunner().invoke(app, ["rank", *words], env={"COLUMNS": columns, "NO_COLOR": "1"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpubench.recommend.rank.rank", ranked_once)
+        done = CliRunner().invoke(app, ["rank", *words], env={"COLUMNS": columns, "NO_COLOR": "1"})
     assert done.exit_code == 0, done.output
     return done.stdout
 

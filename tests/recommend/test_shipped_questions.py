@@ -48,13 +48,6 @@ def answer(*words: str, **given: Any) -> Ranking:
     return ranking
 
 
-def first_line(*words: str) -> str:
-    done = CliRunner().invoke(
-        app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--limit", "1"], env={"COLUMNS": "120"}
-    )
-    return done.stdout.splitlines()[0]
-
-
 @cache
 def table(name: str) -> list[dict[str, str]]:
     """The rows of a shipped table."""

@@ -8,6 +8,7 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 from gpubench.findings import Finding, FindingKind
@@ -40,9 +41,11 @@ from gpubench.models import (
     TaskKind,
     TelemetrySample,
 )
+from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData
 
 TODAY = date(2026, 11, 20)
+FEW_MODELS = ("resnet50", "vgg16", "llama_8b_lora")
 H200 = "nvidia-h200-sxm-141gb"
 
 # ms per step (eager, graph): as large as on an H200; vgg16 as measured on one
@@ -261,6 +264,12 @@ def ten_runs() -> tuple[Run, ...]:
         )
         for i, (name, (key, slower)) in enumerate(TEN_GPUS.items())
     )
+
+
+def of_few_models(patch: pytest.MonkeyPatch) -> None:
+    """Have a page that answers do so for a few models: each takes its share of two seconds."""
+    few = {name: load_profiles()[name] for name in FEW_MODELS}
+    patch.setattr("gpubench.report.calculator.load_profiles", lambda: few)
 
 
 def own_offers(path: Path, count: int) -> Path:

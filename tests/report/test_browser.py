@@ -26,13 +26,18 @@ REQUIRED = os.environ.get("GPUBENCH_REQUIRE_BROWSER") == "1"
 
 
 def written(*runs, own_offers: int = 0):
-    """Write the page of a folder with these runs, as the command does, ranking the shipped offers with them."""
+    """Write the page of a folder with these runs, as the command does, ranking the shipped offers with them.
+
+    It answers for a few models, or for all of them in a test of its size.
+    """
 
     def write(path: Path) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             for run in runs:
                 write_run(Path(folder), run)
             table = samples.own_offers(Path(folder) / "prices.csv", own_offers) if own_offers else None
+            if not own_offers:
+                samples.of_few_models(patch)
             report(path, Path(folder), as_of=samples.TODAY, offers=table)
 
     return write
@@ -284,15 +289,7 @@ def _wait_until(page, happened, patience_ms: int = 30_000) -> None:
 def _assert_readable(page) -> None:
     """Text has a contrast of 4.5 to 1 against the page (WCAG 2.2, 1.4.3), in charts as well."""
     background = _hex(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    for selector in (
-        "body",
-        ".subtitle",
-        ".caption",
-        "td",
-        "p.note",
-        "summary",
-        "td small",
-    ):
+    for selector in ("body", ".subtitle", ".caption", "td", "p.note", "summary", "td small"):
         color = _hex(page.eval_on_selector(selector, "e => getComputedStyle(e).color"))
         assert contrast(color, background) >= 4.5, (selector, color, background)
     for color in page.eval_on_selector_all(

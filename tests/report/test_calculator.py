@@ -32,7 +32,7 @@ from gpubench.report.page import report
 from . import samples
 from .test_browser import browser  # noqa: F401 - a fixture of this module too
 
-SETTINGS = 60
+SETTINGS = 30
 ROOT = Path(__file__).parents[2]
 
 
@@ -198,24 +198,37 @@ def path(tmp_path_factory) -> str:
     return report(folder / "page.html", folder, as_of=samples.TODAY)
 
 
+def open_page(context, path: str, address: str = ""):
+    """Open the page at an address, and collect what it complains of."""
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"file://{path}{address}")
+    page.locator("html[data-answered]").wait_for(state="attached")
+    assert complaints == []
+    return page
+
+
 @pytest.fixture
 def opened(browser, path):  # noqa: F811
-    """Open the page at an address, and collect its errors."""
+    """A page that a test changes: opened for it alone."""
+    context = browser.new_context()
+    yield lambda address="": open_page(context, path, address)
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def shown(browser, path):  # noqa: F811
+    """A page that tests only look at: opened once at an address and a width."""
     contexts = []
 
-    def open_page(address: str = "", **options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(f"file://{path}{address}")
-        page.locator("html[data-answered]").wait_for(state="attached")
-        assert complaints == []
-        return page
+    @cache
+    def show(address: str = "", width: int = 1280):
+        contexts.append(browser.new_context(viewport={"width": width, "height": 800}))
+        return open_page(contexts[-1], path, address)
 
-    yield open_page
+    yield show
     for context in contexts:
         context.close()
 
@@ -256,8 +269,8 @@ def test_the_command_of_the_page_leaves_settings_to_their_file():
         "model=unet_ddpm&region=us&spot=1&worth=0.5",
     ],
 )
-def test_the_command_of_the_page_gives_its_answer(opened, path, asked):
-    page = opened(f"#{asked}")
+def test_the_command_of_the_page_gives_its_answer(shown, path, asked):
+    page = shown(f"#{asked}")
     words = shlex.split(page.locator("#command").inner_text())
     model = re.match(r"model=(\w+)", asked)[1]
     assert words[:3] == ["gpubench", "rank", model]
@@ -291,9 +304,9 @@ def figures_of(cell: str, figure: str) -> list[float]:
         ("model=resnet50&worth=0&have=1x+nvidia-tesla-t4-16gb", "amp-fp16 or amp-bf16"),
     ],
 )
-def test_the_title_names_the_precision_of_the_answers_as_the_command_does(opened, path, asked, precision):
+def test_the_title_names_the_precision_of_the_answers_as_the_command_does(shown, path, asked, precision):
     """``amp`` is bf16 on a card that has it, else fp16."""
-    page = opened(f"#{asked}")
+    page = shown(f"#{asked}" if asked else "")
     title = page.locator("#question").inner_text()
     assert title.endswith(f", {precision}.")
     words = shlex.split(page.locator("#command").inner_text())
@@ -339,8 +352,8 @@ def test_two_dots_are_compared_and_every_named_one_can_be_reached_by_keys(opened
         assert [each for each in said if re.fullmatch(of_a_hover, each)], of_a_hover
 
 
-def test_the_legend_is_of_what_is_drawn_and_looks_like_it(opened):
-    page = opened("#model=vgg16&precision=fp32")
+def test_the_legend_is_of_what_is_drawn_and_looks_like_it(shown):
+    page = shown("#model=vgg16&precision=fp32")
     shown = page.locator("#legend > span").all_inner_texts()
     kinds = [name for name, words in BASES.items() if words in shown]
     assert {"predicted"} < set(kinds)
@@ -355,18 +368,18 @@ def test_the_legend_is_of_what_is_drawn_and_looks_like_it(opened):
     assert "leaves out waiting; Sensible adds $2.00 for each hour" in page.locator("#worth").inner_text()
 
 
-def test_the_first_screen_has_no_word_of_the_glossary(opened):
+def test_the_first_screen_has_no_word_of_the_glossary(shown):
     text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8").partition("\n## Words\n")[2]
     terms = [term for entry in re.findall(r"- \*\*(.+?)\*\*:", text) for term in entry.split(", ")]
     assert {"anchor", "marketplace", "P(best)"} <= set(terms)
-    shown = opened(viewport={"width": 1280, "height": 800}).locator("body").inner_text()
-    first = shown.partition("Copy as command")[0].casefold()
+    text = shown().locator("body").inner_text()
+    first = text.partition("Copy as command")[0].casefold()
     assert [term for term in terms if re.search(rf"\b{re.escape(term.casefold())}(?!\w)", first)] == []
 
 
-def test_each_corner_of_the_line_of_trade_offs_has_a_dot(opened):
+def test_each_corner_of_the_line_of_trade_offs_has_a_dot(shown):
     """Two offers of one machine that are nearly equal share a dot."""
-    page = opened()
+    page = shown()
     path = page.get_attribute("#hero .frontier", "d")
     corners = [tuple(map(float, at)) for at in re.findall(r"(?:M|H)([\d.]+)(?:,|V)([\d.]+)", path)]
     dots = page.eval_on_selector_all(
@@ -389,9 +402,9 @@ def test_a_measured_row_says_so(opened):
     assert all("measured here" in row for row in rows)
 
 
-def test_nothing_runs_off_the_plot(opened):
+def test_nothing_runs_off_the_plot(shown):
     for width in (390, 1280):
-        page = opened(viewport={"width": width, "height": 800})
+        page = shown(width=width)
         outside = page.evaluate(
             """() => { const edge = document.getElementById("hero").getBoundingClientRect();
             return [...document.querySelectorAll("#hero :is(circle, polygon, path, text)")].filter((e) => {
@@ -402,9 +415,9 @@ def test_nothing_runs_off_the_plot(opened):
         assert outside == []
 
 
-def test_no_dot_hides_what_an_answer_is_called(opened):
+def test_no_dot_hides_what_an_answer_is_called(shown):
     """On a phone there may be no free space for its name."""
-    page = opened(viewport={"width": 390, "height": 800})
+    page = shown(width=390)
     last = "all => all.slice(-3).map(e => [e.tagName, e.classList.contains('answer'), getComputedStyle(e).pointerEvents])"
     assert page.eval_on_selector_all("#hero > *", last) == [["text", True, "none"]] * 3
 
@@ -419,20 +432,25 @@ def assert_told_alike(still, answered):
         assert float(one) == pytest.approx(float(other), abs=1.01 * last_digit), texts
 
 
-def test_without_scripts_the_three_answers_and_the_table_are_there(opened, browser, path):  # noqa: F811
+def test_without_scripts_the_three_answers_and_the_table_are_there(shown, browser, path):  # noqa: F811
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"file://{path}")
     still = three(page)
     context.close()
-    assert_told_alike(still, three(opened()))
+    assert_told_alike(still, three(shown()))
     text = Path(path).read_text(encoding="utf-8")
     assert text.partition('<details id="twin"')[2].partition("</details>")[0].count("<tr>") > 20
     assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-bf16.</h2>' in text
 
 
-def test_a_model_without_its_own_job_is_answered_equally_with_and_without_scripts(browser, tmp_path):  # noqa: F811
+def test_a_model_without_its_own_job_is_answered_equally_with_and_without_scripts(
+    browser,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
     """Its job, this many hours of one GPU, is a round number of samples on the page, for every reader."""
+    samples.of_few_models(monkeypatch)
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
     told = []
     for has_scripts in (False, True):
@@ -447,7 +465,8 @@ def test_a_model_without_its_own_job_is_answered_equally_with_and_without_script
     assert "million images" in told[0][0]
 
 
-def test_names_from_a_price_table_are_data(browser, tmp_path):  # noqa: F811
+def test_names_from_a_price_table_are_data(browser, tmp_path, monkeypatch):  # noqa: F811
+    samples.of_few_models(monkeypatch)
     name = "</script><img src=x onerror=alert(1)>"
     table = tmp_path / "prices.csv"
     table.write_text(
@@ -468,7 +487,8 @@ def test_names_from_a_price_table_are_data(browser, tmp_path):  # noqa: F811
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_users_model_is_among_those_to_choose(tmp_path):
+def test_a_users_model_is_among_those_to_choose(tmp_path, monkeypatch):
+    samples.of_few_models(monkeypatch)
     path = tmp_path / "net.py"
     path.write_text(own_net("            pass"))
     found = calculator(RankRequest(workloads=(str(path),), as_of=samples.TODAY))
@@ -486,11 +506,6 @@ def test_the_shipped_models_are_all_there_at_every_precision():
     assert next(case["task"] for case in data()["cases"] if case["label"] == "llama_8b") == "infer"
 
 
-def test_a_page_without_a_run_is_small(tmp_path):
-    made = report(tmp_path / "page.html", tmp_path, as_of=samples.TODAY)
-    assert Path(made).stat().st_size <= 500_000
-
-
 def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file(browser, tmp_path):  # noqa: F811
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     (step,) = re.findall(r"run: \S+/gpubench (report --public .+)", workflow)
@@ -498,6 +513,7 @@ def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file
     done = here(*shlex.split(step), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     site = tmp_path / "site"
+    assert (site / "index.html").stat().st_size <= 500_000
     assert json.loads((site / "data.json").read_text(encoding="utf-8"))["runs"] == []
     for path in site.iterdir():
         assert str(tmp_path) not in path.read_text(encoding="utf-8")
@@ -512,7 +528,8 @@ def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file
     context.close()
 
 
-def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path):  # noqa: F811
+def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path, monkeypatch):  # noqa: F811
+    samples.of_few_models(monkeypatch)
     run = samples.h200_run()
     write_run(tmp_path / "results", run)
     done = here("report", "--public", tmp_path / "site", "--results", tmp_path / "results")

@@ -1,15 +1,14 @@
-"""`gpubench report` as a user runs it: real store, real ranking, its own process, torch out of reach."""
+"""`gpubench report` as a user runs it: real store, real ranking. test_without_torch.py has it without torch."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import here
 from memory_cases import BY_VALUE
 
 from gpubench.recommend.rank import rank
@@ -20,23 +19,14 @@ from gpubench.sections.data import gather
 
 from . import samples
 
-NO_TORCH = "import sys; sys.modules['torch'] = None; from gpubench.cli.app import main; sys.argv[0] = 'gpubench'; main()"
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return here("report", *arguments)
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the verb without an importable torch, as on a laptop that only ranks."""
-    return subprocess.run(
-        [sys.executable, "-c", NO_TORCH, "report", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=dict(os.environ),
-    )
-
-
-def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path):
-    done = command("--results", str(tmp_path))
+def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path, monkeypatch):
+    samples.of_few_models(monkeypatch)
+    done = command("--results", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "one self-contained file" in done.stderr
     path = Path(done.stdout.strip())
@@ -55,17 +45,15 @@ def test_a_stored_run_is_on_the_page_and_anchors_the_ranking(tmp_path):
 
 
 def test_json_on_stdout_names_the_file(tmp_path):
-    done = command("--results", str(tmp_path), "--format", "md", "--json")
+    done = command("--results", tmp_path, "--format", "md", "--json")
     answer = json.loads(done.stdout)
     assert Path(answer["path"]).suffix == ".md"
     assert answer["size_bytes"] == Path(answer["path"]).stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"), [(("--format", "pdf"), 2), (("-o", "/proc/nope/page.html"), 5)]
-)
+@pytest.mark.parametrize(("arguments", "code"), [(("--format", "pdf"), 2), (("-o", "/proc/nope/page.md"), 5)])
 def test_mistakes_are_one_line_and_their_exit_code(tmp_path, arguments, code):
-    done = command("--results", str(tmp_path), *arguments)
+    done = command("--results", tmp_path, *arguments)
     assert done.returncode == code
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Value error" not in done.stderr
@@ -125,7 +113,7 @@ def test_rows_that_no_page_shows_are_not_made(tmp_path, monkeypatch):
 
 
 def test_a_wrong_question_is_misuse_and_not_a_page_without_a_ranking(tmp_path):
-    done = command("--results", str(tmp_path), "--workload", "no-such-workload")
+    done = command("--results", tmp_path, "--workload", "no-such-workload")
     assert done.returncode == 2
     assert not (tmp_path / "reports").exists()
 
@@ -133,9 +121,7 @@ def test_a_wrong_question_is_misuse_and_not_a_page_without_a_ranking(tmp_path):
 def test_the_page_can_be_about_an_older_run(tmp_path):
     write_run(tmp_path, samples.h200_run())
     write_run(tmp_path, samples.cpu_run())
-    done = command(
-        "--results", str(tmp_path), "--run", samples.cpu_run().run_id, "-o", str(tmp_path / "page.md")
-    )
+    done = command("--results", tmp_path, "--run", samples.cpu_run().run_id, "-o", tmp_path / "page.md")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# AMD EPYC 9354")
-    assert command("--results", str(tmp_path), "--run", "nothing-like-it").returncode == 2
+    assert command("--results", tmp_path, "--run", "nothing-like-it").returncode == 2

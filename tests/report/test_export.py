@@ -159,7 +159,3 @@ def _floats(value):
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _floats(item)
-
-
-def document_of(data):
-    return json.loads(as_json(data))

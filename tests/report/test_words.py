@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 
 import pytest
 
-from gpubench.blocks import parts
 from gpubench.effects import Result
 from gpubench.labels import offer_name
-from gpubench.report import page
 from gpubench.report.page import render
 from gpubench.sections import data
 
 from . import samples
-
-
-@pytest.mark.parametrize("module", [data, page, parts])
-def test_the_examples_in_the_docstrings_hold(module):
-    result = doctest.testmod(module)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_a_partial_price_date_says_how_old_it_may_be():

@@ -230,6 +230,7 @@ def test_the_intervals_hold_and_no_architecture_or_harness_is_rejected(outcomes,
         assert binomtest(round(sum(shares)), len(shares), 0.9).pvalue > 0.01, name
 
 
+@pytest.mark.slow
 def test_inference_is_judged_apart_and_holds(committed):
     """Its own rows, its own coverage; the fit and the widths learn from both tasks."""
     outcome = evaluate(scored_table("harness", TaskKind.INFER), "harness", TaskKind.INFER)

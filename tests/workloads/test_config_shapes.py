@@ -17,7 +17,7 @@ from gpubench.models import MemoryBasis, StepMemory, WorkloadProfile
 from gpubench.profile import cache, profile_of
 
 SIZES = {
-    "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 8,
     "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 2000, "max_position_embeddings": 256,
 }  # fmt: skip
 FAMILIES = {
@@ -72,6 +72,7 @@ ASKED = ({}, {"checkpointing": "full"}, {"trainable": "lora"}, {"trainable": "ql
         *(pytest.param("qwen3", False, asked, marks=pytest.mark.slow) for asked in ASKED[1:-1]),
     ],
 )
+@pytest.mark.usefixtures("traced_as_asked")
 def test_the_shape_tells_what_a_trace_tells(
     kind: str, tied: bool, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

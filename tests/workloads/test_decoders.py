@@ -212,7 +212,8 @@ HUB = {
     ("kind", "trainable"),
     [
         *((kind, Trainable.FULL) for kind in HUB),
-        *((kind, Trainable.LORA) for kind in ("llama", "gpt_neox", "gemma2", "gptj", "gpt_oss")),
+        *((kind, Trainable.LORA) for kind in ("llama", "gpt_neox", "gpt_oss")),
+        *(pytest.param(kind, Trainable.LORA, marks=pytest.mark.slow) for kind in ("gemma2", "gptj")),
     ],
 )
 def test_a_family_is_counted_as_transformers_builds_it(
