@@ -20,18 +20,18 @@ from gpubench.predict.roofline import Coefficients
 from gpubench.units import MIB
 
 CALIBRATION_VERSION = 6
+# Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB.
 MOST_BYTES = 16 * MIB
-"""Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB."""
 SHIPPED = "calibration.json"
+# Published jobs at two numbers of GPUs each, to which the shares of ``scaling`` are fitted.
 JOBS = "scaling.csv"
-"""Published jobs at two numbers of GPUs each, to which the shares of ``scaling`` are fitted."""
+# Tables of the package that the calibration is made from, a published row of a workload by its profile; the
+# published rows stand with the fit.
 INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
-"""Tables of the package that the calibration is made from, a published row of a workload by its profile; the
-published rows stand with the fit."""
+# Smallest usual error assumed for a pair (log).
 LEAST_SCALE = 0.02
-"""Smallest usual error assumed for a pair (log)."""
+# Slower than that (log), the level is wrong for the workload, and how much is not the card's.
 MOST_SLOW = 0.8
-"""Slower than that (log), the level is wrong for the workload, and how much is not the card's."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,22 +37,21 @@ from gpubench.predict.roofline import (
 )
 from gpubench.units import format_percent
 
+# Share of a measured card's deviation from its level that is specific to its chip. The rest is due to the
+# workload or its software. Of the published pairs, each target's harness and GPU left out, it is 0.28 where
+# the measured card is faster than its level and 0.34 where it is slower.
 OWN_SHARE = 0.3
-"""Share of a measured card's deviation from its level that is specific to its chip. The rest is due to the
-workload or its software. Of the published pairs, each target's harness and GPU left out, it is 0.28 where the
-measured card is faster than its level and 0.34 where it is slower."""
+# Log deviation up to which that holds, the half-width of a level. At twice that the level is wrong for the
+# workload.
 OWN_LIMIT = 0.4
-"""Log deviation up to which that holds, the half-width of a level. At twice that the level is wrong for the
-workload."""
+# Log deviation above which a measured card is said to be slow, one standard deviation of a level.
 SLOW_LIMIT = 0.25
-"""Log deviation above which a measured card is said to be slow, one standard deviation of a level."""
 SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; narrower layers use little of the chip
 SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from readings of an H200
+# Log half-width of the rate of large products where no GPU of the family was read. A100, L40S and RTX PRO
+# 6000, each left out, are within 1.12 of it (tests/predict/test_products.py).
 UNREAD_WIDTH = 0.25
-"""Log half-width of the rate of large products where no GPU of the family was read.
-
-A100, L40S and RTX PRO 6000, each left out, are within 1.12 of it (tests/predict/test_products.py)."""
 HELD = "held to the best rate that its family was read at, so the interval is widened"
 DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution and kind of AMP
 
