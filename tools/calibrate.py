@@ -432,19 +432,29 @@ def sides(table: Table, pairs: Pairs) -> tuple[Table, Table, Indices]:
     return own, target, roofline.leading_mode(target.work, target.arithmetic)
 
 
-def usual_errors(table: Table, pairs: Pairs, scale: Scale) -> Floats:
-    """Return the usual |log error| of each pair of published rows, (pairs,); an unknown batch adds to it."""
+def usual_errors(table: Table, pairs: Pairs, scale: Scale, level_error: Floats | None = None) -> Floats:
+    """Return the usual |log error| of each pair of published rows, (pairs,); an unknown batch adds to it.
+
+    Without the errors of the levels, no owned GPU counts as slow.
+    """
     own, target, mode = sides(table, pairs)
-    return np.hypot(pair_scale(scale, own.chips, target.chips, mode), pairs.spread)
+    beyond = 0.0 if level_error is None else -level_error[pairs.x]
+    return np.hypot(pair_scale(scale, own.chips, target.chips, mode, beyond), pairs.spread)
 
 
-def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> Scale:
-    """Return the scale that best fits the errors of the chosen pairs, by non-negative least squares."""
-    own, target, mode = sides(table, roofline.take(pairs, chosen))
-    root = np.sqrt(pairs.weight[chosen])
-    features = pair_features(own.chips, target.chips, mode)
-    base, gap, crossing = nnls(features * root[:, None], np.abs(log_error[chosen]) * root)[0]
-    return Scale(base=float(base), gap=float(gap), crossing=float(crossing))
+def fit_scale(table: Table, pairs: Pairs, log_error: Floats, level_error: Floats, chosen: Flags) -> Scale:
+    """Return the scale that best fits the errors of the chosen pairs, by non-negative least squares.
+
+    The term of a slow GPU is fitted to the residuals of the other terms, so it only widens intervals.
+    """
+    chosen_pairs = roofline.take(pairs, chosen)
+    own, target, mode = sides(table, chosen_pairs)
+    root = np.sqrt(chosen_pairs.weight)
+    features = pair_features(own.chips, target.chips, mode, -level_error[chosen_pairs.x])
+    weighted, size = features * root[:, None], np.abs(log_error[chosen]) * root
+    terms = nnls(weighted[:, :3], size)[0]
+    more = nnls(weighted[:, 3:], size - weighted[:, :3] @ terms)[0]
+    return Scale(**dict(zip(Scale.__struct_fields__, [*terms.tolist(), *more.tolist()], strict=True)))
 
 
 def without_each(fit: Fit, hold_out: str) -> Judged:
@@ -729,8 +739,9 @@ def _by_ratio(fit: Fit, level: Fit, seen: Flags) -> Learned:
     pairs = pairs_of(fit.table, seen)
     for name, hold_out in KINDS.items():
         error, bound = ratio_errors(fit.table, pairs, without_each(fit, hold_out))
-        error -= stays(fit.table, pairs, level_errors(fit.table, without_each(level, hold_out)))
-        scale = scale or fit_scale(fit.table, pairs, error, bound)
+        levels = level_errors(fit.table, without_each(level, hold_out))
+        error -= stays(fit.table, pairs, levels)
+        scale = scale or fit_scale(fit.table, pairs, error, levels, bound)
         scores = np.abs(error) / usual_errors(fit.table, pairs, scale)
         factor[name] = factor_of(scores[bound], pairs.weight[bound])
     pairs = pairs_of(fit.table)

@@ -107,8 +107,9 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
     scored = np.isfinite(log_error)
     pairs, log_error, bound = roofline.take(pairs, scored), log_error[scored], bound[scored]
 
-    def usual_of(others: Flags) -> Floats:
-        return usual_errors(table, pairs, fit_scale(table, pairs, log_error, others))
+    def usual_of(others: Flags) -> tuple[Floats, Floats]:
+        scale = fit_scale(table, pairs, log_error, level_error, others)
+        return usual_errors(table, pairs, scale), usual_errors(table, pairs, scale, level_error)
 
     kinds = np.stack([table.harness[pairs.y], table.architecture[pairs.y]])
     half_width = _half_widths(kinds, log_error, pairs.weight, bound, usual_of)
@@ -118,7 +119,7 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
         level_error,
         level_weights(table, level_error),
         np.isfinite(level_error),
-        lambda _: np.ones(len(table)),
+        lambda _: (np.ones(len(table)), np.ones(len(table))),
     )
     rows = table.inference == (task is TaskKind.INFER)
     mine = rows[pairs.y]
@@ -141,7 +142,11 @@ def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
 
 
 def _half_widths(
-    kinds: NDArray[Any], error: Floats, weight: Floats, scored: Flags, usual_of: Callable[[Flags], Floats]
+    kinds: NDArray[Any],
+    error: Floats,
+    weight: Floats,
+    scored: Flags,
+    usual_of: Callable[[Flags], tuple[Floats, Floats]],
 ) -> Floats:
     """Return half-widths from the errors of others only, which differ in both kinds.
 
@@ -150,15 +155,16 @@ def _half_widths(
         error: (n,) log errors.
         weight: (n,) votes.
         scored: (n,) whether the error counts.
-        usual_of: The usual errors (n,) learned from the errors of the others; a factor multiplies them.
+        usual_of: The usual errors (n,) learned from the errors of the others, which a factor multiplies. The
+            first are as if no owned GPU were slow; the factor is found with those.
     """
     result = np.full(len(error), np.nan)
     for first, second in sorted(set(zip(*kinds, strict=True))):
         alike = kinds == np.array([[first], [second]], dtype=object)
         mine, others = alike.all(axis=0), scored & ~alike.any(axis=0)
         if others.any():
-            usual = usual_of(others)
-            factor = factor_of(np.abs(error[others]) / usual[others], weight[others])
+            plain, usual = usual_of(others)
+            factor = factor_of(np.abs(error[others]) / plain[others], weight[others])
             result[mine] = factor * usual[mine]
     return result
 
@@ -193,11 +199,11 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
     pairs = pairs_of(table)
     learned = calibration.load_calibration().of(task)
     assert learned.ratio.scale is not None  # only levels have none
-    usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs.y) else np.empty(0)
     specs = [load_specs()[gpu] for gpu in table.gpu_key]
     ratio, level = (np.array([each.half_width(s) for s in specs]) for each in (learned.ratio, learned.level))
     log_error, bound = ratio_errors(table, pairs, _without_own(table, RATIO, task))
     level_error = level_errors(table, _without_own(table, LEVEL, task))
+    usual = usual_errors(table, pairs, learned.ratio.scale, level_error) if len(pairs.y) else np.empty(0)
     return Outcome(
         table=table,
         pairs=pairs,

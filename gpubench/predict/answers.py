@@ -163,8 +163,8 @@ def evidence_on(estimate: Estimate) -> str:
     return f"no published rows of this GPU{near}"
 
 
+# Tolerance between the two ends of an interval, which are computed separately.
 ROUNDING = 1e-9
-"""Tolerance between the two ends of an interval, which are computed separately."""
 
 
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:

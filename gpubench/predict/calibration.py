@@ -19,31 +19,37 @@ from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Coefficients
 from gpubench.units import MIB
 
-CALIBRATION_VERSION = 5
+CALIBRATION_VERSION = 6
+# Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB.
 MOST_BYTES = 16 * MIB
-"""Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB."""
 SHIPPED = "calibration.json"
+# Published jobs at two numbers of GPUs each, to which the shares of ``scaling`` are fitted.
 JOBS = "scaling.csv"
-"""Published jobs at two numbers of GPUs each, to which the shares of ``scaling`` are fitted."""
+# Tables of the package that the calibration is made from, a published row of a workload by its profile; the
+# published rows stand with the fit.
 INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
-"""Tables of the package that the calibration is made from, a published row of a workload by its profile; the
-published rows stand with the fit."""
+# Smallest usual error assumed for a pair (log).
 LEAST_SCALE = 0.02
-"""Smallest usual error assumed for a pair (log)."""
+# Slower than that (log), the level is wrong for the workload, and how much is not the card's.
+MOST_SLOW = 0.8
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """The usual |log error| of a ratio between two GPUs: a sum of three nonnegative terms.
+    """The usual |log error| of a ratio between two GPUs: a sum of four nonnegative terms.
 
     Attributes:
         base: For every pair.
         gap: For each e-fold between the ratio of the bandwidths and the ratio of the peaks.
         crossing: If one of the two has tensor cores for the step's arithmetic and the other has none.
+        slow: For each e-fold by which the measured GPU is slower than its level: a power limit, a shared
+            card or a slow host holds back that card alone. Faster readings err no more than others.
+            It is beside the other terms and their factor, so that it narrows no interval.
     """
 
     base: float
     gap: float
     crossing: float
+    slow: float
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +177,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, told in now.items() if self.inputs.get(name) != told)
 
 
-def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Floats:
+def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
     """Usual |log error| of each pair, (n,).
 
     Args:
@@ -179,20 +185,22 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Floats
         own: (n,) GPUs that were measured, or one.
         target: (n,) GPUs that are predicted.
         mode: (n,) arithmetic of most of the step.
+        beyond: (n,) log of the measured time over the level's; NaN if that is not known.
     """
-    features = pair_features(own, target, mode)
-    usual = features @ np.array([scale.base, scale.gap, scale.crossing])
+    features = pair_features(own, target, mode, beyond)
+    usual = features @ np.array([scale.base, scale.gap, scale.crossing, scale.slow])
     return np.asarray(np.maximum(usual, LEAST_SCALE), dtype=float)
 
 
-def pair_features(own: Chips, target: Chips, mode: Indices) -> Floats:
-    """(n, 3): one, the gap in balance, and whether one side alone has tensor cores."""
+def pair_features(own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
+    """(n, 4): one, the gap in balance, whether one side alone has tensor cores, and how slow the owned is."""
     each = np.arange(len(mode))
     owned = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
     peaks = np.log(own.peaks[owned, mode] / target.peaks[each, mode])
     gap = np.abs(np.log(own.bandwidth[owned] / target.bandwidth) - peaks)
     crossing = own.tensor[owned, mode] != target.tensor[each, mode]
-    return np.stack([np.ones(len(each)), gap, crossing.astype(float)], axis=1)
+    slow = np.broadcast_to(np.fmin(np.fmax(beyond, 0.0), MOST_SLOW), len(each))
+    return np.stack([np.ones(len(each)), gap, crossing.astype(float), slow], axis=1)
 
 
 @cache

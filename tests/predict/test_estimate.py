@@ -137,10 +137,10 @@ def test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_di
     assert half_width == pytest.approx(math.hypot(own, math.log(1.05), math.log(1.006)))
 
 
-def test_a_fifth_of_what_a_card_takes_beyond_its_level_stays_with_it(vgg16):
+def test_a_part_of_what_a_card_takes_beyond_its_level_stays_with_it(vgg16):
     """It belongs to the chip and to no other chip. An excess far from the level belongs to the workload."""
     case, level = case_on(vgg16, T4), ask(vgg16, T4)[T4].samples_per_s
-    for slow, fast, moved in ((0.9, 1.1, (1.1 / 0.9) ** 0.8), (2.5, 5.0, 2.0), (0.1, 0.2, 2.0)):
+    for slow, fast, moved in ((0.9, 1.1, (1.1 / 0.9) ** 0.7), (2.5, 5.0, 2.0), (0.1, 0.2, 2.0)):
         runs = (run_of(T4, (case, level * factor)) for factor in (slow, fast))
         less, more = (ask(vgg16, H100, own=[run])[H100].samples_per_s for run in runs)
         assert more / less == pytest.approx(moved)

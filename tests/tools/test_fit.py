@@ -199,10 +199,16 @@ def test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown(
 def test_the_scale_is_found_again_from_errors_that_follow_it(table):
     pairs = pairs_of(table)
     own, target, mode = sides(table, pairs)
-    true = Scale(base=0.1, gap=0.05, crossing=0.2)
-    error = pair_scale(true, own.chips, target.chips, mode)
-    found = fit_scale(table, pairs, error, np.ones(len(pairs.y), dtype=bool))
-    assert (found.base, found.gap, found.crossing) == pytest.approx((0.1, 0.05, 0.2))
+    true = Scale(base=0.1, gap=0.05, crossing=0.2, slow=0.3)
+    level_error = np.random.default_rng(0).normal(0, 0.2, len(table))
+    level_error[::7] = np.nan  # as where no level is known
+    every = np.ones(len(pairs.y), dtype=bool)
+    fast = np.abs(level_error)
+    error = pair_scale(true, own.chips, target.chips, mode, -fast[pairs.x])
+    found = fit_scale(table, pairs, error, fast, every)
+    assert (found.base, found.gap, found.crossing, found.slow) == pytest.approx((0.1, 0.05, 0.2, 0))
+    error = pair_scale(true, own.chips, target.chips, mode, -level_error[pairs.x])
+    assert 0.1 < fit_scale(table, pairs, error, level_error, every).slow <= true.slow
 
 
 def test_a_wider_tensor_core_is_harder_to_feed_and_a_larger_cache_saves_traffic():

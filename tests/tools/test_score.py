@@ -55,15 +55,21 @@ def test_the_order_of_the_rows_does_not_matter(rows, document, tmp_path):
     assert score(write_csv(tmp_path / "x.csv", rows[::-1])) == document
 
 
-def test_a_constant_factor_on_a_whole_source_does_not_matter(rows, document, tmp_path):
-    """With another clock or unit no level is known; then the figures are those of ratios alone, and close."""
+@pytest.mark.parametrize(("by", "near"), [(100, 0.015), (0.01, 0.07)])
+def test_a_constant_factor_on_a_whole_source_does_not_matter(rows, document, tmp_path, by, near):
+    """With another clock or unit no level is known; then the figures are those of ratios alone, and close.
+
+    If all GPUs seem slow, the intervals are wider and cover more.
+    """
     far, further = (
-        score(write_csv(tmp_path / "x.csv", [row | {"value": str(by * float(row["value"]))} for row in rows]))
-        for by in (100, 1000)
+        score(
+            write_csv(tmp_path / "x.csv", [row | {"value": str(each * float(row["value"]))} for row in rows])
+        )
+        for each in (by, by * by)
     )
     for key in ("pairs", "mape", "median_ape", "coverage_90", "spearman"):
         assert far[key] == pytest.approx(further[key], abs=2e-4)
-        assert far[key] == pytest.approx(document[key], abs=0.01)
+        assert far[key] == pytest.approx(document[key], abs=near)
 
 
 def test_strange_rows_are_skipped_counted_and_named(rows, document, tmp_path):
