@@ -125,6 +125,8 @@ class Workload:
             a large card, take minutes to trace, or were added later.
         check: Raises ``MisuseError`` for a recipe that is impossible for the model, before anything is built.
         is_run: Whether it is built and measured; else it is only described, for memory and ranking.
+        shorter: The same with fewer layers, with one period of layers more than that, and how many periods
+            more than the first it has itself: it is traced by these two. None to trace it whole.
     """
 
     name: str
@@ -148,6 +150,7 @@ class Workload:
     is_classic: bool = True
     is_run: bool = True
     check: Callable[[Recipe], None] | None = None
+    shorter: tuple[Workload, Workload, int] | None = None
 
     def recipe_over(self, gpu_count: int) -> Recipe:
         """The recipe of a job on this many GPUs."""
@@ -168,13 +171,21 @@ class Workload:
             self.check(recipe)
         if not self.settings:
             return replace(self, recipe=recipe)
-        return replace(
-            self,
+        return self.built(
+            lambda build: partial(build, recipe=recipe),
             recipe=recipe,
             sample_shape=(recipe.context_tokens,) if recipe.context_tokens else self.sample_shape,
-            build=partial(self.build, recipe=recipe),
             tiny=None if self.tiny is None else partial(self.tiny, recipe=recipe),
         )
+
+    def built(self, by: Callable[[Callable[..., Task]], Callable[..., Task]], **fields: Any) -> Workload:
+        """The workload and the shorter ones, with what is made of the build of each, and other fields."""
+        shorter = self.shorter and (
+            self.shorter[0].built(by, **fields),
+            self.shorter[1].built(by, **fields),
+            self.shorter[2],
+        )
+        return replace(self, build=by(self.build), shorter=shorter, **fields)
 
     def __post_init__(self) -> None:
         """Refuse values that no measurement can use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
@@ -73,12 +73,14 @@ class Described:
     Attributes:
         fields: Fields of the config, without the ignored ones.
         context: Context length of the model; None if not stated.
+        layers: Of the text model; None for as many as the config has.
     """
 
     name: str
     fields: Mapping[str, Any]
     kind: Kind
     context: int | None
+    layers: int | None = None
 
     def config(self) -> Any:
         """A new config object without dropout, so that equal seeds give equal losses on any device."""
@@ -89,6 +91,11 @@ class Described:
                     setattr(part, name, 0.0)
             if hasattr(part, "use_cache"):
                 part.use_cache = False
+        if self.layers is not None:
+            text = _of_text(made)
+            for name in _by_layer(text):
+                setattr(text, name, getattr(text, name)[: self.layers])
+            text.num_hidden_layers = self.layers
         return made
 
 
@@ -104,10 +111,19 @@ def load(path: Path, name: str, version: int) -> Workload:
         MisuseError: With one line, if transformers is missing or the file describes nothing trainable.
     """
     described = describe(path, name)
+    whole, shorter = _workload(described, version), _shorter(described)
+    if shorter is None:
+        return whole
+    *fewer, times = shorter
+    one, two = (_workload(replace(described, layers=layers), version) for layers in fewer)
+    return replace(whole, shorter=(one, two, times))
+
+
+def _workload(described: Described, version: int) -> Workload:
     shape = _sample_shape(described)
     is_image = described.kind is Kind.IMAGE
     return Workload(
-        name=name,
+        name=described.name,
         summary=f"{plain(described.fields['model_type'], 40)}, by its Hugging Face config",
         version=version,
         sample_unit="image" if is_image else "sequence",
@@ -124,6 +140,69 @@ def load(path: Path, name: str, version: int) -> Workload:
         also_at=("amp",),
         is_classic=False,
     )
+
+
+MOST_PERIOD = 16
+
+
+def _shorter(described: Described) -> tuple[int, int, int] | None:
+    """Two numbers of layers, one period apart, by which the model can be traced.
+
+    The third number says how many periods more than the first the model has. None if its layers do not
+    repeat, or are so few that the two would be no shorter.
+    """
+    kinds = _layer_kinds(described)
+    layers = len(kinds)
+    for long in range(3, layers // 2 + 1):
+        for period in range(1, min(long // 2, MOST_PERIOD) + 1):
+            short = long - period
+            repeats = kinds[short:] == kinds[short - period : layers - period]
+            if short < 2 or not repeats or (layers - short) % period:
+                continue
+            fewer = (_layer_kinds(replace(described, layers=count)) for count in (short, long))
+            if [*fewer] == [kinds[:short], kinds[:long]]:
+                return short, long, (layers - short) // period
+    return None
+
+
+def _layer_kinds(described: Described) -> list[Any]:
+    """Everything that tells a layer of the model from another; empty if its layers cannot be counted."""
+    try:
+        with torch.device("meta"):
+            model = _model(described, torch.bfloat16)
+        text = _of_text(model.config)
+        layers, blocks = text.num_hidden_layers, repeated_blocks(model)
+    except Exception:  # noqa: BLE001 - the library has its own checks, which the trace of the whole tells
+        return []
+    if len(blocks) != layers:
+        return []
+    lists = [getattr(text, name) for name in _by_layer(text)]
+    return [[_kind_of(block), [each[place] for each in lists]] for place, block in enumerate(blocks)]
+
+
+def _kind_of(block: nn.Module) -> list[Any]:
+    return [
+        (
+            name,
+            type(module).__name__,
+            {key: value for key, value in vars(module).items() if _tells_kinds(key, value)},
+            {key: tensor.shape for key, tensor in module.named_parameters(recurse=False)},
+        )
+        for name, module in block.named_modules()
+    ]
+
+
+def _tells_kinds(name: str, value: Any) -> bool:
+    return isinstance(value, bool | int | float | str) and "idx" not in name and "index" not in name
+
+
+def _of_text(config: Any) -> Any:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _by_layer(text: Any) -> list[str]:
+    layers = getattr(text, "num_hidden_layers", None)
+    return [name for name, value in vars(text).items() if isinstance(value, list) and len(value) == layers]
 
 
 def _check(described: Described, recipe: Recipe) -> None:
@@ -148,7 +227,7 @@ def describe(path: Path, name: str) -> Described:
     made = Described(name, kept, Kind.CAUSAL, None)
     try:
         config = made.config()
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        text = _of_text(config)
         contexts = [getattr(text, key, None) for key in CONTEXT_NAMES]
         kind = _kind(name, config)
     except MisuseError:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from itertools import accumulate, pairwise, takewhile
+from operator import add, eq, sub
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -66,6 +68,67 @@ class StepTrace:
     def keeping(self) -> StepTrace:
         """The same step by a loop that has a name for the outputs of the model until its end."""
         return replace(self, timeline=[Moment(m.total + m.outputs, m.gradients) for m in self.timeline])
+
+
+_T = TypeVar("_T")
+
+
+def longer(one: Sequence[_T], two: Sequence[_T], times: int) -> list[_T] | None:
+    """The course of a model with further periods of layers, from those of two models one period apart.
+
+    A course passes each period once, or once forward and once backward with a middle between them.
+
+    Args:
+        one: What happens one after the other in the shorter model.
+        two: The same in the longer one.
+        times: How many periods more than the shorter one the model has.
+
+    Returns:
+        None where the two differ in another way.
+
+    >>> "".join(longer("[fM b]", "[ffM bb]", 3))
+    '[ffffM bbbb]'
+    """
+    before = _shared(one, two)
+    after = min(_shared(one[::-1], two[::-1]), len(one) - before)
+    end = len(one) - after
+    middle, more = one[before:end], two[before : len(two) - after]
+    for forward in range(len(two) - len(one) + 1):
+        behind = forward + len(middle)
+        if more[forward:behind] == middle:
+            periods = [*more[:forward]] * times, [*more[behind:]] * times
+            return [*one[:before], *periods[0], *middle, *periods[1], *one[end:]]
+    return None
+
+
+def _shared(one: Sequence[object], two: Sequence[object]) -> int:
+    return sum(takewhile(bool, map(eq, one, two)))  # how many are alike from the start
+
+
+def _changes(step: StepTrace) -> list[Moment]:
+    return [Moment(*map(sub, later, earlier)) for earlier, later in pairwise(step.timeline)]
+
+
+def longer_step(one: StepTrace, two: StepTrace, times: int) -> StepTrace | None:
+    """What is alive in a step of a model with further periods of layers; arguments as ``longer``."""
+    course = longer(_changes(one), _changes(two), times)
+    if course is None:
+        return None
+
+    def at(short: int, long: int) -> int:
+        return short + times * (long - short)
+
+    def after(moment: Moment, change: Moment) -> Moment:
+        return Moment(*map(add, moment, change))
+
+    start = Moment(*map(at, one.timeline[0], two.timeline[0]))
+    return StepTrace(
+        timeline=[*accumulate(course, after, initial=start)],
+        weights=at(one.weights, two.weights),
+        trained=at(one.trained, two.trained),
+        optimizer=at(one.optimizer, two.optimizer),
+        saved=at(one.saved, two.saved),
+    )
 
 
 TraceAt = Callable[[int], StepTrace | None]

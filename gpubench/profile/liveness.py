@@ -40,6 +40,7 @@ from gpubench.profile.growth import (
     Moment,
     StepTrace,
     beyond_lines,
+    longer_step,
     on_lines,
     without_what_is_alike,
 )
@@ -185,6 +186,7 @@ class _Made:
     def __init__(self, workload: Workload, recipe: Recipe, mode: QuickFakeMode) -> None:
         self.workload, self.recipe = workload, recipe
         self._mode = mode
+        self._shorter = [_Made(each, recipe, mode) for each in (workload.shorter or ())[:2]]
         self._built: dict[int, _Built] = {}
         self._lengths: dict[tuple[TaskKind, bool], dict[int, int]] = {}
 
@@ -201,6 +203,11 @@ class _Made:
 
     def follow(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
         """Follow one step at one batch size; the optimizer's state is made once for all of them."""
+        if self.workload.shorter is not None:
+            one, two = (made.follow(batch_size, kind, is_amp) for made in self._shorter)
+            found = longer_step(one, two, self.workload.shorter[-1])
+            if found is not None:
+                return found
         built = self.at(batch_size)
         with seeded(_SEED):
             if kind is TaskKind.TRAIN and built.optimizer is None:
@@ -212,17 +219,20 @@ class _Made:
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """The same at a large batch; None if it would take long, much memory, or cannot be."""
-        if time.process_time() >= until_s:
-            return None
-        lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)
-        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
-        run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
-        host = large.host_bytes / BATCHES[1]  # where each sample takes operators of its own, or host memory
-        if (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES:
+        like = self if self._lengths else self._shorter[-1]
+        if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # code of others, which may refuse a batch
             return self.follow(batch_size, kind, is_amp)
         return None
+
+    def is_long(self, batch_size: int, kind: TaskKind, is_amp: bool) -> bool:
+        """Whether a step at a large batch would take long, or much memory, from those that were followed."""
+        lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)
+        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
+        run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
+        host = large.host_bytes / BATCHES[1]  # where each sample takes operators of its own, or host memory
+        return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
 
 
 def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) -> Task:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import _SingleLevelFunction
@@ -26,6 +27,7 @@ from gpubench.errors import MisuseError
 from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, own_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
+from gpubench.profile.growth import longer
 from gpubench.profile.kernels import (
     FusedCalls,
     Kernel,
@@ -77,6 +79,11 @@ class TooSlowError(MisuseError):
 
 def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     """Trace on the meta device; on the CPU where that cannot be, and by one path where that takes long."""
+    if workload.shorter is not None:
+        one, two, times = workload.shorter
+        found = _longer(seen_at(one, batch_size, until_s), seen_at(two, batch_size, until_s), times)
+        if found is not None:
+            return found
     try:
         return _trace_task(on_meta(workload, batch_size), workload.tasks)
     except Exception as error:
@@ -100,6 +107,26 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
         raise TooSlowError(f"{workload.name}: {too_long}: {one_line(error)}") from error
+
+
+def _longer(one: Seen, two: Seen, times: int) -> Seen | None:
+    """The trace of a model with further periods of layers; None where the two differ in another way."""
+    train, infer = longer(one.train[:-1], two.train[:-1], times), longer(one.infer, two.infer, times)
+    if train is None or infer is None or one.blocks is None or two.blocks is None:
+        return None
+
+    def at(name: str, short: Any = one, long: Any = two) -> Any:
+        first = getattr(short, name)
+        return first + times * (getattr(long, name) - first)
+
+    updates = zip(one.train[-1:], two.train[-1:], strict=True)  # one kernel over all parameters
+    return replace(
+        one,
+        train=(*train, *(replace(each, bytes=at("bytes", each, other)) for each, other in updates)),
+        infer=tuple(infer),
+        blocks=msgspec.structs.replace(one.blocks, count=at("count", one.blocks, two.blocks)),
+        **{name: at(name) for name in ("saved_bytes", "parameters", "trainable", "state_bytes")},
+    )
 
 
 def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -179,10 +178,10 @@ def _as_held(workload: Workload) -> Workload:
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
-    def build(batch_size: int, seed: int, **recipe: Any) -> Task:
-        return packed(workload.build(batch_size, seed, **recipe))
+    def with_base_in_4_bits(build: Callable[..., Task]) -> Callable[..., Task]:
+        return lambda batch_size, seed, **recipe: packed(build(batch_size, seed, **recipe))
 
-    return replace(workload, build=build)
+    return workload.built(with_base_in_4_bits)
 
 
 def _flops(operators: Sequence[Operator]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from gpubench.decoders import described_decoder
 from gpubench.errors import MisuseError
 from gpubench.models import MemoryBasis, StepMemory, WorkloadProfile
 from gpubench.profile import cache, profile_of
+from gpubench.profile.trace import trace_workload
+from gpubench.user_model import load_own
 
 SIZES = {
     "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -178,3 +181,59 @@ def test_a_config_of_70_billion_is_answered_at_once_and_without_torch(tmp_path: 
     subprocess.run([sys.executable, "-c", _ASK, reference], check=True)
     with pytest.raises(MisuseError, match=r"9,000 tokens: .* 4,096"):
         profile_of(reference, {"context_tokens": 9000})
+
+
+# Layers that repeat
+
+GPT2 = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 9, "n_head": 4,
+    "vocab_size": 500, "n_positions": 64,
+}  # fmt: skip
+DEEPSEEK = config(
+    "deepseek_v3", architectures=["DeepseekV3ForCausalLM"], num_hidden_layers=11, first_k_dense_replace=3,
+    n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, moe_intermediate_size=32, kv_lora_rank=16,
+    q_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16, num_key_value_heads=8, head_dim=8,
+)  # fmt: skip
+GEMMA = config("gemma2", architectures=["Gemma2ForCausalLM"], num_hidden_layers=12, sliding_window=64)
+MIXTRAL = config("mixtral", architectures=["MixtralForCausalLM"], num_hidden_layers=8, num_local_experts=4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [GPT2, *(pytest.param(each, marks=pytest.mark.slow) for each in (DEEPSEEK, GEMMA, MIXTRAL))],
+    ids=lambda fields: fields["model_type"],
+)
+def test_a_model_of_repeated_layers_is_told_by_two_shorter_ones(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """Dense layers first, local and global attention in turn, experts: all is as the whole trace counts it."""
+    pytest.importorskip("transformers")
+    whole = load_own(written(tmp_path, fields))
+    assert whole.shorter is not None
+    told, traced = (trace_workload(each).profile for each in (whole, replace(whole, shorter=None)))
+    amounts = {"train", "infer", "memory"}
+    for name in set(told.__struct_fields__) - amounts:
+        assert getattr(told, name) == getattr(traced, name), name
+    assert set(told.train) == set(traced.train)
+    assert set(told.infer) == set(traced.infer)
+    assert len(told.memory) == len(traced.memory) > 2
+    for one, two in zip(told.memory, traced.memory, strict=True):
+        assert _peaks(one) == pytest.approx(_peaks(two))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        GPT2 | {"n_layer": 5},
+        config("t5", architectures=["T5ForConditionalGeneration"], num_layers=12),
+        config(
+            "qwen2", num_hidden_layers=12, sliding_window=64, use_sliding_window=True, max_window_layers=9
+        ),
+    ],
+    ids=lambda fields: fields["model_type"],
+)
+def test_few_layers_and_layers_that_do_not_repeat_are_traced_whole(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    assert load_own(written(tmp_path, fields)).shorter is None
