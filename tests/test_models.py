@@ -190,6 +190,20 @@ def test_an_fp32_row_of_a_device_with_tf32_needs_a_control_or_a_run_that_shows_i
         assert (FindingKind.PRECISION_UNPROVEN in again) == expected
 
 
+def test_an_fp32_row_without_any_proof_is_unproven_however_slow_it_is():
+    bare = Measurement(
+        case=make_case(), status=Status.OK, launches=(Launch(index=0, rounds=nine_rounds(1.0)),)
+    )
+    fast = Launch(index=0, rounds=nine_rounds(0.1), precision_errors=PROVEN)
+    tf32 = Measurement(case=make_case(precision=Precision.TF32), status=Status.OK, launches=(fast,))
+    device = DeviceProfile(backend="cuda", compute_capability=(9, 0))
+    run = msgspec.structs.replace(run_of(bare, tf32), device=device)
+    assert [each.kind for each in run.measurements[0].findings] == [FindingKind.PRECISION_UNPROVEN]
+    assert [issue.kind for issue in check_run(run).issues if issue.case == bare.case].count(
+        FindingKind.PRECISION_UNPROVEN
+    ) == 1
+
+
 def test_a_step_that_something_slowed_down_shows_no_precision():
     launch = Launch(index=0, rounds=nine_rounds(1.0), precision_errors=PROVEN)
     slow = Measurement(

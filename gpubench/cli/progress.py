@@ -73,9 +73,10 @@ class Shown:
         kinds = (messages.RunPlanned, messages.CaseBegan, messages.Phase, messages.RoundDone)
         planned, began, phase, done = (self._last.get(kind) for kind in kinds)
         pieces = [_minutes(time.monotonic() - self._began_s)]
-        if planned and planned.most_s:
-            most = _minutes(planned.most_s)
-            is_past = self._rounds_s > planned.most_s
+        most_s = max((each.most_s for each in (planned, began) if each), default=0.0)
+        if most_s:
+            most = _minutes(most_s)
+            is_past = self._rounds_s > most_s
             limit = f", past {most}: slow steps" if is_past else f" of at most {most}"
             pieces.append(f"rounds {_minutes(self._rounds_s)}{limit}")
         if began:

@@ -328,7 +328,13 @@ class Launcher:
                 if self.control.stopping.is_set():
                     return
                 self.on_event(
-                    messages.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
+                    messages.CaseBegan(
+                        case=case,
+                        launch=unit.launch,
+                        number=number + 1,
+                        total=len(units),
+                        most_s=self.plan.most_s(),
+                    )
                 )
                 left = sum(u.planned.case not in record.ended for u in units[number:])
                 finished = self._measure(unit, left, record)

@@ -305,12 +305,16 @@ class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
-    """One case of one launch begins: ``number`` of ``total``."""
+    """One case of one launch begins: ``number`` of ``total``.
+
+    ``most_s`` is that of ``RunPlanned``, with cases that were added since; 0 if unknown [s].
+    """
 
     case: Case
     launch: int
     number: int
     total: int
+    most_s: Seconds = 0.0
 
 
 class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):

@@ -648,17 +648,21 @@ LOSS_ROUNDING = 1e-7
 def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
     """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
 
-    Older versions stored no errors under TF32. Then a row counts as proven only by the same case at another
-    precision of the same run: if it is slower by more than TF32 allows, or if its first loss under TF32
-    differs from the CPU's by many times as much.
+    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. Then a row
+    counts as proven only by the same case at another precision of the same run: if it is slower by more than
+    TF32 allows, or if its first loss under TF32 differs from the CPU's by many times as much.
 
     Args:
         row: Measured on a device with TF32.
         rows: All rows of its run.
     """
-    proven = [launch for launch in row.launches if launch.precision_errors and launch.rounds]
-    names = {name for launch in proven for name in launch.precision_errors.keys() - launch.control_errors}
-    if row.case.precision is not Precision.FP32 or row.step_time_s is None or not names:
+    timed = [launch for launch in row.launches if launch.rounds]
+    names = {name for launch in timed for name in launch.precision_errors.keys() - launch.control_errors}
+    if row.case.precision is not Precision.FP32 or row.step_time_s is None:
+        return ()
+    if not all(launch.precision_errors for launch in timed):
+        return (Finding(kind=FindingKind.PRECISION_UNPROVEN),)
+    if not names:
         return ()
     doubtful = DOUBTFUL - {FindingKind.PRECISION_UNPROVEN}
     told_by_time = doubtful.isdisjoint(finding.kind for finding in row.findings)

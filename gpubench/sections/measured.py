@@ -594,9 +594,16 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 def screen(data: ReportData) -> list[Part]:
     """A run on a terminal, below its cases: other figures, and the certain speedups from each choice."""
-    is_known = bool(_sure(amp_effects(data.results)))
+    sure = _sure(amp_effects(data.results))
     parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
-    return [*parts, *amp(data)[: None if is_known else 1]]
+    gains = table(
+        "Speed-up of AMP",
+        sure,
+        text("Case", lambda s: f"{title_of(s.of)} {s.of.case.execution.value} {_batches(s)}"),
+        text("Precision", lambda s: f"{s.of.case.precision.value} over {s.to.case.precision.value}"),
+        number("Speed-up, 95 % interval", lambda s: s.words),
+    )
+    return [*parts, gains] if sure else [*parts, *amp(data)[:1]]
 
 
 def _render(data: ReportData) -> Block | None:

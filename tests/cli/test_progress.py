@@ -16,7 +16,17 @@ from gpubench.measure.budget import budget_of
 from gpubench.measure.messages import CaseBegan, Phase, RoundDone, RunPlanned
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, Finding, FindingKind, Precision, Round, Run, Settings
+from gpubench.models import (
+    Case,
+    Execution,
+    Finding,
+    FindingKind,
+    Measurement,
+    Precision,
+    Round,
+    Run,
+    Settings,
+)
 from gpubench.record.store import write_run
 from gpubench.sections.measured import closing_sentence
 from gpubench.session.session import Prepared, Session
@@ -55,6 +65,10 @@ def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
     live.note(RoundDone(timed=True, round=Round(steps=10, wall_s=330.0)))
     assert live.line().startswith("0:00  rounds 5:31, past 5:00: slow steps  3/6 vgg16"), (
         "no bound is dropped"
+    )
+    live.note(CaseBegan(case=samples.case("vgg16", 64), launch=0, number=4, total=8, most_s=400.0))
+    assert live.line().startswith("0:00  rounds 5:31 of at most 6:40  4/8"), (
+        "an eager case in place of a graph"
     )
 
 
@@ -106,6 +120,28 @@ def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
     assert " is 4." in printed[gain]
 
 
+def test_each_gain_from_mixed_precision_is_a_line_where_it_is_certain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, where all cases are steady: the seven of the suite, with micro-benchmarks."""
+    of_suite = {("cnn", "fp32"), ("lstm", "fp32"), ("vgg16", "fp32")}
+    of_suite |= {(name, "amp-bf16") for name, _ in of_suite} | {("resnet50", "amp-bf16")}
+    whole = samples.h200_run()
+    suite: dict[tuple[str, str], Measurement] = {}
+    for row in whole.measurements:
+        key = row.case.workload, row.case.precision.value
+        if key in of_suite and row.case.execution is Execution.GRAPH:
+            suite.setdefault(key, row)
+    run = msgspec.structs.replace(whole, measurements=tuple(suite.values()), micro=samples.micro())
+    printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch, run)
+    assert len(printed) <= 60
+    gains = printed[printed.index("Speed-up of AMP") :]
+    for name, line in zip(("cnn", "lstm", "vgg16"), gains[3:6], strict=True):
+        assert re.match(
+            rf"{name} graph batch \d+ +amp-bf16 over fp32 +\d\.\d+× \(\d\.\d+ to \d\.\d+\)$", line
+        )
+
+
 def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +187,8 @@ def test_a_gain_whose_interval_holds_one_is_not_distinguished() -> None:
         )
         for precision in ("amp-bf16", "fp32")
     )
-    alike = msgspec.structs.replace(fp32, launches=amp.launches)
+    launches = tuple(msgspec.structs.replace(each, **samples.PROOFS) for each in amp.launches)
+    alike = msgspec.structs.replace(fp32, launches=launches)
     sentence = closing_sentence(samples.h200_run(measurements=(amp, alike)))
     assert sentence is not None
     assert ": no difference seen; one of " in sentence

@@ -130,6 +130,10 @@ def case(
     return Case(**(fields | changes))
 
 
+PROOFS = {"precision_errors": {"matmul": 1e-7}, "control_errors": {"matmul": 3e-4}}
+"""The errors of strict fp32 against float64, and of TF32, which shows."""
+
+
 def measurement(
     a_case: Case,
     step_s: float,
@@ -158,6 +162,7 @@ def measurement(
                 peak_memory_bytes=int(9.2e9),
                 gpu_busy=min(1.0, 0.26 if a_case.execution is Execution.EAGER and step_s < 5e-3 else 0.985),
                 switches=_switches(a_case.precision),
+                **(PROOFS if a_case.precision is Precision.FP32 else {}),
                 telemetry=_telemetry(rng) if telemetry else (),
                 telemetry_source="nvml" if telemetry else None,
                 energy_j=650.0 * sum(r.wall_s for r in rounds) if telemetry else None,
