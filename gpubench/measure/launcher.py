@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import accumulate, pairwise
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -136,6 +137,15 @@ class JobOverError(Exception):
         self.over = over
 
 
+_Point: TypeAlias = tuple[Seconds, Seconds]
+"""Time of all rounds until then by the child's clock, and the arrival by this process's."""
+
+
+def _pace(one: _Point, other: _Point) -> float:
+    apart_s = other[0] - one[0]
+    return (other[1] - one[1]) / apart_s if apart_s else math.inf
+
+
 @dataclass
 class Progress:
     """The child's reports on the current case so far."""
@@ -158,8 +168,25 @@ class Progress:
             self.arrived_s.append(time.monotonic() - report.outside_s)
 
     def told_in_s(self) -> Seconds | None:
-        """Return the time from the arrival of the first timed round to the last, without the pauses [s]."""
-        return self.arrived_s[-1] - self.arrived_s[0] if len(self.arrived_s) > 1 else None
+        """Return the time from the arrival of the first timed round to the last, without the pauses [s].
+
+        On a busy host this process may read a report late, and never early. The pace is therefore that of the
+        most prompt reports on both sides of the middle.
+        """
+        points = [*zip(accumulate(done.wall_s for done in self.timed), self.arrived_s, strict=True)]
+        if len(points) < 2:
+            return None
+        edges: list[_Point] = []  # the lower convex hull: no report lies below the line of the prompt ones
+        for point in points:
+            while len(edges) > 1 and _pace(*edges[-2:]) >= _pace(edges[-1], point):
+                edges.pop()
+            edges.append(point)
+        (first_s, first_arrived_s), (last_s, last_arrived_s) = points[0], points[-1]
+        if first_s == last_s:
+            return last_arrived_s - first_arrived_s
+        middle = points[len(points) // 2]
+        pace = next(_pace(one, other) for one, other in pairwise(edges) if other >= middle)
+        return pace * (last_s - first_s)
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
         """Say how a result differs from the reports that led to it; None if it agrees.

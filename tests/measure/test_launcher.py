@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ import time
 import msgspec
 import psutil
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench import children
@@ -577,7 +580,7 @@ def test_a_result_must_be_that_of_the_rounds_it_reported():
 
 
 def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
-    clock = iter([10.0, 12.0, 17.0])
+    clock = iter([10.0, 13.25, 17.0])
     monkeypatch.setattr("gpubench.measure.launcher.time.monotonic", lambda: next(clock))
     seen = Progress(began_s=0.0)
     seen.take(messages.RoundDone(timed=False, round=Round(steps=1, wall_s=1.0)))
@@ -585,6 +588,23 @@ def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
         assert seen.told_in_s() is None or outside_s > 7.0
         seen.take(messages.RoundDone(timed=True, round=Round(steps=1, wall_s=1.0), outside_s=outside_s))
     assert seen.told_in_s() == 4.5, "seven seconds, and two and a half of them between rounds"
+
+
+@settings(max_examples=200)
+@given(
+    walls=st.lists(st.floats(0.01, 1.0), min_size=2, max_size=60),
+    late=st.lists(st.floats(0.0, 2.0), min_size=60, max_size=60),
+    pace=st.sampled_from([1.0, 1.3, 2.0]),
+    prompt=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_reports_that_are_read_late_do_not_change_the_pace(walls, late, pace, prompt):
+    """As long as one of the first third of them and one of the last are read at once."""
+    third = max(1, len(walls) // 3)
+    late[int(prompt[0] * (third - 1))] = late[len(walls) - third + int(prompt[1] * (third - 1))] = 0.0
+    seen = Progress(timed=[Round(steps=1, wall_s=wall_s) for wall_s in walls])
+    ends_s = [*itertools.accumulate(walls)]
+    seen.arrived_s = [pace * end_s + late_s for end_s, late_s in zip(ends_s, late, strict=False)]
+    assert seen.told_in_s() == pytest.approx(pace * (ends_s[-1] - ends_s[0]))
 
 
 @pytest.mark.parametrize("slower", [1, 1.3, 2])
