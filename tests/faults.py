@@ -46,7 +46,7 @@ FAULTS = (
           "probe/broken_driver::a_driver_that_does_not_start"),
     fault("No permission", "The node or call is named; the rest goes on", "0; 3",
           "probe/broken_driver::a_driver_that_does_not_start", "probe/nvidia_probe::a_refused_field_is_none_with_its_reason"),
-    fault("No GPU, or a torch for CPUs beside one", "The message says which of the two", "3",
+    fault("No GPU, or a GPU with a CPU build of torch", "The message says which of the two", "3",
           "probe/broken_driver::no_gpu_and_a_cpu_only_torch_are_distinguished",
           "cli/bad_input::a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu"),
     fault("A torch for a newer CUDA than the driver", "Both versions and the right torch are named", "3",
