@@ -620,9 +620,9 @@ def test_every_kind_of_finding_has_words_and_a_next_action():
     ("began", "ended", "said"),
     [
         (("00:00:05", "00:01:30"), "00:02:00", None),
-        (("00:01:30", "00:01:10"), "00:02:00", None),  # the network corrects a clock by as much
-        (("00:00:05", "00:01:30"), None, None),  # it goes on
-        ((None, None), "00:02:00", None),  # as in files that were written before
+        (("00:01:30", "00:01:10"), "00:02:00", None),  # the network may correct a clock by this much
+        (("00:00:05", "00:01:30"), None, None),  # the run continues
+        ((None, None), "00:02:00", None),  # as in older files
         (("00:10:00", "00:01:00"), "00:12:00", "2026-11-20T00:10:00Z, then 2026-11-20T00:01:00Z"),
         (("00:00:05", "00:10:00"), "00:01:00", "2026-11-20T00:10:00Z, then 2026-11-20T00:01:00Z"),
     ],

@@ -13,7 +13,7 @@ from gpubench.models import FindingKind
 FEW = {"quick": 20, "default": 20, "publish": 8}
 HEATING = KINDS[6]
 CASES = [(kind, name) for kind in KINDS for name in RUNS if name != "publish" or kind in (KINDS[0], HEATING)]
-"""Runs of ``--publish`` are long: of two kinds, one that is as the first launch finds it, and one that changes."""
+"""Runs of ``--publish`` are long, so only two kinds of card are run: one that stays the same, and one that heats."""
 BY_THREE = KINDS[:2]
 """Behavior that three launches can see."""
 

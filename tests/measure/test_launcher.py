@@ -433,7 +433,7 @@ def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkey
     launcher._measure_micro()
     assert asked == [Group(launch=0)]
     assert told == [pytest.approx(given_s, rel=0.01)]
-    for whole_s in (None, 20.0):  # without cases all of the limit is theirs, but what the last probe takes
+    for whole_s in (None, 20.0):  # without cases they have the whole limit, except the time of the last probe
         alone = Launcher(plan(RunRequest(micro="only", time_limit_s=whole_s), h100, {}), h100)
         monkeypatch.setattr(alone, "_child_of", lambda group: Quiet())
         alone._measure_micro()
@@ -589,7 +589,7 @@ def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
 
 @pytest.mark.parametrize("slower", [1, 1.3, 2])
 def test_a_clock_that_a_model_slows_down_makes_no_figure(make_plan, cpu, slower):
-    """In a second of rounds of 10 ms, so that the pauses are no small part, beside whatever else runs."""
+    """One second of 10 ms rounds, so that the pauses are a large part, on a machine that may be busy."""
     act = (
         "calls == 1 and (real := time.perf_counter_ns) and "
         f"setattr(time, 'perf_counter_ns', lambda: int(real() / {slower}))"

@@ -69,7 +69,7 @@ def test_a_falling_loss_is_hardly_ever_called_one_that_does_not_fall(single: int
 def test_a_long_row_whose_loss_does_not_fall_is_always_called_so(
     single: int, steps: int, hardest: int
 ) -> None:
-    """Whichever batch is the hardest, and also if it creeps up."""
+    """Whichever batch is the hardest, and also if the loss creeps up."""
     for rounds in (16, 24, 60, 200):
         for creep in (0.0, 1e-6):
             launch = launch_of(

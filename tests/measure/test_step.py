@@ -121,7 +121,7 @@ same = {
 lowered = [name for name, found in same.items() if (found != NOT_IN_BF16).any()]
 print(json.dumps([lowered, probe_errors(torch.device("cpu"))]))
 """
-"""Products of one and a number that takes 13 bits, in the sizes of the probe; the result was rounded."""
+"""Multiplies a number that needs 13 bits by one, in the sizes of the probe, and lists the operators that rounded it."""
 
 
 def test_the_probe_sees_a_precision_that_a_variable_lowered():

@@ -61,7 +61,7 @@ def test_the_reference_is_known_against_itself_within_what_machines_differ_by(wi
 
 
 def test_a_common_error_cancels_in_a_ratio():
-    """A common error moves all alike: the job takes half of the hours on an H100, for certain."""
+    """A common error affects all GPUs equally: the job takes half of the hours on an H100, for certain."""
 
     def together(estimates, n, seed):
         error = np.random.default_rng(seed).standard_normal(n) * 0.3

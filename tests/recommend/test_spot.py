@@ -119,7 +119,7 @@ def test_interruptions_are_assumed_and_said_unless_their_loss_is_given():
 
 
 def test_a_spot_price_of_long_ago_says_little_of_todays():
-    """Nothing on its day, 0.38 x sqrt(3 / 4) after a half-life of 30 days."""
+    """The spread is 0 on its day, and 0.38 x sqrt(3 / 4) after a half-life of 30 days."""
     market = Market(today=date(2026, 11, 20), asks={})
     prices = prices_of(
         [offer(H100, 1.0, pricing=Pricing.SPOT, price_date=day) for day in ("2026-11-20", "2026-10-21")],

@@ -149,7 +149,7 @@ def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
     ):
         gpubench.rank("resnet50", gpu=["m4"])
     with pytest.raises(
-        MisuseError, match="no figure is known of 'rtx 4090 laptop': each laptop's maker sets"
+        MisuseError, match="there is no figure for 'rtx 4090 laptop': each laptop's maker sets"
     ):
         gpubench.rank("resnet50", gpu=["rtx 4090 laptop"])
 
