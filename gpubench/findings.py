@@ -139,7 +139,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.HOST_BUSY: (
         "other programs, or other guests of this machine, used its processors while rounds were timed",
-        "end them and measure again: such a row neither leads a ranking nor anchors a prediction",
+        "end them and measure again: this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.ON_BATTERY: (
         "the laptop ran on battery, which slows its processor and GPU",
@@ -170,7 +170,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.POWER_LIMITED: ("the power limit set the clock", "usual on large cards: for information"),
     FindingKind.POWER_CAPPED: (
         "the power limit is below the card's default",
-        "restore the default power limit, or compare only with cards capped alike",
+        "restore the default power limit, or compare only with cards that have the same limit",
     ),
     FindingKind.SHARED_GPU: (
         "something else is using this GPU",
@@ -186,7 +186,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.PRECISION_UNPROVEN: (
         "nothing proves the precision: a product computed in another one would pass as well",
-        "measure again with this version; such a row neither leads a ranking nor anchors a prediction",
+        "measure again with this version; this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.NO_ENERGY_COUNTER: ("the device reports no energy", "energy stays unknown"),
     FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),

@@ -175,7 +175,7 @@ FAULTS = (
           "measure/checks::a_round_twice_as_long_as_the_others_is_a_gap_in_the_clock"),
     fault("The clock of the model's process is slow", "The parent times the rounds too and finds the row invalid", "0 or 4",
           "measure/launcher::a_clock_that_a_model_slows_down_makes_no_figure"),
-    fault("The energy counter resets or stands at zero", "Energy is unknown, with the reason", "0",
+    fault("The energy counter resets or stays at zero", "Energy is unknown, with the reason", "0",
           "probe/readings::an_energy_counter_at_zero_gives_no_information", "measure/telemetry::unknown_energy_is_never_zero"),
     fault("The loss is not finite or does not fall; AMP skips its steps", "The row is invalid and keeps its loss", "0 or 4",
           "measure/checks::a_loss_that_is_not_a_number_makes_the_row_invalid",
