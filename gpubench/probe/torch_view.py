@@ -71,7 +71,9 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
         return None  # every build for Apple chips supports them; other vendors' packages check themselves
     if build.cuda is None:
         kind = "a ROCm build" if build.hip else "a CPU-only build"
-        why = "; pip install torch on Windows offers only this" if platform == "win32" and not build.hip else ""
+        why = (
+            "; pip install torch on Windows offers only this" if platform == "win32" and not build.hip else ""
+        )
         return _problem(
             f"the installed torch is {kind} and cannot reach {gpu}",
             f"torch {build.version}{why}",
