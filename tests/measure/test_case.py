@@ -165,7 +165,7 @@ def judged(done, asked) -> Measurement:
     return checks.judge_measurement(Measurement(case=asked, status=done.status, launches=(launch,)), 1)
 
 
-def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):
+def test_everything_read_during_the_rounds_is_in_the_record(measured):
     done, desk = measured()
     launch = done.launch
     assert measured(launch=2)[0].launch.index == 2

@@ -24,7 +24,7 @@ def reached(kind: Kind, budget: str) -> Coverage:
 
 
 @pytest.mark.parametrize(("kind", "budget"), CASES, ids=[f"{kind.words}, {name}" for kind, name in CASES])
-def test_the_intervals_hold_the_truth_as_often_as_the_page_says(kind, budget):
+def test_the_intervals_contain_the_truth_as_often_as_the_page_says(kind, budget):
     """A few runs, on other cards. Cases of one run share a card, so a share is known to about 0.15."""
     assert reached(kind, budget).share == pytest.approx(stated()[kind.words, budget], abs=0.16)
 

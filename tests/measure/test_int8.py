@@ -125,7 +125,7 @@ def test_a_torchao_that_this_torch_is_too_old_for_is_the_reason(monkeypatch, tmp
         (DeviceProfile(backend="cuda", compute_capability=(7, 5)), "needs compute capability 8.0"),
     ],
 )
-def test_what_has_it_and_what_lacks_elsewhere(device, lacks):
+def test_only_devices_with_the_instructions_have_it(device, lacks):
     reason = why_no_precision(Precision.INT8, device)
     assert reason is None if lacks is None else lacks in reason
 

@@ -82,7 +82,7 @@ def test_a_long_row_whose_loss_does_not_fall_is_always_called_so(
 
 
 @pytest.mark.parametrize(("losses", "verdict"), [(7, None), (8, True)])
-def test_four_losses_and_earlier_ones_of_the_same_batches_carry_a_verdict(
+def test_four_losses_and_earlier_ones_of_the_same_batches_suffice_for_a_verdict(
     losses: int, verdict: bool | None
 ) -> None:
     launch = launch_of(lambda step, batch: 2.0 + batch - 0.01 * step, single=losses, rounds=0, steps=1)
@@ -90,7 +90,7 @@ def test_four_losses_and_earlier_ones_of_the_same_batches_carry_a_verdict(
     assert 2 * LEAST_PAIRS == 8
 
 
-def test_seven_losses_of_slow_steps_carry_none() -> None:
+def test_seven_losses_of_slow_steps_do_not_suffice() -> None:
     """Two single steps and five rounds of one step: three of the last four have no earlier step on their batch."""
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None

@@ -114,7 +114,7 @@ def test_a_device_that_is_gone_is_named(profile) -> None:
         opencl.open_queue(msgspec.structs.replace(profile, name="Some other card"))
 
 
-def test_a_driver_that_cannot_compile_is_named_with_what_its_compiler_said(
+def test_a_driver_that_cannot_compile_is_named_with_its_compilers_message(
     queue, profile, monkeypatch
 ) -> None:
     monkeypatch.setattr(opencl, "_ANY_SOURCE", "__kernel void any(unknown x) {}")

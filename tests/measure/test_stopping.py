@@ -63,7 +63,7 @@ def simulate(phi: float, trials: int, seed: int = 0) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("phi", "trials"), [(0.0, 1000), (0.5, 500), (0.9, 120), pytest.param(0.9, 1000, marks=pytest.mark.slow)]
 )
-def test_the_interval_holds_the_true_mean_in_92_percent_or_more(phi, trials):
+def test_the_interval_contains_the_true_mean_in_92_percent_or_more(phi, trials):
     """The acceptance test of the contract: fixed seed, drift guard on, checked every round."""
     stopped, held = simulate(phi, trials)
     assert stopped > 0.99

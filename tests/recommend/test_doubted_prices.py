@@ -129,7 +129,7 @@ def test_owned_hardware_is_never_doubted():
     assert ranking.rows[0].offer == offer_of(owned)
 
 
-def test_a_users_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_path):
+def test_a_users_table_ranks_as_given_and_says_how_far_it_is_from_others(tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text(
         "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h\n"

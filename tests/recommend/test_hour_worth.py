@@ -66,7 +66,7 @@ def test_the_cost_of_an_hour_between_two_answers_is_reported_and_needs_no_worth(
         assert len(waiting) == worth
 
 
-def test_no_price_of_an_hour_is_told_where_both_take_as_long():
+def test_no_price_of_an_hour_is_given_if_both_take_equally_long():
     hosts = [offer(H100, 2.0, provider="one", kind="marketplace"), offer(H100, 3.0, provider="two")]
     found = rank_of(hosts, {H100: 1e4}, samples=SAMPLES, hour_worth_usd=2)
     assert not [text for text in found.said("answer") if "per hour saved" in text]

@@ -105,7 +105,7 @@ def test_at_the_break_even_owning_and_renting_cost_the_same(rent, purchase):
         ("Jetson AGX Orin 64GB, 450 USD", 0.0),
     ],
 )
-def test_the_machine_around_a_card_is_fed_be_it_bought_or_there(quote, host_w):
+def test_the_power_of_the_machine_around_a_card_counts_whether_bought_or_owned(quote, host_w):
     """350 W of the card alone make owning look cheaper than renting; 500 W of the whole machine do not."""
     request = RankRequest(own=(f"{quote}, 3 years, 50 %, 350 W, 0.2 USD/kWh",))
     owned = ownerships(request, {}, TODAY, own_keys={"cpu"})[0]
@@ -295,7 +295,7 @@ def test_buy_and_rent_alone():
     assert [row.offer.pricing for row in rows] == [Pricing.ON_DEMAND]
 
 
-def test_the_circuit_and_the_fan_bound_what_can_stand_here():
+def test_the_circuit_and_the_fan_limit_what_can_be_installed():
     four = machine(gpu_key=RTX5090, gpu_count=4, power_w=2300.0)
     passive = machine(gpu_key=L4, power_w=72.0)
     rates = {RTX5090: 900, L4: 300, H100: 3000}

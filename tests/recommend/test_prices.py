@@ -104,7 +104,7 @@ def test_a_marketplaces_price_for_all_hosts_is_treated_as_a_list_price():
     assert prices.sigma[1] == pytest.approx(0.3 * math.sqrt(92 / 365.25))
 
 
-def test_no_price_of_such_a_marketplace_has_moved_in_the_shipped_tables():
+def test_no_price_of_this_marketplace_has_changed_in_the_shipped_tables():
     """Hosts of Vast moved by a half within two months; at RunPod the same GPU costs the same on each day."""
     of_each: dict[tuple[str, int], dict[str, set[float]]] = {}
     for each in data_table("offers.csv", Offer):
@@ -175,7 +175,7 @@ def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
     assert np.ptp(drawn(own)) == 0
 
 
-def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alike():
+def test_cards_to_buy_drift_with_the_age_of_their_price_whether_one_or_two():
     """Two cards of 600 and a host of 800, no energy: the cards are 0.6 of the cost, so 0.6 x 0.3 after a year."""
     cards = {
         "host_usd": 800.0, "condition": PriceCondition.USED, "source": "a report", "price_date": "2025-11-20",
@@ -209,7 +209,7 @@ def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_o
     assert rows[0].p_best < 0.5
 
 
-def test_the_ends_of_a_cost_hold_what_its_price_has_drifted():
+def test_the_ends_of_a_cost_include_the_drift_of_its_price():
     """The 90 % range is ln 1.2 = 0.1823 of the throughput and, after a year of the usual drift, 1.645 x 0.27
     = 0.4441 of the price: sqrt(0.1823 ^ 2 + 0.4441 ^ 2) = 0.4801 of the cost.
     """

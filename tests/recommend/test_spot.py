@@ -99,7 +99,7 @@ def test_the_cost_of_interruptions_assumes_the_best_checkpoints():
     assert lost(best) < min(lost(0.9 * best), lost(1.1 * best))
 
 
-def test_interruptions_are_assumed_and_said_unless_their_loss_is_given():
+def test_interruptions_are_assumed_and_stated_unless_their_loss_is_given():
     offers = [offer(H100, 1.0, provider="aws", pricing=Pricing.SPOT), offer(H100, 2.0, provider="aws")]
     found = rank_of(offers, {H100: 3000.0}, spot=True, samples=1e8)
     assert found.rows[0].samples_per_s.value == pytest.approx(3000 / 1.0407, rel=1e-4)

@@ -155,7 +155,7 @@ def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
 
 
 @pytest.mark.parametrize("name", ["laptop RTX 4060", "4060 mobile", "RTX-4070-notebook"])
-def test_a_laptop_without_a_figure_is_refused_alike_wherever_it_is_named(name):
+def test_a_laptop_without_a_figure_is_refused_equally_wherever_it_is_named(name):
     for asked in (
         lambda: gpubench.rank("resnet50", have=[name]),
         lambda: gpubench.predict("resnet50", gpu=[name]),

@@ -98,7 +98,7 @@ def test_a_pc_of_the_user_holds_what_a_desktop_holds():
     assert max(row.offer.gpu_count for row in roomy.rows) > 3
 
 
-def test_a_named_gpu_that_cannot_be_ranked_has_its_reason_beside_the_others():
+def test_a_named_gpu_that_cannot_be_ranked_is_listed_with_the_reason():
     """A TPU runs no CUDA program; the T4 next to it is ranked."""
     found = rank("resnet50", gpu=["TPU v5e", "T4"], draws=50)
     assert {row.offer.gpu_key.split("-")[2] for row in found.rows} == {"t4"}
