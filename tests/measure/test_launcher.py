@@ -154,7 +154,7 @@ def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):
     assert not psutil.Process().children(recursive=True)
 
 
-def test_a_quick_run_waits_two_minutes_for_a_silent_step_and_no_ten(make_plan, cpu):
+def test_a_quick_run_waits_two_minutes_for_a_silent_step_and_not_ten(make_plan, cpu):
 
     def patience_s(budget: str, phase: str) -> float:
         plan = make_plan()

@@ -107,7 +107,7 @@ def test_a_record_without_batch_counts_is_judged_by_first_and_last_fifth() -> No
     assert loss_ends(launch) == (95.5, 55.5)
 
 
-def test_a_loss_that_is_a_mean_over_steps_is_of_no_batch() -> None:
+def test_a_loss_that_is_a_mean_over_steps_belongs_to_no_batch() -> None:
     """As for a framework that is timed by calls: its rounds contain one step more than they state."""
     rounds = tuple(Round(steps=3, wall_s=1.0, call_s=0.5, loss=3.0 - 0.1 * index) for index in range(8))
     launch = Launch(index=0, rounds=rounds, batch_count=BATCHES)

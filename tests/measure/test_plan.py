@@ -235,7 +235,7 @@ def test_fp32_is_refused_while_a_variable_forces_tf32_and_named(h100, profiles, 
     assert plan(RunRequest(), h100, profiles).cases
 
 
-def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profiles, monkeypatch):
+def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_precision(cpu, profiles, monkeypatch):
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
     for request in (RunRequest(), RunRequest(micro="only")):
         with pytest.raises(MisuseError, match="unset ONEDNN_DEFAULT_FPMATH_MODE"):

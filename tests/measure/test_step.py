@@ -80,7 +80,7 @@ def test_a_switch_that_reads_back_otherwise_is_named():
     assert old_torch.unexpected(Precision.FP32) == "cudnn_allow_tf32=True"
 
 
-def test_the_probe_tells_ieee_from_less():
+def test_the_probe_distinguishes_ieee_from_lower_precision():
     with switches_for(Precision.FP32):
         assert max(probe_errors(CPU).values()) < 1e-5
 

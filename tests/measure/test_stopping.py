@@ -254,7 +254,7 @@ class Unguarded(StopRule):
         return False
 
 
-def test_a_series_that_drifts_all_along_does_not_pass_for_converged():
+def test_a_series_that_always_drifts_does_not_count_as_converged():
     """1 % in a hundred rounds without noise: autocorrelation leaves an effective sample size of a few."""
     rule = StopRule(target=0.005, deadline_s=100 * 0.5)
     for index in range(100):

@@ -118,7 +118,7 @@ def test_the_standard_is_the_whole_market_whatever_is_asked_for():
     assert "\n" not in str(caught.value)
 
 
-def test_it_is_no_rival_of_buying_either():
+def test_it_is_not_a_rival_of_buying_either():
     ranking = weigh([machine()], [*HONEST, CENT], RATES)
     assert all("feed" not in each.against for each in ranking.buy_or_rent)
 

@@ -89,7 +89,7 @@ def test_the_chances_of_a_row_do_not_depend_on_the_sort_order(sort):
     assert usual[L4].p_sensible == 0
 
 
-def test_hours_that_are_worth_nothing_leave_the_dollars():
+def test_if_hours_are_worth_nothing_only_dollars_count():
     free, dollars = ranked(0, width=1.5), ranked(2, width=1.5, sort="cost")
     assert (free.sorted_by, order(free)) == ("cost", order(dollars))
     assert [row.p_best for row in free.rows] == [row.p_best for row in dollars.rows]

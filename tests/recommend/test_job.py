@@ -74,7 +74,7 @@ def test_a_common_error_cancels_in_a_ratio():
     assert row.samples_per_s.low == pytest.approx(1500)
 
 
-def test_relative_units_are_for_the_asking():
+def test_relative_units_are_shown_if_requested():
     ranking = of_default([offer(H100, 2.0)], relative=True)
     assert ranking.job is None
     assert (ranking.sorted_by, ranking.rows[0].hours.value) == ("value", None)

@@ -435,7 +435,7 @@ def test_a_purchase_is_compared_with_rent_that_meets_the_deadline():
         assert [against in each.against for each in ranking.buy_or_rent] == [True]
 
 
-def test_the_draws_of_the_machine_that_was_measured_are_as_near_as_its_interval_says():
+def test_the_draws_of_a_measured_machine_are_as_narrow_as_its_interval():
     """Draws of one H100: the first row keeps half of its log width, the second all of it."""
     draws = 1000 * np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 400)))
     one = np.ones(2)

@@ -94,7 +94,7 @@ def test_a_sum_that_buys_nothing_even_with_an_owned_host_says_so():
 
 
 @pytest.mark.parametrize("condition", ["new", "used"])
-def test_a_condition_is_kept_to(condition):
+def test_only_cards_in_the_requested_condition_are_bought(condition):
     found = spend(30000, "resnet50", condition=condition)
     assert {each.condition for each in found.buy_or_rent} == {condition}
     left_out = [each for each in found.excluded if each.rule == "--condition"]

@@ -233,7 +233,7 @@ def test_the_cost_counts_tax_and_whole_billing_increments():
     assert usd_of(RankRequest(tax=0.2, billing_minutes=60), 3.0, 30) == pytest.approx(3.6)
 
 
-def test_a_spot_machine_is_asked_for_as_one():
+def test_a_spot_machine_is_requested_as_spot():
     spot = offer(
         T4, 0.15, provider="azure", instance="Standard_NC4as_T4_v3", region="eastus", pricing=Pricing.SPOT
     )

@@ -62,7 +62,7 @@ def test_it_is_on_the_first_screen(words, told):
     assert re.search(told, " ".join(screen(words).split()))
 
 
-def test_epochs_of_a_known_data_set_are_so_many_samples():
+def test_epochs_of_a_known_data_set_are_converted_to_samples():
     found = rank("resnet50", epochs=90, draws=50)
     assert found.job.samples == rank("resnet50", draws=50).job.samples
     with pytest.raises(MisuseError, match="go together"):
