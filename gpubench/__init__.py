@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)
-    # If the room has the function's name, it has just been bound here, and later uses find it.
+    # If the module has the function's name, it has just been bound here, and later uses find it.
     return globals().get(name, found)
 
 

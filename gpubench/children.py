@@ -482,7 +482,7 @@ class ChildProcess(Generic[_Report]):
         try:
             status = self._process.wait(within_s)
         except subprocess.TimeoutExpired:
-            return "closed its pipe and runs on"
+            return "closed its pipe but is still running"
         self._drain.join(1.0)
         if self.flooded:
             most = format_bytes(self._most_printed_bytes)

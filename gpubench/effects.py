@@ -169,7 +169,7 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     if widths[0] is None or widths[1] is None:
         return Interval(value)
     to_come = [each.slowing_to_come or 0.0 for each in (measurement, baseline)]
-    to_come = [each - min(to_come) for each in to_come]  # what heat takes from both cancels
+    to_come = [each - min(to_come) for each in to_come]  # a slowdown by heat in both cancels
     down = math.hypot(math.log1p(widths[0] + to_come[0]), math.log1p(widths[1]))
     up = math.hypot(math.log1p(widths[0]), math.log1p(widths[1] + to_come[1]))
     return Interval(value, value * math.exp(-down), value * math.exp(up))

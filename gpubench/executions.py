@@ -77,7 +77,7 @@ _FACTS = {
         needs_cuda=True,
         caches_weights=False,
     ),
-    # torch.compile joins operators.
+    # torch.compile fuses operators.
     Execution.COMPILE: ExecutionFacts(
         words="with torch.compile",
         preparation="compile",

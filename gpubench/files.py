@@ -314,7 +314,7 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
 
 
 def _temporary(folder: Path) -> Path:
-    # Return a name that nobody can foresee; readers of results pass over names that begin with a dot.
+    # Return an unpredictable name; readers of results skip names that begin with a dot.
     return folder / f".gpubench-{os.urandom(8).hex()}.tmp"
 
 

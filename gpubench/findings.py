@@ -68,7 +68,7 @@ class FindingKind(StrEnum):
     NEEDS_TORCH_BUILD = "NEEDS_TORCH_BUILD"
 
 
-# Informational kinds, which are no reason to doubt a throughput.
+# Informational kinds, which do not make a throughput doubtful.
 INFORMATIVE = frozenset(
     {
         FindingKind.POWER_LIMITED,
@@ -139,7 +139,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.HOST_BUSY: (
         "other programs, or other guests of this machine, used its processors while rounds were timed",
-        "end them and measure again: such a row neither leads a ranking nor anchors a prediction",
+        "end them and measure again: this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.ON_BATTERY: (
         "the laptop ran on battery, which slows its processor and GPU",
@@ -153,7 +153,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
     FindingKind.NOT_CONVERGED: (
         "the target precision was not reached",
-        f"{_MORE_TIME}; a row limited by its host stays wide",
+        f"{_MORE_TIME}; a host-bound row keeps a wide interval",
     ),
     FindingKind.LAUNCHES_DIFFER: (
         "the interval between launches is wider than the target",
@@ -170,7 +170,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.POWER_LIMITED: ("the power limit set the clock", "usual on large cards: for information"),
     FindingKind.POWER_CAPPED: (
         "the power limit is below the card's default",
-        "restore the default power limit, or compare only with cards capped alike",
+        "restore the default power limit, or compare only with cards that have the same limit",
     ),
     FindingKind.SHARED_GPU: (
         "something else is using this GPU",
@@ -186,17 +186,17 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.PRECISION_UNPROVEN: (
         "nothing proves the precision: a product computed in another one would pass as well",
-        "measure again with this version; such a row neither leads a ranking nor anchors a prediction",
+        "measure again with this version; this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.NO_ENERGY_COUNTER: ("the device reports no energy", "energy stays unknown"),
     FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),
     FindingKind.IMPLAUSIBLE: ("more FLOP/s than the device can do", "do not use this row; please report it"),
     FindingKind.ABOVE_PEAK: (
-        "more counted FLOP/s than the arithmetic peak, or than the best matrix product beside it",
+        "more counted FLOP/s than the arithmetic peak, or than the best matrix product measured with it",
         "for information: Winograd's convolutions multiply less than is counted, by a factor of 2.25 at most",
     ),
     FindingKind.PRODUCT_IMPLAUSIBLE: (
-        "faster than the best matrix product measured beside it: something slowed that product down",
+        "faster than the best matrix product measured with it: something slowed that product down",
         "no row is judged by it; close other programs and measure again",
     ),
     FindingKind.NO_PEAK: (
@@ -246,7 +246,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for its clock", "for information"),
     FindingKind.ENERGY_IMPLAUSIBLE: (
-        "the energy counter went back, stood still or ran beyond the power limit",
+        "the energy counter went back, did not move or exceeded the power limit",
         "energy stays unknown",
     ),
     FindingKind.TELEMETRY_HUNG: (
@@ -291,7 +291,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.SHORT_LOOK: (
         "too brief to see stalls or clocks that change every few seconds, or heat that takes minutes",
-        "--publish looks for half a minute in each of eight processes",
+        "--publish measures for half a minute in each of eight processes",
     ),
     FindingKind.NOT_HEAT_SOAKED: (
         "not heat-soaked: the card was still warming up between launches, and a long run may be slower",
@@ -306,8 +306,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "for information: the search takes time in each step; freeze what is not trained",
     ),
     FindingKind.MEMORY_REFUSED: (
-        "the device refused memory that it reports to have",
-        "the largest size that it did grant was measured; free memory or update its driver",
+        "the device refused to allocate memory that it reports as available",
+        "the largest size that it granted was measured; free memory or update its driver",
     ),
     FindingKind.NO_REFERENCE: (
         "the first step was not compared with a CPU",
@@ -318,7 +318,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "replace view in its code with flatten or reshape, which take both layouts",
     ),
     FindingKind.NEEDS_TORCH_BUILD: (
-        "torch as pip installs it has no kernels for this GPU",
+        "the torch that pip installs has no kernels for this GPU",
         "install the named build with the command from the selector at pytorch.org",
     ),
 }

@@ -31,13 +31,13 @@ LEAST_SQUARES_C = 4.0
 
 # Default share by which a step gets longer from a cold card to a warm one.
 USUAL_PER_LAUNCH = USUAL_PER_C * USUAL_RISE_C
-# The same for each share by which the clock falls: of a step that waits for nothing else.
+# The same per share by which the clock falls, for a step limited only by the clock.
 USUAL_PER_CLOCK = 1.0
-# The same minimum for times of launches; three, a minute apart, have 0.4.
+# The same minimum for the warmth at the launches; three launches a minute apart have 0.4.
 LEAST_SQUARES_WARMTH = 0.1
-# From launch to launch, in files that do not tell.
+# Default time from launch to launch, for files without start times [s].
 USUAL_APART_S = 60.0
-# Launches closer than this, in clocks of 15 MHz, do not tell how fast a clock falls.
+# Minimum time assumed between launches in estimating how fast a clock falls, because of its 15 MHz steps [s].
 LEAST_APART_S = 20.0
 
 
@@ -109,7 +109,7 @@ def _times(row: Sequence[Moment]) -> list[float]:
 
 
 def _warmth(row: Sequence[Moment]) -> list[float]:
-    # How warm the card is by each launch, from 0 at the first to 1, in which it stands.
+    # How warm the card is at each launch: 0 at the first, approaching 1 at its working temperature.
     times_s = _times(row)
     return [1 - math.exp(-max(at_s - times_s[0], 0.0) / USUAL_CONSTANT_S) for at_s in times_s]
 
@@ -126,11 +126,11 @@ def slowing_to_come(
 ) -> float | None:
     """Return the share by which a longer run may be slower than these launches.
 
-    A card that is still warming up is assumed to rise by ``USUAL_RISE_C`` above its last launch, since it
-    cooled between cases and would not in long work, or to go on slowing down as it did from launch to launch
-    or as its clock fell, whichever is more. If it was steady, the slope within the launches is used. Without
-    a temperature, a clock that still moves means the usual rise. None for a single launch, or if nothing
-    tells.
+    For a card that is still warming up, the result is the largest of three estimates: a further rise of
+    ``USUAL_RISE_C`` above its last launch, since it cooled between cases and would not during long work; the
+    trend over the launches; and the fall of its clock. If it was steady, the slope within the launches is
+    used. Without a temperature, a changing clock implies the usual rise. None for a single launch, or if the
+    temperature is unknown and the clock is steady.
 
     Args:
         moments: The launches of one case.
@@ -156,7 +156,7 @@ def slowing_to_come(
 
 
 def _fall_to_come(moments: Sequence[Moment]) -> float:
-    """Return by what share the clock of a warm card lies below the mean of these launches; 0 if unknown."""
+    """Return the share by which a warm card's clock is below the mean of these launches; 0 if unknown."""
     known = [each for each in _falls(moments) if each is not None]
     if len(known) < len(moments):
         return 0.0

@@ -25,7 +25,7 @@ _NARROW = 0.1
 class Interval(msgspec.Struct, frozen=True, gc=False):
     """An estimate with the low and the high end of its interval; None is unknown.
 
-    A low end without a high end means that the value is so uncertain that only "at least" can be said.
+    A low end without a high end means that the value is so uncertain that only a lower bound is known.
     """
 
     value: float | None

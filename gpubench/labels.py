@@ -84,7 +84,7 @@ def offer_name(offer: Offer) -> str:
     if offer.pricing is Pricing.OWNED:
         return plain(f"{offer.provider}: {offer.instance}", 60)
     words = [offer.provider]
-    if offer.instance != gpu_name(offer.gpu_key):  # else shown already
+    if offer.instance != gpu_name(offer.gpu_key):  # otherwise already shown
         words.append(offer.instance)
     if offer.region:
         words.append(offer.region)

@@ -267,7 +267,7 @@ _FACTS = {
     # e4m3 has three mantissa bits, e5m2 (gradients) two: products of normal numbers are off by 3.6 and 6 %.
     Precision.FP8: PrecisionFacts(
         format=FP8,
-        words="fp8 (linear layers of the blocks, bf16 else)",
+        words="fp8 (linear layers of the blocks, otherwise bf16)",
         whole_model="bfloat16",
         beside="bf16",
         in_blocks=True,
@@ -282,7 +282,7 @@ _FACTS = {
     # 127 steps up to the largest value of a row: products of normal numbers are off by 0.9 %, including bf16.
     Precision.INT8: PrecisionFacts(
         format=INT8,
-        words="int8 (linear layers, bf16 else)",
+        words="int8 (linear layers, otherwise bf16)",
         whole_model="bfloat16",
         beside="bf16",
         only="infer",

@@ -135,8 +135,8 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
         return unknown_name("GPU", name, nearest_keys(name) or others or NO_GPU_NEAR)
     known = sorted(spec.short_name for key, spec in load_specs().items() if "laptop" in key)
     return MisuseError(
-        f"no figure is known of {plain(name, 80)!r}: each laptop's maker sets the power of its GPU, and thus "
-        f"its speed; gpubench run measures it there. Laptop GPUs with a figure: {listing(known)}"
+        f"there is no figure for {plain(name, 80)!r}: each laptop's maker sets the power, and thus speed, of "
+        f"its GPU; gpubench run measures it there. Laptop GPUs with a figure: {listing(known)}"
     )
 
 

@@ -46,7 +46,7 @@ USUAL_PROCESS_HOST_BOUND = Component(
     source="one launch: host-bound steps differed by 7 to 16 % between processes of an H200",
 )
 UNKNOWN_PROCESS = Component(
-    name=PARTS[1], half_width=None, n=None, source="one launch: not known what is usual of a CPU"
+    name=PARTS[1], half_width=None, n=None, source="one launch: the usual spread of a CPU is unknown"
 )
 HOST = Component(
     name=PARTS[3],
@@ -60,8 +60,8 @@ PUBLISHED = Component(
     half_width=0.05,
     n=5,
     source="five clusters, over 90 % of their GPUs: within one they varied by 8 % on average, 22 % at most "
-    "(Sinha and others, SC22, arXiv:2208.11035), half of the root mean square to either side; two H200 read "
-    "0.96 to 1.10 of each other",
+    "(Sinha and others, SC22, arXiv:2208.11035), half of the root mean square to either side; two H200 "
+    "differed by a factor of 0.96 to 1.10",
 )
 # The published spread, updated by shared runs (``record.sharing.card_spread``): so far there are none.
 CARD = PUBLISHED

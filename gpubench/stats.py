@@ -276,7 +276,7 @@ def _upper_tail(t: float, degrees_of_freedom: float) -> float:
 
 
 def _log_half_step(a: float) -> float:
-    # ``log(gamma(a + 1/2) / gamma(a))``; of large ones by its series, as the difference loses digits.
+    # ``log(gamma(a + 1/2) / gamma(a))``; for large ``a`` by its series, as the difference loses digits.
     if a < 50:
         return math.lgamma(a + 0.5) - math.lgamma(a)
     return math.log(a) / 2 - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5)

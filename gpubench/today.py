@@ -29,5 +29,5 @@ def day_of(as_of: date | None, option: str = "--as-of") -> date:
     """
     present = today()
     if as_of is not None and as_of > present:
-        raise MisuseError(f"{option} {as_of} lies in the future: today is {present} (UTC)")
+        raise MisuseError(f"{option} {as_of} is in the future: today is {present} (UTC)")
     return as_of or present

@@ -658,7 +658,7 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     inputs = task.batches[0][0]
     tensors = _tensors(inputs)
     if not tensors:
-        return (), "sample"  # what moves itself keeps its tensors to itself
+        return (), "sample"  # an object that moves itself does not show its tensors
     whole = [tensor for tensor in tensors if _is_batch(tensor, SMALL_BATCH)]
     first = whole[0] if whole else tensors[0]
     shape = tuple(first.shape[1:] if whole else first.shape)

@@ -84,14 +84,14 @@ MUTANTS = (
         file="gpubench/recommend/objective.py",
         old="    factor = np.exp(pool.prices.half_width[rows])\n    cheap, dear",
         new="    factor = np.exp(pool.prices.half_width[rows] / 2)\n    cheap, dear",
-        killer="recommend/test_prices.py::test_the_ends_of_a_cost_hold_what_its_price_has_drifted",
+        killer="recommend/test_prices.py::test_the_ends_of_a_cost_include_the_drift_of_its_price",
     ),
     Mutant(
         name="an old ask passes a price limit that no host is expected to meet",
         file="gpubench/recommend/filters.py",
         old="prices_of(offers, market).expected > most",
         new="offers.price > most",
-        killer="recommend/test_price_model.py::test_budget_and_hourly_limit_hold_of_the_printed_figures",
+        killer="recommend/test_price_model.py::test_budget_and_hourly_limit_apply_to_the_printed_figures",
     ),
     # --- certainty of the choice --------------------------------------------------------------------------------
     Mutant(

@@ -116,11 +116,11 @@ def test_every_file_that_the_page_names_is_there():
 @pytest.mark.parametrize(
     ("asked", "place", "what"),
     [
-        ("what an hour is worth", "recommend/request.py", "HOUR_WORTH_USD ="),
-        ("the rule that leaves an offer out", "offers/listing.py", "def outdated("),
+        ("the default worth of an hour", "recommend/request.py", "HOUR_WORTH_USD ="),
+        ("the rule that excludes an offer", "offers/listing.py", "def outdated("),
         ("the text or the limit of a finding", "findings.py", "NOISY ="),
         ("the screen that `rank` prints first", "sections/answer.py", "def screen("),
-        ("a switch of torch", "measure/step.py", "allow_tf32"),
+        ("torch's switches", "measure/step.py", "allow_tf32"),
         ("when a series of rounds ends", "measure/loop.py", "def stop_rule("),
         ("the interval of a measured figure", "models/measurement.py", "def interval("),
         ("what the driver says", "probe/select.py", "def select_device("),

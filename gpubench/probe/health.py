@@ -168,7 +168,7 @@ def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> s
         return f"{_label(device)} is in compute mode {mode}: no program may use it; {back}"
     if mode in {"exclusive_process", "exclusive_thread"} and taken_by is not None:
         return (
-            f"{_label(device)} is in compute mode {mode} and taken ({taken_by}); end that process or {back}"
+            f"{_label(device)} is in compute mode {mode} and in use ({taken_by}); end that process or {back}"
         )
     return None
 
@@ -199,7 +199,7 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     found += (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
     use = _use(device, state.process_count or 0, state.utilization, state.memory_in_use_bytes)
     if use is not None:
-        found.append(f"{use.seen}; end what need not run, or choose another GPU")
+        found.append(f"{use.seen}; end processes that are not needed, or choose another GPU")
     if state.compute_mode not in {None, "default"}:
         found.append(f"compute mode {state.compute_mode}; set it back with nvidia-smi -c DEFAULT")
     return found
@@ -208,7 +208,7 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
 def _link(device: DeviceProfile, state: DeviceState) -> Iterator[str]:
     width, most = state.pcie_width_now, device.pcie_width
     if width is not None and most is not None and width < most:
-        yield f"PCIe link x{width} of x{most}; check seating and slot (some laptops are wired so)"
+        yield f"PCIe link x{width} of x{most}; check seating and slot (some laptops are wired this way)"
     elif most is not None and most <= _NARROW_LINK:
         yield f"PCIe link of x{most}: copies to and from the host are slow; use a wider slot"
     generation, best = state.pcie_generation_now, device.pcie_generation
@@ -345,7 +345,7 @@ def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) 
     # Open each GPU with torch in a child process, and compare what torch and the driver report.
     for device in gpus:
         if torch_problem(device) is not None:
-            return  # said already
+            return  # already reported
         seen, fix = torch_view(device, variables)
         name = f"GPU {device.index} in torch"
         yield Check("ok", name, seen) if fix is None else Check("fail", name, seen, fix)
@@ -358,15 +358,13 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
         refusal = kept_out(device, state.compute_mode, others)
         if refusal is not None:
             yield Check("fail", name, *seen_and_fix(refusal))
-            state = msgspec.structs.replace(state, compute_mode=None)  # said already
+            state = msgspec.structs.replace(state, compute_mode=None)  # already reported
     reasons = limits(device, state)
     if not reasons:
-        yield Check(
-            "ok", name, f"{plain(device.name or 'unnamed')}, limited by nothing that the driver reports"
-        )
+        yield Check("ok", name, f"{plain(device.name or 'unnamed')}, no limit reported by the driver")
     for reason in reasons:
         seen, fix = seen_and_fix(reason)
-        yield Check("warn", name, seen, fix or "compare only with runs that carry the same mark")
+        yield Check("warn", name, seen, fix or "compare only with runs that have the same mark")
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"
         yield Check("warn", name, seen, f"nvidia-smi -i {device.index} -pm 1")
@@ -396,7 +394,7 @@ _LITTLE_SHARED_BYTES = GIB // 2
 
 
 def host_checks(root: Path = Path("/")) -> list[Check]:
-    """Every check of the host; ``root`` is "/" but in tests."""
+    """Every check of the host; ``root`` is "/" except in tests."""
     return [
         *_nodes(root),
         *_container(root),
@@ -434,7 +432,7 @@ def _processors(root: Path) -> Iterator[Check]:
     name = cpu_name(root) or "unknown"
     seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
     if quota is not None and threads is not None and quota < threads:
-        seen += f", of which the control group allows the time of {format_number(quota)}"
+        seen += f", limited by the control group to the time of {format_number(quota)}"
         fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
         yield Check("warn", "processors", seen, fix)
     else:

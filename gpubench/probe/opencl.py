@@ -45,7 +45,7 @@ def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> backend.Bac
         backend.Problem(
             what="an OpenCL platform cannot be used",
             value=plain(each, 200),
-            fix="install or remove the driver of its maker; the other devices are not affected",
+            fix="install or remove its vendor's driver; the other devices are not affected",
             exit_code=0,
             backend=NAME,
         )
@@ -137,8 +137,8 @@ class OpenClBackend(backend.Backend):
         here = [f"opencl:{i} {plain(d.name or '', 60)}" for i, d in enumerate(found.devices)]
         why = "; ".join(problem.value or "" for problem in found.problems)
         raise NoDeviceError(
-            f"--device opencl:{place}: here are {', '.join(here) or 'none'}{f' ({why})' if why else ''}; a "
-            "device needs the OpenCL driver of its maker (a CPU: PoCL, "
+            f"--device opencl:{place}: found {', '.join(here) or 'none'}{f' ({why})' if why else ''}; a "
+            "device needs its vendor's OpenCL driver (a CPU: PoCL, "
             f"{installing.pip_install('pocl-binary-distribution')})"
         )
 

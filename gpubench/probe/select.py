@@ -235,7 +235,7 @@ def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
         place = int(found[2] or 0)
         if place >= len(fitting):
             here = ", ".join(_places(fitting or visible))
-            raise NoDeviceError(f"--device {wanted}: no such GPU, here are {here}; see gpubench probe")
+            raise NoDeviceError(f"--device {wanted}: no such GPU, found {here}; see gpubench probe")
         return fitting[place]
     matches = _by_uuid(wanted, visible)
     if not matches and (spec := find_spec(wanted)) is not None:

@@ -71,7 +71,9 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
         return None  # every build for Apple chips supports them; other vendors' packages check themselves
     if build.cuda is None:
         kind = "a ROCm build" if build.hip else "a CPU-only build"
-        why = "; pip install torch on Windows gives no other" if platform == "win32" and not build.hip else ""
+        why = (
+            "; pip install torch on Windows offers only this" if platform == "win32" and not build.hip else ""
+        )
         return _problem(
             f"the installed torch is {kind} and cannot reach {gpu}",
             f"torch {build.version}{why}",
@@ -223,7 +225,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
     (
         r"forward compatibility was attempted|unsupported display driver",
         _says(
-            "the versions of the CUDA library and the kernel module do not fit together",
+            "the versions of the CUDA library and the kernel module do not match",
             "reboot after an update of the driver; else take CUDA's compat folder off LD_LIBRARY_PATH",
         ),
     ),
@@ -244,7 +246,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"uncorrectable ECC",
         _says(
             "the GPU's memory is damaged",
-            "reset it (nvidia-smi -r); if it comes back, have the card replaced",
+            "reset it (nvidia-smi -r); if the damage recurs, have the card replaced",
         ),
     ),
     (
@@ -306,7 +308,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
     except NoDeviceError as error:
         return error.seen, error.fix
     is_compiled = _way(view, device) == "ptx"
-    compiled = ", by kernels that the driver compiles at their first use" if is_compiled else ""
+    compiled = ", with kernels that the driver compiles at first use" if is_compiled else ""
     return f"torch computes on {plain(device.name or 'it')}{compiled}", None
 
 

@@ -90,7 +90,7 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=text)
 
 
-# Micro-benchmark findings that are only notes if the run has measured rows: no row needs them to the percent.
+# Micro-benchmark findings that are only notes if the run has measured rows: no row needs them that precisely.
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
 
 

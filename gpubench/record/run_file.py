@@ -108,7 +108,7 @@ def beyond_belief(run: Run) -> str | None:
     """
     several = [(at, m) for at, m in enumerate(run.measurements) if m.case.gpu_count > 1]
     for index, measurement in several:
-        from gpubench.measure import checks  # loads the probe, which a ranking does without
+        from gpubench.measure import checks  # loads the probe, which a ranking does not need
 
         found = checks.scaling_of(measurement, run.measurements)
         if found is not None and measurement.status is Status.OK:
@@ -125,7 +125,7 @@ def _of_quality(row: TimeToQuality) -> Iterator[str]:
         if run.steps > row.most_steps:
             yield f"{run.steps} steps of at most {row.most_steps}"
         if run.reached and run.quality is None:
-            yield "a quality that was reached and is unknown"
+            yield "a quality marked as reached but without a value"
 
 
 def _of_micro(result: MicroResult) -> Iterator[str]:

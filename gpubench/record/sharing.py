@@ -187,7 +187,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
         others: Existing shared runs; the figures are compared with those of the same GPU.
     """
     yield from (
-        f"it holds {field} of the device"
+        f"it contains {field} of the device"
         for field in _OF_THE_DEVICE
         if getattr(run.device, field) is not None
     )
@@ -195,7 +195,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
     if run.device.gpu_key is None:
         yield "its device is no GPU of the table"
     if not run.measured_count:
-        yield "it holds no figure of a workload that others have"
+        yield "it contains no figure for a workload that others have"
     if broken := run_file.beyond_belief(run):
         yield f"it cannot be true: {broken}"
     for issue in run_check.check_run(run).issues:
@@ -233,4 +233,4 @@ def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
             if case == measurement.case and not 1 / FACTOR <= rate / known <= FACTOR
         ]
         if far:
-            yield f"{measurement.case.label}: {rate:.4g} a second; others read {far[0]:.4g} on this GPU"
+            yield f"{measurement.case.label}: {rate:.4g} a second; others measured {far[0]:.4g} on this GPU"

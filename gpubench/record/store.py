@@ -323,7 +323,7 @@ def newest_runs(root: Path) -> StoredRuns:
     total = sum(map(len, of_device.values()))
     if total == len(newest):
         return stored
-    passed_over = f"{total:,} runs are stored; figures rest on the newest {NEWEST} of each device"
+    passed_over = f"{total:,} runs are stored; figures are based on the newest {NEWEST} of each device"
     return msgspec.structs.replace(stored, passed_over=passed_over)
 
 

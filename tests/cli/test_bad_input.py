@@ -141,7 +141,7 @@ TAKEN = change(
             (TAKEN,),
             None,
             3,
-            "GPU 0 (NVIDIA H200) is in compute mode exclusive_process and taken (PIDs 7); end",
+            "GPU 0 (NVIDIA H200) is in compute mode exclusive_process and in use (PIDs 7); end",
         ),
         (
             ("a100_mig", Fault("nvmlDeviceGetMigDeviceHandleByIndex", code=6)),

@@ -177,23 +177,23 @@ KINDS = (
     Kind(
         "a stall of 0.3 s every 7 s",
         partial(Stalls, stall_s=0.3, every_s=7.0),
-        "most launches are over before one comes",
+        "most launches end before one occurs",
     ),
     Kind(
         "stalls of 1 s, by chance one in 30 s",
         partial(Stalls, stall_s=1.0, every_s=30.0, by_chance=True),
-        "most launches are over before one comes",
+        "most launches end before one occurs",
     ),
     Kind(
         "1.5 % slower as it heats, time constant 60 s",
         Heating,
-        "one launch ends too early; three show that the card warms up, and the low end allows for the rest: what is "
-        "left shifts all launches alike, so an allowance always holds it or never",
+        "one launch ends too early; three show that the card warms up, and the low end allows for the rest: the "
+        "remaining slowdown shifts all launches equally, so an allowance covers it either always or never",
     ),
     Kind(
         "25 % slower as it heats, time constant 120 s (a laptop)",
         partial(Heating, slower=1 / 3, constant_s=120.0, hotter_c=55.0),
-        "idle time between cases keeps it cooler than long work; 120 s is assumed (0.77 at 200 s)",
+        "idle time between cases keeps it cooler than continuous work; 120 s is assumed (0.77 at 200 s)",
     ),
 )
 

@@ -165,7 +165,7 @@ def judged(done, asked) -> Measurement:
     return checks.judge_measurement(Measurement(case=asked, status=done.status, launches=(launch,)), 1)
 
 
-def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):
+def test_everything_read_during_the_rounds_is_in_the_record(measured):
     done, desk = measured()
     launch = done.launch
     assert measured(launch=2)[0].launch.index == 2
@@ -299,7 +299,7 @@ def test_an_infinite_loss_on_the_device_only_is_still_visible_in_the_file(make_c
 # --- precision ----------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_sets_a_switch_itself_is_no_strict_fp32(measured):
+def test_a_model_that_sets_a_switch_itself_is_not_strict_fp32(measured):
     def lower():
         torch.backends.cuda.matmul.allow_tf32 = True
 
@@ -321,7 +321,7 @@ def test_the_proof_is_made_again_after_the_rounds_and_the_worse_one_stays(measur
         assert FindingKind.TF32_IN_FORCE in {f.kind for f in judged(done, desk.case).findings}
 
 
-def test_switches_that_do_not_take_are_refused(measured, monkeypatch):
+def test_switches_that_do_not_take_effect_are_refused(measured, monkeypatch):
     monkeypatch.setattr(step, "_set", lambda wanted: None)
     monkeypatch.setattr(
         step, "read_switches", lambda: Switches(**dict.fromkeys(Switches.__struct_fields__, True))
@@ -481,7 +481,7 @@ class Line:
         self.sent.append(message)
 
 
-def test_the_child_makes_sure_of_its_device_and_passes_on_what_was_odd(cpu, monkeypatch):
+def test_the_child_checks_its_device_and_passes_on_its_findings(cpu, monkeypatch):
     from gpubench.errors import NoDeviceError
     from gpubench.measure import step
     from gpubench.models import Finding

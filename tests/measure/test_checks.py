@@ -153,7 +153,7 @@ def test_memory_errors_during_the_run_make_it_invalid_and_a_still_counter_does_n
     assert kinds(make_measurement(launch={"memory_errors": 0}))[0] == set()
 
 
-def test_eager_beside_a_faster_graph_is_host_bound(make_measurement, make_case):
+def test_eager_with_a_faster_graph_is_host_bound(make_measurement, make_case):
     eager = make_measurement(walls=(1.2,) * 24)
     graph = make_measurement(walls=(1.0,) * 24, case=make_case(execution=Execution.GRAPH))
     found, judged = kinds(eager, [graph])
@@ -286,7 +286,7 @@ def test_one_noisy_launch_widens_the_interval_no_more_than_it_moves_the_estimate
     assert wild.relative_half_width > 10 * calm.relative_half_width
 
 
-def test_a_launch_that_is_not_sure_is_named_from_the_file_whatever_its_process_said(make_measurement):
+def test_an_uncertain_launch_is_named_from_the_file_whatever_its_process_reported(make_measurement):
     """The interval is too wide, or narrow by chance after six rounds; the finding is not repeated."""
     wide = make_measurement(walls=(1.0, 1.02, 0.98) * 8, target=0.002)
     found, judged = kinds(wide)
@@ -429,7 +429,7 @@ def test_a_busy_host_is_reported_and_the_row_stays(make_measurement, launch, fou
     assert (seen, judged.status) == (found, Status.OK)
 
 
-def test_a_row_from_a_busy_host_or_without_proof_leads_and_anchors_nothing():
+def test_a_row_from_a_busy_host_or_without_proof_neither_leads_nor_anchors():
     assert {K.HOST_BUSY, K.PRECISION_UNPROVEN} == UNFOUNDED
     assert not UNFOUNDED & INFORMATIVE
 
@@ -620,14 +620,14 @@ def test_every_kind_of_finding_has_words_and_a_next_action():
     ("began", "ended", "said"),
     [
         (("00:00:05", "00:01:30"), "00:02:00", None),
-        (("00:01:30", "00:01:10"), "00:02:00", None),  # the network corrects a clock by as much
-        (("00:00:05", "00:01:30"), None, None),  # it goes on
-        ((None, None), "00:02:00", None),  # as in files that were written before
+        (("00:01:30", "00:01:10"), "00:02:00", None),  # the network may correct a clock by this much
+        (("00:00:05", "00:01:30"), None, None),  # the run continues
+        ((None, None), "00:02:00", None),  # as in older files
         (("00:10:00", "00:01:00"), "00:12:00", "2026-11-20T00:10:00Z, then 2026-11-20T00:01:00Z"),
         (("00:00:05", "00:10:00"), "00:01:00", "2026-11-20T00:10:00Z, then 2026-11-20T00:01:00Z"),
     ],
 )
-def test_dates_that_go_back_say_that_the_clock_was_set_back(make_measurement, began, ended, said):
+def test_dates_that_go_back_show_that_the_clock_was_set_back(make_measurement, began, ended, said):
     def at(time):
         return time and f"2026-11-20T{time}Z"
 

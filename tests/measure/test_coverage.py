@@ -13,7 +13,7 @@ from gpubench.models import FindingKind
 FEW = {"quick": 20, "default": 20, "publish": 8}
 HEATING = KINDS[6]
 CASES = [(kind, name) for kind in KINDS for name in RUNS if name != "publish" or kind in (KINDS[0], HEATING)]
-"""Runs of ``--publish`` are long: of two kinds, one that is as the first launch finds it, and one that changes."""
+"""Runs of ``--publish`` are long, so only two kinds of card are run: one that stays the same, and one that heats."""
 BY_THREE = KINDS[:2]
 """Behavior that three launches can see."""
 
@@ -24,7 +24,7 @@ def reached(kind: Kind, budget: str) -> Coverage:
 
 
 @pytest.mark.parametrize(("kind", "budget"), CASES, ids=[f"{kind.words}, {name}" for kind, name in CASES])
-def test_the_intervals_hold_the_truth_as_often_as_the_page_says(kind, budget):
+def test_the_intervals_contain_the_truth_as_often_as_the_page_says(kind, budget):
     """A few runs, on other cards. Cases of one run share a card, so a share is known to about 0.15."""
     assert reached(kind, budget).share == pytest.approx(stated()[kind.words, budget], abs=0.16)
 

@@ -34,7 +34,7 @@ def test_others_time_is_everything_except_idle_time_and_our_own(host):
     assert before.others_since() == Others(load=pytest.approx(0.6), steal=0.0)
 
 
-def test_the_processes_of_one_job_are_no_strangers(host):
+def test_the_processes_of_one_job_are_not_other_programs(host):
     host()
     before = HostTimes.now(4)
     host(user=400, idle=600, own_s=100 / TICKS_PER_S)
@@ -56,7 +56,7 @@ def test_an_unreadable_value_is_unknown_and_not_idle(tmp_path, monkeypatch, text
     assert HostTimes.now().others_since() == Others(None, None)
 
 
-def test_counters_that_stood_still_or_went_back_are_unknown(host):
+def test_counters_that_did_not_move_or_went_back_are_unknown(host):
     host(user=100, idle=100)
     before = HostTimes.now()
     assert before.others_since() == Others(None, None)

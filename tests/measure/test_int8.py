@@ -125,12 +125,12 @@ def test_a_torchao_that_this_torch_is_too_old_for_is_the_reason(monkeypatch, tmp
         (DeviceProfile(backend="cuda", compute_capability=(7, 5)), "needs compute capability 8.0"),
     ],
 )
-def test_what_has_it_and_what_lacks_elsewhere(device, lacks):
+def test_only_devices_with_the_instructions_have_it(device, lacks):
     reason = why_no_precision(Precision.INT8, device)
     assert reason is None if lacks is None else lacks in reason
 
 
-def test_it_is_of_inference_and_not_of_training_nor_of_generation(make_case):
+def test_it_is_for_inference_and_not_for_training_or_generation(make_case):
     infer = make_case(task=TaskKind.INFER, precision=Precision.INT8)
     assert why_not_for_task(infer) is None
     assert "inference" in why_not_for_task(msgspec.structs.replace(infer, task=TaskKind.TRAIN))

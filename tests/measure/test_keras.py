@@ -310,7 +310,7 @@ def test_an_uncompiled_keras_step_is_never_called_compiled(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_parameters_are_those_of_torch_but_for_the_second_bias_of_the_lstm() -> None:
+def test_parameters_are_those_of_torch_except_the_second_bias_of_the_lstm() -> None:
     pytest.importorskip("keras")
     script = (
         "import json; from gpubench.discovery import keras_models\n"
@@ -510,7 +510,7 @@ def test_each_framework_is_compared_with_torch_at_equal_work() -> None:
     assert pair.interval.low < 0.5
 
 
-def test_what_a_compiled_keras_step_gains_is_not_said_of_torch() -> None:
+def test_the_gain_of_a_compiled_keras_step_is_not_reported_for_torch() -> None:
     eager, graph, jitted = (
         _result(_case(framework=Framework.KERAS_TENSORFLOW, execution=execution), step_s)
         for execution, step_s in (

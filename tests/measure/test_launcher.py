@@ -157,7 +157,7 @@ def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):
     assert not psutil.Process().children(recursive=True)
 
 
-def test_a_quick_run_waits_two_minutes_for_a_silent_step_and_no_ten(make_plan, cpu):
+def test_a_quick_run_waits_two_minutes_for_a_silent_step_and_not_ten(make_plan, cpu):
 
     def patience_s(budget: str, phase: str) -> float:
         plan = make_plan()
@@ -436,7 +436,7 @@ def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkey
     launcher._measure_micro()
     assert asked == [Group(launch=0)]
     assert told == [pytest.approx(given_s, rel=0.01)]
-    for whole_s in (None, 20.0):  # without cases all of the limit is theirs, but what the last probe takes
+    for whole_s in (None, 20.0):  # without cases they have the whole limit, except the time of the last probe
         alone = Launcher(plan(RunRequest(micro="only", time_limit_s=whole_s), h100, {}), h100)
         monkeypatch.setattr(alone, "_child_of", lambda group: Quiet())
         alone._measure_micro()
@@ -609,7 +609,7 @@ def test_reports_that_are_read_late_do_not_change_the_pace(walls, late, pace, pr
 
 @pytest.mark.parametrize("slower", [1, 1.3, 2])
 def test_a_clock_that_a_model_slows_down_makes_no_figure(make_plan, cpu, slower):
-    """In a second of rounds of 10 ms, so that the pauses are no small part, beside whatever else runs."""
+    """One second of 10 ms rounds, so that the pauses are a large part, on a machine that may be busy."""
     act = (
         "calls == 1 and (real := time.perf_counter_ns) and "
         f"setattr(time, 'perf_counter_ns', lambda: int(real() / {slower}))"

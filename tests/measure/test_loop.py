@@ -88,7 +88,7 @@ def test_steps_continue_counting_from_round_to_round_so_that_batches_rotate(fake
 
 
 @pytest.mark.parametrize(("is_async", "outside_s"), [(False, 1.3), (True, 1.0)])
-def test_work_that_a_clock_does_not_wait_for_is_none_of_the_pauses(fake_clock, is_async, outside_s):
+def test_work_that_a_clock_does_not_wait_for_is_not_a_pause(fake_clock, is_async, outside_s):
     """Reading the loss takes 0.3 s: a device may have computed until then, a CPU has not."""
     loop = make_loop(fake_clock, is_async=is_async)
     before_s = loop.outside_s()
@@ -191,7 +191,7 @@ def test_a_round_that_took_far_longer_is_marked_and_counts(fake_clock):
     assert series.timed[5].left_out is None
 
 
-def test_telemetry_of_the_warm_up_stays_beside_that_of_the_rounds(fake_clock):
+def test_telemetry_of_the_warm_up_is_kept_with_that_of_the_rounds(fake_clock):
     def samples():
         return [TelemetrySample(t_s=fake_clock.now * 1e-9)]
 
@@ -253,7 +253,7 @@ def test_a_short_series_that_drifts_to_its_deadline_says_so_and_leaves_nothing_o
     assert all(r.left_out is None for r in series.timed)
 
 
-def test_a_short_series_that_only_spreads_is_not_said_to_drift(fake_clock):
+def test_a_short_series_that_only_spreads_is_not_reported_as_drifting(fake_clock):
     series = Series(steps_per_round=25)
     loop = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.1 * (i // 25 % 2)), read_s=0.0)
     time_rounds(loop, QUICK, series)

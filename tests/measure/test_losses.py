@@ -69,7 +69,7 @@ def test_a_falling_loss_is_hardly_ever_called_one_that_does_not_fall(single: int
 def test_a_long_row_whose_loss_does_not_fall_is_always_called_so(
     single: int, steps: int, hardest: int
 ) -> None:
-    """Whichever batch is the hardest, and also if it creeps up."""
+    """Whichever batch is the hardest, and also if the loss creeps up."""
     for rounds in (16, 24, 60, 200):
         for creep in (0.0, 1e-6):
             launch = launch_of(
@@ -82,7 +82,7 @@ def test_a_long_row_whose_loss_does_not_fall_is_always_called_so(
 
 
 @pytest.mark.parametrize(("losses", "verdict"), [(7, None), (8, True)])
-def test_four_losses_and_earlier_ones_of_the_same_batches_carry_a_verdict(
+def test_four_losses_and_earlier_ones_of_the_same_batches_suffice_for_a_verdict(
     losses: int, verdict: bool | None
 ) -> None:
     launch = launch_of(lambda step, batch: 2.0 + batch - 0.01 * step, single=losses, rounds=0, steps=1)
@@ -90,7 +90,7 @@ def test_four_losses_and_earlier_ones_of_the_same_batches_carry_a_verdict(
     assert 2 * LEAST_PAIRS == 8
 
 
-def test_seven_losses_of_slow_steps_carry_none() -> None:
+def test_seven_losses_of_slow_steps_do_not_suffice() -> None:
     """Two single steps and five rounds of one step: three of the last four have no earlier step on their batch."""
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None
@@ -107,7 +107,7 @@ def test_a_record_without_batch_counts_is_judged_by_first_and_last_fifth() -> No
     assert loss_ends(launch) == (95.5, 55.5)
 
 
-def test_a_loss_that_is_a_mean_over_steps_is_of_no_batch() -> None:
+def test_a_loss_that_is_a_mean_over_steps_belongs_to_no_batch() -> None:
     """As for a framework that is timed by calls: its rounds contain one step more than they state."""
     rounds = tuple(Round(steps=3, wall_s=1.0, call_s=0.5, loss=3.0 - 0.1 * index) for index in range(8))
     launch = Launch(index=0, rounds=rounds, batch_count=BATCHES)

@@ -237,7 +237,7 @@ def test_a_probe_too_large_for_the_memory_is_halved_until_it_fits_and_says_its_s
     assert list(probes.fitting([micro.gemm("fp32", 4096), micro.device_copy(GIB)], 1000)) == []
 
 
-def test_repetitions_and_telemetry_stay_beside_the_figure():
+def test_repetitions_and_telemetry_are_stored_with_the_figure():
     """The first drain discards the warm-up, when the clock is that of an idle card."""
     idle = TelemetrySample(t_s=0.0, sm_clock_hz=3e8, power_w=80.0)
     busy = [
@@ -298,7 +298,7 @@ def test_a_card_that_clocks_beyond_its_datasheet_may_be_as_fast_as_its_own_highe
 
 
 @pytest.mark.parametrize("clock_hz", [None, 1500e6, 2520e6])
-def test_a_card_that_stays_below_the_clock_of_its_datasheet_is_held_to_the_datasheet(rtx_4090, clock_hz):
+def test_a_card_that_stays_below_its_datasheet_clock_is_compared_with_the_datasheet(rtx_4090, clock_hz):
     slow = msgspec.structs.replace(rtx_4090, sm_clock_max_hz=clock_hz)
     assert peak_flops_per_s(slow, Precision.FP32) == pytest.approx(82.6e12, rel=0.001)
     assert checks.judge_micro(slow, result(value=83e12)).findings

@@ -66,7 +66,7 @@ def test_multiply_adds_take_time_in_proportion_to_their_number(queue, monkeypatc
     assert min(timed(opencl.multiply_add(queue, precision), queue)) > 4 * few
 
 
-def test_wrong_results_are_no_rate(queue, monkeypatch) -> None:
+def test_wrong_results_give_no_rate(queue, monkeypatch) -> None:
     monkeypatch.setattr(opencl, "_SOURCE", opencl._SOURCE.replace("step < STEPS", "step < 1"))
     with pytest.raises(ArithmeticError, match="wrong results"):
         opencl.multiply_add(queue, "fp32").make(queue)
@@ -114,7 +114,7 @@ def test_a_device_that_is_gone_is_named(profile) -> None:
         opencl.open_queue(msgspec.structs.replace(profile, name="Some other card"))
 
 
-def test_a_driver_that_cannot_compile_is_named_with_what_its_compiler_said(
+def test_a_driver_that_cannot_compile_is_named_with_its_compilers_message(
     queue, profile, monkeypatch
 ) -> None:
     monkeypatch.setattr(opencl, "_ANY_SOURCE", "__kernel void any(unknown x) {}")

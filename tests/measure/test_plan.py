@@ -235,7 +235,7 @@ def test_fp32_is_refused_while_a_variable_forces_tf32_and_named(h100, profiles, 
     assert plan(RunRequest(), h100, profiles).cases
 
 
-def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profiles, monkeypatch):
+def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_precision(cpu, profiles, monkeypatch):
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
     for request in (RunRequest(), RunRequest(micro="only")):
         with pytest.raises(MisuseError, match="unset ONEDNN_DEFAULT_FPMATH_MODE"):
@@ -282,7 +282,7 @@ def test_micro_only_has_no_case_and_the_micro_benchmarks_of_a_run_come_once(h100
     assert not plan(RunRequest(frameworks=(Framework.KERAS_JAX,)), cpu, profiles).micro_left
 
 
-def test_several_gpus_are_timed_beside_one_eagerly_and_in_a_process_of_their_own(h100, profiles):
+def test_several_gpus_and_one_are_timed_eagerly_in_separate_processes(h100, profiles):
     made = plan(RunRequest(gpus=4, precisions=("amp",)), h100, profiles, (h100,) * 3)
     counts = {(p.case.workload, p.case.execution, p.case.gpu_count) for p in made.cases}
     assert counts == {
@@ -334,7 +334,7 @@ def test_a_job_that_cannot_be_sharded_is_refused_before_one_gpu_is_timed(h100, m
 
 
 @pytest.mark.parametrize(("jobs", "mode"), [(None, "fsdp"), ("ddp", "ddp"), ("independent", "independent")])
-def test_a_workload_made_for_shares_is_sharded_unless_told_otherwise(h100, make_profile, jobs, mode):
+def test_a_workload_made_for_sharding_is_sharded_unless_requested_otherwise(h100, make_profile, jobs, mode):
     request = RunRequest(workloads=("net",), gpus=2, jobs=jobs, executions=("eager",), precisions=("fp32",))
     profile = make_profile("net", blocks=BLOCKS, parallel_mode=ParallelMode.FSDP)
     made = plan(request, h100, {"net": profile}, (h100,))
@@ -376,9 +376,7 @@ def test_a_workload_that_is_never_trained_is_not_a_data_parallel_job(h100, make_
         plan(RunRequest(workloads=("augment",), gpus=2), h100, profiles, (h100,))
 
 
-def test_inference_of_what_is_only_trained_is_refused_and_of_what_is_never_trained_understood(
-    h100, make_profile
-):
+def test_inference_of_a_training_workload_is_refused_and_of_an_inference_workload_implied(h100, make_profile):
     tasks = {"lora": (TaskKind.TRAIN,), "augment": (TaskKind.INFER,)}
     profiles = {name: make_profile(name, tasks=each) for name, each in tasks.items()}
     with pytest.raises(MisuseError, match=r"inference of lora is not modeled: .* --task infer$"):

@@ -95,7 +95,7 @@ def test_a_training_ends_with_the_first_look_that_shows_the_quality(monkeypatch:
     assert _trained(monkeypatch, target=3.5).steps == run.steps, "a seed does not fix the training"
 
 
-def test_a_quality_that_is_not_reached_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quality_that_is_not_reached_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     run = _trained(monkeypatch, target=0.0, most_steps=20)
     assert (run.reached, run.steps) == (False, 20)
     row = _row(140, 130, 1000, unreached=1)
@@ -156,7 +156,7 @@ def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_noth
         ({"suite": "modern"}, "--suite"),
     ],
 )
-def test_what_a_training_to_a_quality_has_not_is_refused(given: dict[str, object], named: str) -> None:
+def test_options_that_training_to_a_quality_lacks_are_refused(given: dict[str, object], named: str) -> None:
     with pytest.raises(MisuseError, match=named):
         check_request(RunRequest(to_quality=True, **given), ["cnn", "lstm", "vgg16"])
 
@@ -165,7 +165,7 @@ def test_what_a_training_to_a_quality_has_not_is_refused(given: dict[str, object
     ("wrong", "said"),
     [({"steps": 2000}, "2000 steps"), ({"train_s": -1.0}, "train_s"), ({"quality": None}, "is unknown")],
 )
-def test_a_training_that_cannot_be_true_is_no_record(wrong: dict[str, object], said: str) -> None:
+def test_an_impossible_training_is_not_a_valid_record(wrong: dict[str, object], said: str) -> None:
     sound = _row(100, 120)
     assert broken_rule(_run(sound)) is None
     first = msgspec.structs.replace(sound.runs[0], **wrong)

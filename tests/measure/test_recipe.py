@@ -24,7 +24,7 @@ def planned(device, **asked):
     return plan(request, device, profiles, (device,) * (request.gpus - 1))
 
 
-def test_a_model_of_a_billion_weights_is_trained_in_bfloat16_and_beside_it_under_amp(h100):
+def test_a_model_of_a_billion_weights_is_trained_in_bfloat16_and_also_under_amp(h100):
     made = planned(h100, workloads=("llama_1b",), executions=("graph",))
     found = {p.case.precision: p.case for p in made.cases}
     assert {*found} == {Precision.BF16, Precision.AMP_BF16}
@@ -78,7 +78,7 @@ def test_a_case_knows_the_tokens_of_its_sample(h100, name, asked, tokens):
         ({"gpus": 8, "jobs": "fsdp", "checkpointing": "full"}, Checkpointing.FULL),
     ],
 )
-def test_below_eight_gpus_every_block_is_computed_again_unless_told_otherwise(h100, asked, how):
+def test_below_eight_gpus_every_block_is_computed_again_by_default(h100, asked, how):
     """The row of one GPU has the recipe of the job, so that the gain from more GPUs is for the same work."""
     made = planned(h100, workloads=("llama_8b_fsdp",), executions=("eager",), **asked)
     cases = [planned.case for planned in made.cases]

@@ -47,7 +47,7 @@ def test_ten_steps_of_two_processes_are_those_of_one_on_the_joined_batch(togethe
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_two_processes_train_in_fp8_what_one_does_but_for_its_rounding(together, mode):
+def test_two_processes_train_in_fp8_what_one_does_up_to_rounding(together, mode):
     """Each process scales its own half of the batch, so the sums differ from those of one process in the last digits."""
     pytest.importorskip("torchao", exc_type=ImportError)
     alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, two_ranks.EIGHT_BITS)

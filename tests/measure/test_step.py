@@ -80,7 +80,7 @@ def test_a_switch_that_reads_back_otherwise_is_named():
     assert old_torch.unexpected(Precision.FP32) == "cudnn_allow_tf32=True"
 
 
-def test_the_probe_tells_ieee_from_less():
+def test_the_probe_distinguishes_ieee_from_lower_precision():
     with switches_for(Precision.FP32):
         assert max(probe_errors(CPU).values()) < 1e-5
 
@@ -121,7 +121,7 @@ same = {
 lowered = [name for name, found in same.items() if (found != NOT_IN_BF16).any()]
 print(json.dumps([lowered, probe_errors(torch.device("cpu"))]))
 """
-"""Products of one and a number that takes 13 bits, in the sizes of the probe; the result was rounded."""
+"""Multiplies a number that needs 13 bits by one, in the sizes of the probe, and lists the operators that rounded it."""
 
 
 def test_the_probe_sees_a_precision_that_a_variable_lowered():

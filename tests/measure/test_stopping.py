@@ -63,7 +63,7 @@ def simulate(phi: float, trials: int, seed: int = 0) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("phi", "trials"), [(0.0, 1000), (0.5, 500), (0.9, 120), pytest.param(0.9, 1000, marks=pytest.mark.slow)]
 )
-def test_the_interval_holds_the_true_mean_in_92_percent_or_more(phi, trials):
+def test_the_interval_contains_the_true_mean_in_92_percent_or_more(phi, trials):
     """The acceptance test of the contract: fixed seed, drift guard on, checked every round."""
     stopped, held = simulate(phi, trials)
     assert stopped > 0.99
@@ -133,7 +133,7 @@ def test_a_gpu_bound_row_of_a_quick_run_is_sure_of_its_figure(timed_s):
 
 
 def test_a_gpu_bound_row_takes_little_more_than_the_least_time():
-    """10 s, because the energy of a shorter time is not known; an unsteady card takes up to a minute."""
+    """10 s, because energy cannot be measured in a shorter time; an unsteady card takes up to a minute."""
     rules = timed(LONG, GPU_BOUND, 200)
     assert all(rule.converged() for rule in rules)
     assert all(LONG.timed_least_s <= rule.elapsed_s <= 12 for rule in rules)
@@ -199,7 +199,7 @@ def test_equal_rounds_stop_at_the_least_number_of_rounds_and_at_the_least_time()
     assert verdicts == [Verdict.GO_ON] * 11 + [Verdict.DONE]
 
 
-def test_a_missing_package_is_named_with_its_install_command():
+def test_an_unmet_target_says_what_is_missing():
     """Nine rounds; ten rounds of unknown time; ten rounds of known time."""
     values = [1.0, 1.1] * 5
     few = StopRule(target=0.005, rounds=values[:9]).unmet()
@@ -254,7 +254,7 @@ class Unguarded(StopRule):
         return False
 
 
-def test_a_series_that_drifts_all_along_does_not_pass_for_converged():
+def test_a_series_that_always_drifts_does_not_count_as_converged():
     """1 % in a hundred rounds without noise: autocorrelation leaves an effective sample size of a few."""
     rule = StopRule(target=0.005, deadline_s=100 * 0.5)
     for index in range(100):

@@ -193,7 +193,7 @@ def test_a_counter_that_stops_goes_back_or_runs_away_is_unknown_with_a_finding(e
     assert found.finding.kind is FindingKind.ENERGY_IMPLAUSIBLE
 
 
-def test_power_with_holes_in_it_is_not_integrated():
+def test_power_with_gaps_is_not_integrated():
     holed = [s for s in powers(600) if not 5 < s.t_s < 8]
     assert energy_of(20.0, (None, None), holed, 700).joules is None
 
@@ -228,7 +228,7 @@ def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
     assert [f.kind for f in found] == [FindingKind.SHARED_GPU]
 
 
-def test_a_newcomer_is_found_after_the_run(card, monkeypatch):
+def test_a_process_that_started_during_the_run_is_found(card, monkeypatch):
     busy = FakeReadings(processes=(GpuProcess(pid=7, memory_bytes=None, compute=True),))
     monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: busy)
     assert [f.kind for f in capability.newcomers(card, sleep=lambda _: None)] == [FindingKind.SHARED_GPU]

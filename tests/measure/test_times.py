@@ -1,7 +1,7 @@
 """The duration of a run, rehearsed with the product's own plan and rules on a scripted clock.
 
-The steps were measured on an H200. The phases around them are the longest that an H100 or an H200
-recorded in its check, the heat and the power what they recorded in whole runs.
+The steps were measured on an H200. The phases around them take the longest time that an
+H100 or an H200 recorded in its check; heat and power are from whole runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONFIRMED = [json.loads(file.read_bytes()) for file in sorted((DATA / "confirmed
 
 @cache
 def recorded_s(phase: str, workload: str | None = None, precision: str | None = None) -> float:
-    """The longest that a phase took on either card, of a workload at a precision [s]; 0 if of none."""
+    """Longest time of a phase on either card, for a workload at a precision [s]; 0 if not recorded."""
     rows = [
         (row["case"], times)
         for check in CONFIRMED
@@ -223,7 +223,7 @@ def test_the_default_run_of_an_h100_takes_four_minutes_and_its_first_figure_half
     assert len(rehearsal.findings) == 3 * 7
     assert rehearsal.took_s < 240
     assert rehearsal.first_s < 30
-    assert kinds(rehearsal, Execution.GRAPH) <= {FindingKind.DRIFTING}  # of noise without drift, 1 to 3 %
+    assert kinds(rehearsal, Execution.GRAPH) <= {FindingKind.DRIFTING}  # 1 to 3 % false alarms
 
 
 def test_a_quick_run_is_over_in_a_minute_and_a_half():

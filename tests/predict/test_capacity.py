@@ -51,7 +51,7 @@ def whole(name: str) -> StepMemory:
         ("Llama 3 70B", "full", "llama_70b", 8192),
     ],
 )
-def test_a_few_layers_tell_what_the_trace_of_all_tells(model, way, name, tokens):
+def test_a_few_layers_give_the_figures_of_a_whole_trace(model, way, name, tokens):
     (member,) = (m for m in load_members() if (m.model, m.way) == (model, way))
     assert member.parameters == load_profiles()[name].parameters
     for batch in (1, 2, 4):

@@ -60,7 +60,7 @@ def test_a_missing_option_is_requested_in_command_line_words():
 
 
 def test_a_calibration_of_other_tables_is_older():
-    """Another table of the package, or calibrations with different published rows for shipped and own."""
+    """It was fitted with another table of the package, or with other published rows."""
     calibration = load_calibration()
     assert calibration.stale == ()
     for name in ("gpus.csv", "published.csv"):

@@ -33,7 +33,7 @@ def test_every_reading_is_of_a_known_gpu_and_within_its_bandwidth():
         assert 0.2 < reached / load_specs()[reading.gpu_key].memory_bandwidth_bytes_per_s < 1
 
 
-def test_nine_tenths_of_the_gpus_are_held_by_the_interval():
+def test_the_interval_contains_nine_tenths_of_the_gpus():
     readings, held = decode_readings(), {}
     for reading in readings:
         work = DecodeWork(weight_bytes=reading.bytes_read, cache_bytes_per_token=0, flops_per_token=0)

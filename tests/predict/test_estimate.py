@@ -408,7 +408,7 @@ def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16
     assert told[0] / told[1] == pytest.approx(scale_of(vgg16, larger, peaks)) != 1
 
 
-def test_a_peak_at_tf32_is_none_of_strict_fp32(vgg16):
+def test_a_peak_at_tf32_does_not_count_for_strict_fp32(vgg16):
     """For a convolution in strict fp32 cuDNN takes memory that it does not take at TF32; both kinds of AMP are equal."""
     spec = load_specs()[H100]
     tf32 = msgspec.structs.replace(case_on(vgg16, H100), precision=Precision.TF32)
@@ -474,7 +474,7 @@ def test_memory_answers_of_a_card_as_its_prediction_does_where_a_run_is_known(vg
     assert told[pcie].text() in shown[pcie].reason
 
 
-def test_a_host_bound_step_has_no_interval_and_a_graph_has_none_of_it():
+def test_a_host_bound_step_has_no_interval_and_its_graph_is_not_host_bound():
     profile = published("resnet50_cifar", batches=(8, 16, 32))
     eager = ask(Question(profile=profile, execution=Execution.EAGER), H200)[H200]
     assert eager.low is None
@@ -647,7 +647,7 @@ def test_a_line_of_another_vendor_has_the_width_of_its_own_errors_and_three_card
     assert learned.half_width(rdna3) < math.log(4)
 
 
-def test_published_rows_of_another_vendor_are_counted_though_no_fit_holds_them(vgg16):
+def test_published_rows_of_another_vendor_are_counted_though_they_are_in_no_fit(vgg16):
     (answer,) = ask(vgg16, "amd-mi325x-256gb").values()
     fitted = load_calibration().train
     assert fitted.apart_by_gpu.keys().isdisjoint(fitted.rows_by_gpu)

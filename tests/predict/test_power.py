@@ -76,7 +76,7 @@ def test_an_h100_pcie_is_not_lowered_twice():
     assert watts**COEFFICIENTS.power_exponent <= clock < 1
 
 
-def test_unknown_power_takes_nothing_off():
+def test_unknown_power_lowers_nothing():
     for clock in (0.5, 1.0, 2.0):
         spec = msgspec.structs.replace(T4, tdp_w=None, fp32_flops_per_s=clock * T4.fp32_flops_per_s)
         assert power_and_clock(spec) == UNLIMITED

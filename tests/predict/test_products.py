@@ -157,7 +157,7 @@ def test_no_row_does_more_arithmetic_than_the_best_product_of_its_family():
     assert held.most_samples_per_s > held.samples_per_s
 
 
-def test_a_family_without_a_reading_is_told_wider():
+def test_a_family_without_a_reading_gets_a_wider_interval():
     """By the share of large products in its step: an RTX 3090 compared with the A6000 of the same chip."""
     keys = RTX_3090, "nvidia-rtx-a6000-48gb"
     question = question_of(load_profiles()["llama_8b_lora"], None)

@@ -55,7 +55,7 @@ def told(seen):
     return [tell(m) for m in seen]
 
 
-def test_speeds_were_told_within_their_intervals(seen, told):
+def test_speeds_are_within_the_predicted_intervals(seen, told):
     """22 rows: 90 % intervals that contain fewer than 20 would be too narrow."""
     assert len(seen) == 22
     inside = [t.low <= m.samples_per_s <= t.high for m, t in zip(seen, told, strict=True)]
@@ -72,7 +72,7 @@ def test_the_errors_are_those_that_the_document_prints(seen, told):
     )
 
 
-def test_memory_of_tensors_was_told(every):
+def test_memory_of_tensors_was_predicted(every):
     """Within 1 % next to cuDNN's workspace; the upper end covers all, including strict fp32 convolutions."""
     compared = 0
     for m in every:

@@ -256,7 +256,7 @@ class TestSelection:
         assert select_device("auto")[0].name == "NVIDIA H200"
         assert select_device("cuda")[0].name == "NVIDIA H200"
         assert select_device("rocm")[0].name == "AMD Instinct MI300X"
-        with pytest.raises(NoDeviceError, match="here are cuda:0"):
+        with pytest.raises(NoDeviceError, match="no such GPU, found cuda:0"):
             select_device("cuda:1")
 
     def test_another_than_the_first_is_named_by_the_variable(self) -> None:

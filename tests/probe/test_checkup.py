@@ -279,7 +279,7 @@ def test_a_gpu_that_does_not_answer_is_a_failure(inside_nvml, monkeypatch) -> No
     [
         (0, 1, None),
         (3, 0, None),
-        (3, 1, "GPU 0 (NVIDIA H200) is in compute mode exclusive_process and taken (1 process)"),
+        (3, 1, "GPU 0 (NVIDIA H200) is in compute mode exclusive_process and in use (1 process)"),
         (2, 0, "GPU 0 (NVIDIA H200) is in compute mode prohibited: no program may use it"),
     ],
 )

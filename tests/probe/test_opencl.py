@@ -91,7 +91,7 @@ def test_without_another_drivers_gpu_they_come_before_the_cpu(here) -> None:
 
 def test_a_place_that_is_not_there_names_those_that_are(here) -> None:
     here(ARC)
-    with pytest.raises(NoDeviceError, match=r"opencl:7: here are opencl:0 Intel"):
+    with pytest.raises(NoDeviceError, match=r"opencl:7: found opencl:0 Intel"):
         select.select_device("opencl:7")
 
 

@@ -61,7 +61,7 @@ def test_the_limits_of_a_gpu_are_named(fake_nvml) -> None:
         "clock held by sw_power_cap",
         "clock held by hw_thermal_slowdown",
         "compute mode exclusive_process",
-        "1 other process; end what need not run",
+        "1 other process; end processes that are not needed",
     ):
         assert words in said
 

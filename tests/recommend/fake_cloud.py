@@ -2,7 +2,7 @@
 
 A machine is an empty folder below ``$FAKE_CLOUD``, its home. The commands of a task really run there, in a
 shell in child processes. Only the finished run is changed: it names the device ``$FAKE_DEVICE`` instead of
-this CPU, and omits that parallel tests kept the CPU busy.
+this CPU, and omits the finding that parallel tests kept the CPU busy.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def test_every_card_price_has_a_condition_a_date_and_a_source():
         assert len(each.source) > 20
 
 
-def test_new_and_used_stand_apart():
+def test_new_and_used_are_separate():
     """The RTX 5070 costs 557 used and 835 new; both with a host of 1,000."""
     found = {
         (each.gpu_key, each.condition): each.purchase_usd

@@ -171,7 +171,7 @@ def test_for_work_in_gpu_hours_a_starved_offer_is_as_uncertain_as_the_work():
     assert ends == pytest.approx((2.1, 2.1), rel=0.05)
 
 
-def test_rent_whose_vcpus_feed_half_of_its_gpus_costs_twice_as_much_beside_owning():
+def test_rent_with_vcpus_for_half_of_its_gpus_costs_twice_as_much_next_to_owning():
     owned = {offer_of(each): each for each in [machine()]}
 
     def for_an_hour(vcpus: float | None) -> float:
@@ -201,7 +201,7 @@ def test_a_deadline_and_a_budget_hold_at_the_speed_that_the_vcpus_feed():
     assert "its 10 vCPUs" in reason
 
 
-def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():
+def test_spot_is_fed_at_its_working_speed_and_not_at_its_useful_speed():
     """Half of the work is repeated: 3,000/s are 2,000/s of useful work.
 
     Ten vCPUs feed 1,500 of 3,000, so 1,000/s are left, and 5.4 million photographs take an hour and a half.

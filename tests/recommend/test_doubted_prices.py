@@ -118,7 +118,7 @@ def test_the_standard_is_the_whole_market_whatever_is_asked_for():
     assert "\n" not in str(caught.value)
 
 
-def test_it_is_no_rival_of_buying_either():
+def test_it_is_not_a_rival_of_buying_either():
     ranking = weigh([machine()], [*HONEST, CENT], RATES)
     assert all("feed" not in each.against for each in ranking.buy_or_rent)
 
@@ -129,7 +129,7 @@ def test_owned_hardware_is_never_doubted():
     assert ranking.rows[0].offer == offer_of(owned)
 
 
-def test_a_users_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_path):
+def test_a_users_table_ranks_as_given_and_says_how_far_it_is_from_others(tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text(
         "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h\n"

@@ -178,7 +178,7 @@ def test_the_largest_batch_is_each_cards_own():
         assert answer.case.batch_size == answer.largest_batch
 
 
-def test_a_largest_batch_that_was_found_on_the_card_stands_and_a_fixed_one_does_not():
+def test_a_largest_batch_found_on_the_card_is_kept_and_a_fixed_one_is_not():
     found = msgspec.structs.replace(case_on(H100), batch_size=777)
     searched = msgspec.structs.replace(measurement(found, 4000), batch_choice="largest")
     fixed = measurement(msgspec.structs.replace(case_on(MI300X), batch_size=64), 1500)

@@ -72,7 +72,7 @@ def test_words_of_buyers_mean_lines_of_the_table():
         assert set(lines_meant(word)) & known
 
 
-def test_nvlink_is_what_every_such_gpu_has_and_no_bridge_that_is_sold_apart():
+def test_nvlink_means_a_built_in_link_and_not_a_bridge_sold_separately():
     linked = {key for key, spec in load_specs().items() if spec.is_linked}
     assert {
         "nvidia-h100-sxm-80gb",

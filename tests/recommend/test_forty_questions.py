@@ -141,7 +141,7 @@ WORTH = [
              lambda: value(providers=("aws",), spot=True), ("aws g4dn", 3.459)),
     Question("If a quarter of the work is done again?", "3600 x 200 / 1.25 / 0.20",
              lambda: value(providers=("aws",), spot=True, spot_lost=0.25), ("aws g4dn", 2.88)),
-    Question("How much may be lost before spot is as dear as on demand?", "0.50 / 0.20 - 1",
+    Question("How much work may be lost before spot costs as much as on demand?", "0.50 / 0.20 - 1",
              lambda: best(providers=("aws",), spot=True).spot_break_even, 1.5),
     Question("With 40 GB or more?", "H100 at 3.6; the 32 GB of an RTX 5090 are too few",
              lambda: value(min_memory_gib=40), ("lambda gpu_1x_h100", 3.6)),
@@ -158,9 +158,9 @@ WORTH = [
              ("oci BM.GPU.H100.8", 24_000)),
     Question("What do a million samples cost at best?", "0.45 / 3600 / 900 x 1e6",
              lambda: best().usd_per_million_samples, 0.1389),
-    Question("How many A100 is an RTX 5090, and what of it does a dollar buy?", "900 / 1000, 0.9 / 0.45",
+    Question("How many A100s equal an RTX 5090, and how many A100 hours does a dollar buy?", "900 / 1000, 0.9 / 0.45",
              lambda: (best().score.value, best().reference_hours_per_usd.value), (0.9, 2.0)),
-    Question("Two workloads alike?", "sqrt(900 x 100) = 300: 3600 x 300 / 0.45",
+    Question("Two workloads of equal weight?", "sqrt(900 x 100) = 300: 3600 x 300 / 0.45",
              lambda: ask_both(workloads=("vgg16", "lstm")).rows[0].samples_per_usd.value / 1e6, 2.4),
     Question("Half of each by work?", "H100: 1 / (0.5 / 3000 + 0.5 / 1200) = 1714.3: 3600 x 1714.3 / 3; RTX 5090: 1.44",
              lambda: [f(ask_both(mix={"vgg16": 0.5, "lstm": 0.5}).rows[0])
@@ -175,7 +175,7 @@ JOBS = [
              lambda: job(deadline_hours=12), ("lambda gpu_1x_h100", 10.0, 30.0)),
     Question("In 5 hours?", "8x H100: 108e6 / (8 x 3000 x 0.9) / 3600 = 1.389 h x 24; 8x A100: 66.67 USD",
              lambda: job(deadline_hours=5), ("oci BM.GPU.H100.8", 1.3889, 33.333)),
-    Question("As fast as 32 dollars go?", "H100 for 30.00 in 10 h; 8x H100 is 33.33",
+    Question("What is fastest for 32 dollars?", "H100 for 30.00 in 10 h; 8x H100 is 33.33",
              lambda: job(sort="time", budget_usd=32), ("lambda gpu_1x_h100", 10.0, 30.0)),
     Question("With 10 minutes of start-up?", "(33.333 + 0.1667) x 0.45",
              lambda: job(startup_minutes=10), ("vast RTX 5090", 33.5, 15.075)),
@@ -209,9 +209,9 @@ OWNING = [
              lambda: [f(weigh([rtx_3090()], [offer(H100, 0.13)], {H100: 3000}).buy_or_rent[0])
                       for f in (must_work, payback)],
              ["41 % of all hours", "pays after 30 of 36 months at 50 %"]),
-    Question("Do two RTX 3090 with a host keep within 3,000 USD, and within 3,500?", "2 x 1,207 + 1,000 = 3,414",
+    Question("Do two RTX 3090 with a host cost at most 3,000 USD, or at most 3,500?", "2 x 1,207 + 1,000 = 3,414",
              lambda: [not too_dear(cards(2), max_purchase_usd=most) for most in (3000, 3500)], [False, True]),
-    Question("How much do 4 jobs of 73 h a month use a card, and how much would 14?",
+    Question("How busy do 4 jobs of 73 h a month keep a card, and how busy would 14?",
              "4 x 73 / 730 = 0.4; 14 x 73 / 730 = 1.4",
              lambda: [used(cards(), jobs_per_month=n).utilization.likely for n in (4, 14)], [0.4, 1.4]),
 ]  # fmt: skip
@@ -250,7 +250,7 @@ def a_cent_for_a_b300() -> tuple[str, list[str]]:
 
 
 def three_old_cards() -> list[str]:
-    """Rank a V100 at 0.19 and 0.20 beside 3.06: two similar prices confirm each other."""
+    """Rank a V100 at 0.19 and 0.20 next to 3.06: two similar prices confirm each other."""
     v100 = "nvidia-tesla-v100-sxm2-16gb"
     prices = {"runpod": 0.19, "verda": 0.20, "aws": 3.06, "azure": 3.06}
     found = builders.rank_of(
@@ -293,7 +293,7 @@ def refused(call: Callable[[], Any]) -> str:
 FEEDS = [
     Question("Is a B300 at a cent the best value?", "0.01 is under a fifth of 6.75, and nobody is within twice of it",
              a_cent_for_a_b300, ("vast RTX 5090", ["feed"])),
-    Question("Are V100 at 0.19 and 0.20 believed beside 3.06?", "0.20 is within twice of 0.19",
+    Question("Are V100s at 0.19 and 0.20 accepted next to 3.06?", "0.20 is within twice of 0.19",
              three_old_cards, ["runpod", "verda", "aws", "azure"]),
     Question("Which A100 are the two 'A100 SXM4' of a marketplace?", "40 and 80 GiB",
              the_a100_pair, [("nvidia-a100-sxm-40gb", 0.70), ("nvidia-a100-sxm-80gb", 0.90)]),
@@ -358,8 +358,8 @@ def test_the_first_screen_is_short(question, rankings, monkeypatch, capsys):
 WITHOUT_A_RANKING = {
     "What does an hour of a card for 30,000 USD cost?",
     "After how many hours has it paid against 2.99 USD/h?",
-    "Do two RTX 3090 with a host keep within 3,000 USD, and within 3,500?",
-    "How much do 4 jobs of 73 h a month use a card, and how much would 14?",
+    "Do two RTX 3090 with a host cost at most 3,000 USD, or at most 3,500?",
+    "How busy do 4 jobs of 73 h a month keep a card, and how busy would 14?",
     "Which A100 are the two 'A100 SXM4' of a marketplace?",
     "Who is the provider 'gpc'?",
 }

@@ -66,7 +66,7 @@ def test_the_cost_of_an_hour_between_two_answers_is_reported_and_needs_no_worth(
         assert len(waiting) == worth
 
 
-def test_no_price_of_an_hour_is_told_where_both_take_as_long():
+def test_no_price_of_an_hour_is_given_if_both_take_equally_long():
     hosts = [offer(H100, 2.0, provider="one", kind="marketplace"), offer(H100, 3.0, provider="two")]
     found = rank_of(hosts, {H100: 1e4}, samples=SAMPLES, hour_worth_usd=2)
     assert not [text for text in found.said("answer") if "per hour saved" in text]
@@ -89,7 +89,7 @@ def test_the_chances_of_a_row_do_not_depend_on_the_sort_order(sort):
     assert usual[L4].p_sensible == 0
 
 
-def test_hours_that_are_worth_nothing_leave_the_dollars():
+def test_if_hours_are_worth_nothing_only_dollars_count():
     free, dollars = ranked(0, width=1.5), ranked(2, width=1.5, sort="cost")
     assert (free.sorted_by, order(free)) == ("cost", order(dollars))
     assert [row.p_best for row in free.rows] == [row.p_best for row in dollars.rows]

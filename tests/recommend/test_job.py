@@ -61,7 +61,7 @@ def test_the_reference_is_known_against_itself_within_what_machines_differ_by(wi
 
 
 def test_a_common_error_cancels_in_a_ratio():
-    """A common error moves all alike: the job takes half of the hours on an H100, for certain."""
+    """A common error affects all GPUs equally: the job takes half of the hours on an H100, for certain."""
 
     def together(estimates, n, seed):
         error = np.random.default_rng(seed).standard_normal(n) * 0.3
@@ -74,7 +74,7 @@ def test_a_common_error_cancels_in_a_ratio():
     assert row.samples_per_s.low == pytest.approx(1500)
 
 
-def test_relative_units_are_for_the_asking():
+def test_relative_units_are_shown_if_requested():
     ranking = of_default([offer(H100, 2.0)], relative=True)
     assert ranking.job is None
     assert (ranking.sorted_by, ranking.rows[0].hours.value) == ("value", None)

@@ -225,7 +225,7 @@ def test_an_empty_answer_says_which_filter_removed_how_many():
         rank_of(offers, {H100: 3000.0}, max_usd_per_hour=1)
 
 
-def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
+def test_an_empty_answer_names_the_reason_that_excluded_most_offers():
     def refused(key, reason):
         return Refusal(gpu_key=key, reason=reason)
 
@@ -580,7 +580,7 @@ def test_offers_of_the_same_gpus_add_up_in_a_toss_up():
     assert fastest.p_best == pytest.approx(2 * fastest.row.p_fastest)
 
 
-def test_a_start_that_nobody_gave_has_an_interval_and_one_that_was_given_has_none():
+def test_an_assumed_start_up_has_an_interval_and_a_given_one_has_none():
     asked = {"width": 1.2, "samples": 3.6e6, "draws": 4000}
     (assumed,) = rank_of([offer(H100, 2.0)], {H100: 1000.0}, startup_minutes=None, **asked).rows
     (given,) = rank_of([offer(H100, 2.0)], {H100: 1000.0}, startup_minutes=10.0, **asked).rows
@@ -591,7 +591,7 @@ def test_a_start_that_nobody_gave_has_an_interval_and_one_that_was_given_has_non
     assert assumed.cost_usd.high > given.cost_usd.high
 
 
-def test_a_deadline_holds_where_also_the_start_is_long():
+def test_a_deadline_is_met_even_if_the_start_up_is_long():
     """One hour of work and ten minutes of start; twenty minutes would be 1.33 h."""
     asked = {"samples": 3.6e6, "deadline_hours": 1.25}
     assert rank_of([offer(H100, 2.0)], {H100: 1000.0}, width=1.01, startup_minutes=10.0, **asked).rows

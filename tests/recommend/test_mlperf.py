@@ -139,7 +139,7 @@ def test_the_table_says_up_to_which_round_it_goes() -> None:
     assert "Rounds: v3.0 (2023-06) to v5.0 (2025-06)" in what()
 
 
-def test_the_verb_lists_them_and_json_holds_every_run() -> None:
+def test_the_verb_lists_them_and_json_contains_every_run() -> None:
     from click.testing import CliRunner
 
     from gpubench.cli.app import app

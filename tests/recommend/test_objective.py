@@ -298,7 +298,7 @@ def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs, st.floats(0, 0.95), st.sampled_from(["value", "time", "throughput"]), st.booleans())
 def test_losing_more_never_raises_a_spot_row(market, job, more, sort, with_job):
-    """Counted in the rows above it that are not spot, because other spot rows lose more too."""
+    """Only the rows above it that are not spot are counted, because other spot rows lose more too."""
     less, more = sorted((job["spot_lost"], more))
     options = job if with_job else {}
     before, after = (ranked(market, **options | {"spot_lost": lost}, sort=sort).rows for lost in (less, more))

@@ -105,7 +105,7 @@ def test_at_the_break_even_owning_and_renting_cost_the_same(rent, purchase):
         ("Jetson AGX Orin 64GB, 450 USD", 0.0),
     ],
 )
-def test_the_machine_around_a_card_is_fed_be_it_bought_or_there(quote, host_w):
+def test_the_power_of_the_machine_around_a_card_counts_whether_bought_or_owned(quote, host_w):
     """350 W of the card alone make owning look cheaper than renting; 500 W of the whole machine do not."""
     request = RankRequest(own=(f"{quote}, 3 years, 50 %, 350 W, 0.2 USD/kWh",))
     owned = ownerships(request, {}, TODAY, own_keys={"cpu"})[0]
@@ -157,7 +157,7 @@ def test_an_owned_machine_ranks_by_its_useful_hour_and_knows_its_break_even():
     [(QUOTED, "measured", True), (QUOTED, "predicted", False), ("a shop", "measured", False)],
 )
 def test_only_the_users_measured_machine_is_known_better_than_its_model(source, basis, known):
-    """The rate of the model is known to 6 %, all of it for another card in another host except 3.4 %."""
+    """The rate of a card model is known to 6 %, which includes differences between cards and hosts; without them, 3.2 %."""
     ranking = weigh(
         [machine(source=source)], [offer(H100, 2.99)], {H100: 3000}, width=1.06, basis=basis, samples=1e9
     )
@@ -295,7 +295,7 @@ def test_buy_and_rent_alone():
     assert [row.offer.pricing for row in rows] == [Pricing.ON_DEMAND]
 
 
-def test_the_circuit_and_the_fan_bound_what_can_stand_here():
+def test_the_circuit_and_the_fan_limit_what_can_be_installed():
     four = machine(gpu_key=RTX5090, gpu_count=4, power_w=2300.0)
     passive = machine(gpu_key=L4, power_w=72.0)
     rates = {RTX5090: 900, L4: 300, H100: 3000}
@@ -435,7 +435,7 @@ def test_a_purchase_is_compared_with_rent_that_meets_the_deadline():
         assert [against in each.against for each in ranking.buy_or_rent] == [True]
 
 
-def test_the_draws_of_the_machine_that_was_measured_are_as_near_as_its_interval_says():
+def test_the_draws_of_a_measured_machine_are_as_narrow_as_its_interval():
     """Draws of one H100: the first row keeps half of its log width, the second all of it."""
     draws = 1000 * np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 400)))
     one = np.ones(2)

@@ -116,7 +116,7 @@ def test_a_certain_charge_moves_both_ends_of_a_cost_equally():
         assert moved == pytest.approx([5.0] * 3)
 
 
-def test_budget_and_hourly_limit_hold_of_the_printed_figures():
+def test_budget_and_hourly_limit_apply_to_the_printed_figures():
     hosts = [(H100, price, HOST | {"price_date": "2026-08"}) for price in (0.20, 0.40, 0.45)]
     (first, *_) = ranked(hosts, width=1.3)[0].rows
     kept, _ = ranked(hosts, width=1.3, budget_usd=first.cost_usd.high * 1.001)

@@ -59,7 +59,7 @@ def test_a_list_price_of_today_is_certain():
     assert np.ptp(drawn(offer(H100, 2.0))) == 0
 
 
-def test_a_list_price_drifts_with_its_age_and_one_hand_sets_a_providers_prices():
+def test_a_list_price_drifts_with_its_age_and_a_providers_prices_move_together():
     """After a year its logarithm has a standard deviation of 0.3, after a quarter 0.15."""
     year, quarter = "2025-11-20", "2026-08-20"
     mine = drawn(
@@ -104,7 +104,7 @@ def test_a_marketplaces_price_for_all_hosts_is_treated_as_a_list_price():
     assert prices.sigma[1] == pytest.approx(0.3 * math.sqrt(92 / 365.25))
 
 
-def test_no_price_of_such_a_marketplace_has_moved_in_the_shipped_tables():
+def test_no_price_of_this_marketplace_has_changed_in_the_shipped_tables():
     """Hosts of Vast moved by a half within two months; at RunPod the same GPU costs the same on each day."""
     of_each: dict[tuple[str, int], dict[str, set[float]]] = {}
     for each in data_table("offers.csv", Offer):
@@ -117,7 +117,7 @@ def test_no_price_of_such_a_marketplace_has_moved_in_the_shipped_tables():
     assert all(len({min(usd) for usd in days.values()}) == 1 for days in twice)
 
 
-def test_a_fresh_ask_is_unsure_alone_and_among_others_and_a_list_price_is_not():
+def test_a_fresh_ask_is_uncertain_alone_and_among_others_and_a_list_price_is_not():
     """Half the usual spread of 0.33: nine tenths within a factor of exp(1.645 x 0.165) = 1.31."""
     alone = offer(L4, 0.4, kind="marketplace")  # no other host asks for this GPU
     prices = prices_of([alone, offer(H100, 0.4, kind="marketplace"), offer(H100, 0.4)], MARKET)
@@ -175,7 +175,7 @@ def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
     assert np.ptp(drawn(own)) == 0
 
 
-def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alike():
+def test_cards_to_buy_drift_with_the_age_of_their_price_whether_one_or_two():
     """Two cards of 600 and a host of 800, no energy: the cards are 0.6 of the cost, so 0.6 x 0.3 after a year."""
     cards = {
         "host_usd": 800.0, "condition": PriceCondition.USED, "source": "a report", "price_date": "2025-11-20",
@@ -191,7 +191,7 @@ def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alik
     assert np.corrcoef(walks)[0, 1] == pytest.approx(1)
 
 
-def test_the_cost_of_a_used_card_has_the_age_of_its_price_in_it():
+def test_the_cost_of_a_used_card_depends_on_the_age_of_its_price():
     choice = rank("resnet50", max_purchase_usd=3000, as_of="2026-11-20", draws=50).first
     assert choice.condition == "used"
     assert choice.row.usd_per_hour.low < choice.row.usd_per_hour.value < choice.row.usd_per_hour.high
@@ -209,7 +209,7 @@ def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_o
     assert rows[0].p_best < 0.5
 
 
-def test_the_ends_of_a_cost_hold_what_its_price_has_drifted():
+def test_the_ends_of_a_cost_include_the_drift_of_its_price():
     """The 90 % range is ln 1.2 = 0.1823 of the throughput and, after a year of the usual drift, 1.645 x 0.27
     = 0.4441 of the price: sqrt(0.1823 ^ 2 + 0.4441 ^ 2) = 0.4801 of the cost.
     """

@@ -117,7 +117,7 @@ GUESSED = {key: estimate(key, RATES[key], 2.0, findings=BEYOND) for key in KEYS[
 @settings(max_examples=25, deadline=None)
 @given(markets)
 def test_no_figure_that_the_fit_covers_is_below_a_guess(market):
-    """All else as without: ranks, chances, and the order both inside and outside the domain of the fit."""
+    """Guesses follow all figures that the fit covers, with ranks of their own; each part is in its usual order."""
     offers = offers_of(market)
     rows = rank_of(offers, RATES | GUESSED, **OPTIONS).rows
     guessed = [bool(row.findings) for row in rows]

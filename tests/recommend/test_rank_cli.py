@@ -137,7 +137,7 @@ def test_owned_machines_have_their_own_rows_next_to_the_best_rental(gpubench):
     assert sum(each.p_best_of_gpu for each in found.by_gpu) == pytest.approx(1)
 
 
-def test_new_and_used_stand_apart_where_all_is_bought(gpubench):
+def test_new_and_used_are_separate_if_all_is_bought(gpubench):
     shown = " ".join(
         gpubench(
             "vgg16", "--table", "--buy", "--gpu", "rtx 5070", "--gpu", "rtx 5080", COLUMNS="200"

@@ -94,7 +94,7 @@ def test_single_gpus_and_sharded_jobs_are_in_one_ranking():
     assert {row[at] for row in shown.rows} == {"fits on 1", "needs 3 with FSDP"}
 
 
-def test_more_gpus_each_hold_less_and_all_figures_are_of_one_of_them():
+def test_with_more_gpus_each_holds_less_and_all_figures_are_for_one_of_them():
     two, eight = ranking_of(offers_of(H100, 2, 8)).rows[::-1]
     if two.offer.gpu_count != 2:
         two, eight = eight, two
@@ -216,7 +216,7 @@ def test_what_fits_on_four_by_full_checkpointing_may_not_fit_on_eight_by_selecti
 @pytest.mark.parametrize(
     ("gpu_count", "words"), [(1, "fits in eager steps, maybe not in a CUDA graph of "), (8, "fits (needs ")]
 )
-def test_a_card_whose_memory_holds_eager_steps_alone_is_ranked_and_says_so(gpu_count, words):
+def test_a_card_that_only_fits_eager_steps_is_ranked_and_says_so(gpu_count, words):
     """Several of them run eager steps anyway."""
     ranking = ranking_of(offers_of(RTX5090, gpu_count), workloads=("transformer",), batch_size=22)
     assert fits_words(ranking.first).startswith(words)

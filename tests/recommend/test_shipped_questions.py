@@ -182,7 +182,7 @@ def test_three_thousand_dollars_and_a_desk():
         assert watts[each.gpu_key] * each.gpu_count + 150 <= 0.8 * 1200
 
 
-def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
+def test_nvlink_excludes_a_card_if_its_source_does_not_state_the_form_factor():
     """A V100 is sold with NVLink (SXM2) and without (PCIe); if the source does not say which, neither counts."""
     silent = {("verda", "1V100.6V"), ("lambda", "gpu_8x_v100")}
     named = ["--gpu", "v100,h100,rtx"]

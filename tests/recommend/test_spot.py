@@ -99,7 +99,7 @@ def test_the_cost_of_interruptions_assumes_the_best_checkpoints():
     assert lost(best) < min(lost(0.9 * best), lost(1.1 * best))
 
 
-def test_interruptions_are_assumed_and_said_unless_their_loss_is_given():
+def test_interruptions_are_assumed_and_stated_unless_their_loss_is_given():
     offers = [offer(H100, 1.0, provider="aws", pricing=Pricing.SPOT), offer(H100, 2.0, provider="aws")]
     found = rank_of(offers, {H100: 3000.0}, spot=True, samples=1e8)
     assert found.rows[0].samples_per_s.value == pytest.approx(3000 / 1.0407, rel=1e-4)
@@ -119,7 +119,7 @@ def test_interruptions_are_assumed_and_said_unless_their_loss_is_given():
 
 
 def test_a_spot_price_of_long_ago_says_little_of_todays():
-    """Nothing on its day, 0.38 x sqrt(3 / 4) after a half-life of 30 days."""
+    """The spread is 0 on its day, and 0.38 x sqrt(3 / 4) after a half-life of 30 days."""
     market = Market(today=date(2026, 11, 20), asks={})
     prices = prices_of(
         [offer(H100, 1.0, pricing=Pricing.SPOT, price_date=day) for day in ("2026-11-20", "2026-10-21")],

@@ -94,7 +94,7 @@ def test_a_sum_that_buys_nothing_even_with_an_owned_host_says_so():
 
 
 @pytest.mark.parametrize("condition", ["new", "used"])
-def test_a_condition_is_kept_to(condition):
+def test_only_cards_in_the_requested_condition_are_bought(condition):
     found = spend(30000, "resnet50", condition=condition)
     assert {each.condition for each in found.buy_or_rent} == {condition}
     left_out = [each for each in found.excluded if each.rule == "--condition"]
@@ -149,13 +149,13 @@ def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
     ):
         gpubench.rank("resnet50", gpu=["m4"])
     with pytest.raises(
-        MisuseError, match="no figure is known of 'rtx 4090 laptop': each laptop's maker sets"
+        MisuseError, match="there is no figure for 'rtx 4090 laptop': each laptop's maker sets"
     ):
         gpubench.rank("resnet50", gpu=["rtx 4090 laptop"])
 
 
 @pytest.mark.parametrize("name", ["laptop RTX 4060", "4060 mobile", "RTX-4070-notebook"])
-def test_a_laptop_without_a_figure_is_refused_alike_wherever_it_is_named(name):
+def test_a_laptop_without_a_figure_is_refused_equally_wherever_it_is_named(name):
     for asked in (
         lambda: gpubench.rank("resnet50", have=[name]),
         lambda: gpubench.predict("resnet50", gpu=[name]),

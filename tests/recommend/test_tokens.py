@@ -143,7 +143,7 @@ def test_a_generation_without_token_times_has_no_limit_and_says_so():
     assert "is not known" in answer.reason
 
 
-def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against():
+def test_a_ranking_shows_the_time_of_a_token_that_its_limit_applies_to():
     """It replaces the time of the whole batch, which is far above any limit on a token; the column has its name."""
     asked = ("llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50")
     shown = here("rank", *asked, "--table", "--explain", COLUMNS="700").stdout
@@ -154,7 +154,7 @@ def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against():
     assert f"{token} ({format_duration(row.latency_s)} a batch)" in shown
 
 
-def test_inference_of_what_is_only_trained_is_refused_and_a_limit_of_latency_on_training():
+def test_inference_of_a_training_workload_is_refused_and_a_latency_limit_on_training():
     with pytest.raises(MisuseError, match=r"llama_8b_lora .*: leave out --task"):
         rank("llama_8b_lora", task="infer", as_of="2026-11-20", draws=50)
     for names in (("llama_8b_lora",), ("llama_8b", "vgg16")):
@@ -176,7 +176,7 @@ def test_a_generation_that_was_measured_costs_what_its_tokens_took():
     assert costs["decode"].low < costs["decode"].value < costs["decode"].high
 
 
-def test_fp8_is_ranked_where_it_was_measured_and_else_refused_with_the_run_that_would_tell():
+def test_fp8_is_ranked_where_it_was_measured_and_otherwise_refused_with_the_run_needed():
     measured = rank("llama_1b", precision="fp8", results=EXAMPLE, as_of="2026-11-22", draws=50)
     assert {(row.offer.gpu_key, row.estimate.basis) for row in measured.rows} == {(H100, "measured")}
     with pytest.raises(MisuseError, match=r"never predicted.*`gpubench run (.*)`") as refused:

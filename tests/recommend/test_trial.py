@@ -233,7 +233,7 @@ def test_the_cost_counts_tax_and_whole_billing_increments():
     assert usd_of(RankRequest(tax=0.2, billing_minutes=60), 3.0, 30) == pytest.approx(3.6)
 
 
-def test_a_spot_machine_is_asked_for_as_one():
+def test_a_spot_machine_is_requested_as_spot():
     spot = offer(
         T4, 0.15, provider="azure", instance="Standard_NC4as_T4_v3", region="eastus", pricing=Pricing.SPOT
     )
@@ -362,7 +362,7 @@ def test_a_published_model_is_trained_by_the_stack_that_was_assumed(asked, lines
     assert "trl" in work.setup[-1]
 
 
-def test_no_run_is_fetched_of_what_gpubench_does_not_measure(tmp_path):
+def test_no_run_is_fetched_for_a_model_that_gpubench_does_not_measure(tmp_path):
     task, script, _ = written(tmp_path, ranking(), RankRequest(workloads=("llama-3.1-8b",), trainable="lora"))
     assert (tmp_path / "tasks" / "work" / "train.py").exists()
     assert "train.py" in task["run"]
@@ -378,7 +378,7 @@ def test_no_run_is_fetched_of_what_gpubench_does_not_measure(tmp_path):
 
 
 @pytest.mark.parametrize("launched", [0, 1])
-def test_the_script_takes_down_what_it_launched_be_it_in_vain_and_asks_again_where_it_was_asked(
+def test_the_script_always_shuts_down_its_machine_and_asks_again_in_the_original_folder(
     tmp_path, monkeypatch, launched
 ):
     """Tools that record their calls replace the real ones; the slow test runs those."""
@@ -426,7 +426,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_an_answer_holds_the_question_as_it_was_asked(request_):
+def test_an_answer_contains_the_question_as_it_was_asked(request_):
     told = msgspec.json.decode(msgspec.json.encode(request_.question, enc_hook=str))
     assert msgspec.structs.replace(request_from(RankRequest, told), asked=()) == request_
 
@@ -544,7 +544,7 @@ def test_the_source_that_runs_is_what_is_installed():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("packs")
-def test_a_wheel_is_built_of_what_travels(tmp_path):
+def test_a_wheel_can_be_built_from_the_transferred_files(tmp_path):
     _, files = package_to_install()
     for name, data in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -62,7 +62,7 @@ def test_it_is_on_the_first_screen(words, told):
     assert re.search(told, " ".join(screen(words).split()))
 
 
-def test_epochs_of_a_known_data_set_are_so_many_samples():
+def test_epochs_of_a_known_data_set_are_converted_to_samples():
     found = rank("resnet50", epochs=90, draws=50)
     assert found.job.samples == rank("resnet50", draws=50).job.samples
     with pytest.raises(MisuseError, match="go together"):
@@ -98,7 +98,7 @@ def test_a_pc_of_the_user_holds_what_a_desktop_holds():
     assert max(row.offer.gpu_count for row in roomy.rows) > 3
 
 
-def test_a_named_gpu_that_cannot_be_ranked_has_its_reason_beside_the_others():
+def test_a_named_gpu_that_cannot_be_ranked_is_listed_with_the_reason():
     """A TPU runs no CUDA program; the T4 next to it is ranked."""
     found = rank("resnet50", gpu=["TPU v5e", "T4"], draws=50)
     assert {row.offer.gpu_key.split("-")[2] for row in found.rows} == {"t4"}

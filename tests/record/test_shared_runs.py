@@ -152,7 +152,7 @@ def _spoiled(run: Run, what: str) -> Run:
         ("uuid", "it holds uuid of the device"),
         ("path", "notes names /home/ann/data.bin"),
         ("no GPU", "its device is no GPU of the table"),
-        ("no figure", "it holds no figure"),
+        ("no figure", "it contains no figure"),
         ("twice as fast", "on this GPU"),
         ("interrupted", "the run was interrupted"),
     ],

@@ -518,7 +518,7 @@ def many(tmp_path, make_run, monkeypatch):
 def test_figures_rest_on_the_newest_runs_of_each_device_and_that_is_reported(many):
     newest = store.newest_runs(many)
     assert sorted(run.run_id[:8] for run in newest.runs) == ["20261101", "20261122", "20261123", "20261124"]
-    assert newest.passed_over == "6 runs are stored; figures rest on the newest 3 of each device"
+    assert newest.passed_over == "6 runs are stored; figures are based on the newest 3 of each device"
     everything = store.read_runs(many)
     assert (len(everything.runs), everything.passed_over) == (6, None)
 

@@ -401,7 +401,7 @@ def not_confirmed() -> Iterator[str]:
     yield f"**Predictions err by {ends[0]} to {ends[1]} % on average, {percent(whole['median_ape'])} % in the median**"
     plain = whole["geometric_mean"]
     yield f"({whole['targets']} cards, Maxwell to Blackwell; the plain rule of peak and bandwidth: {percent(plain['mape'])} and {percent(plain['median_ape'])} %)"
-    yield f"the 90 % intervals hold {percent(whole['coverage_90'])} % of them. With no GPU owned, seconds are off by {percent(level['mape'])} % on average"
+    yield f"the 90 % intervals contain {percent(whole['coverage_90'])} % of them. With no GPU owned, seconds are off by {percent(level['mape'])} % on average"
 
 
 def own_runs() -> Iterator[str]:
