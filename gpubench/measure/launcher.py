@@ -1,7 +1,7 @@
-"""The parent process of a measurement: it assigns cases to children, keeps deadlines, and records each end.
+"""The parent process of a measurement: it assigns cases to children, enforces deadlines, and records results.
 
-The parent imports no torch. A child that crashes, hangs or runs out of memory costs the case at hand; the
-cases left go on in a new process.
+The parent does not import torch. A child that crashes, hangs or runs out of memory costs only the current
+case; the remaining cases run in a new process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.
 
 
 class Child(ChildProcess[messages.Report]):
-    """A measuring process. Its messages may be stored, so they name nothing about this machine."""
+    """A measuring process. Its messages may be stored, so they contain no names from this machine."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Child(ChildProcess[messages.Report]):
         super().__init__(("-m", module), _decoder, arguments=arguments, environment=environment)
 
     def last_words(self, limit: int = 300) -> str:
-        """Return the last line that the child wrote, paths shortened."""
+        """Return the last line that the child wrote, with paths shortened."""
         return scrub(super().last_words(limit), limit)
 
     def memory_words(self) -> str:
@@ -74,7 +74,7 @@ class Child(ChildProcess[messages.Report]):
 
 
 STOPPING_S = 2.0
-"""After SIGTERM a round may end within this time; a third second is for storing and saying what there is."""
+"""After SIGTERM a round may end within this time; a third second is for storing and reporting the results."""
 
 
 @contextmanager
@@ -101,7 +101,7 @@ class Control:
         self.child: Child | None = None
 
     def stop(self, within_s: Seconds = float("inf")) -> None:
-        """Finish the current round, then end; with ``within_s``, end by then in any case."""
+        """Finish the current round, then end; with ``within_s``, end within that time in any case."""
         if self.stopping.is_set():
             self.abort()
             return
@@ -112,7 +112,7 @@ class Control:
             self.child.send(messages.Stop())
 
     def abort(self) -> None:
-        """End now: kill the child and what it started."""
+        """End now: kill the child and every process that it started."""
         self.aborted.set()
         self.stopping.set()
         if self.child is not None:
@@ -122,14 +122,14 @@ class Control:
 # --- reports to the parent --------------------------------------------------------------------------------
 
 
-# Most reports of one case: a round takes a tenth of a second or more, and few cases take an hour.
+# Maximum number of reports for one case: a round takes at least 0.1 s, and few cases take an hour.
 MOST_REPORTS = 100_000
 
 _Report = TypeVar("_Report")
 
 
 class JobOverError(Exception):
-    """A job of several processes has ended by itself."""
+    """A job of several processes has ended on its own."""
 
     def __init__(self, over: messages.JobOver) -> None:
         super().__init__(over.reason)
@@ -151,7 +151,7 @@ class Progress:
     def take(self, report: messages.RoundDone) -> None:
         """Keep one round; for a timed one also its arrival, less the time outside of rounds until then.
 
-        A process whose clock is slow says too little of that time, too, so that the slowness shows.
+        A process with a slow clock also reports too little of that outside time, so the slowness still shows.
         """
         (self.timed if report.timed else self.warmup).append(report.round)
         if report.timed:
@@ -164,7 +164,7 @@ class Progress:
     def contradiction(self, report: messages.CaseDone) -> str | None:
         """Say how a result differs from the reports that led to it; None if it agrees.
 
-        The model runs in the process that reports, and could write into its pipe.
+        The model runs in the reporting process, and could write into its pipe.
         """
         if report.status is not Status.OK:
             return None
@@ -177,7 +177,7 @@ class Progress:
         return None
 
     def done(self, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
-        """The end of a case that its child did not live to report; the rounds so far are kept."""
+        """Return the result of a case whose child ended before reporting it; the rounds so far are kept."""
         launch = Launch(
             index=self.launch,
             warmup=tuple(self.warmup),
@@ -223,7 +223,7 @@ class Record:
         )
 
     def take(self, unit: Unit, done: messages.CaseDone) -> None:
-        """Add one launch. A failed case gets no further launch.
+        """Add one launch. A failed case gets no more launches.
 
         A case that ran out of time or lost its process keeps its earlier launches and their figure.
         """
@@ -236,16 +236,16 @@ class Record:
             self.ended[case] = (done.status, done.reason, done.cause)
 
 
-# A child that ends by itself at its deadline needs a moment to say so.
+# A child that ends on its own at its deadline needs a moment to report it.
 GRACE_S = 1.0
-# Under a time limit, micro-benchmarks beside cases begin no probe after this share of the time left.
+# Under a time limit, micro-benchmarks run along with cases start no probe after this share of the time left.
 MICRO_SHARE = 0.1
-# What the slowest micro-benchmark takes [s].
+# Time of the slowest micro-benchmark [s].
 PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
-# A case with less time than this is not begun.
+# A case with less time than this is not started.
 LEAST_CASE_S = 1.0
 MICRO_GROUP = Group(launch=0)
-# Longest silence in each phase [s]; every round is a word.
+# Longest time without a report in each phase [s]; every round is a report.
 PHASE_LIMITS_S = {
     "start": 60.0,
     "import": 180.0,
@@ -261,21 +261,21 @@ PHASE_LIMITS_S = {
     "micro": 300.0,
 }
 
-# Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs.
+# Longest time without a report under --quick [s]: a quick run does not wait ten minutes for a hung step.
 QUICK_SILENCE_S = 120.0
 OUT_OF_TIME = "the time limit of the run came"
-# What these take is the machine's doing, whatever the budget.
+# The time of these phases depends on the machine, so their limits are the same for every budget.
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 
 
 @dataclass
 class Launcher:
-    """Runs the units of a plan one after the other, each in its own group's process.
+    """Runs the units of a plan one after the other, each in its group's process.
 
     Attributes:
-        ready: What the first process of torch has said of itself.
+        ready: What the first torch process has reported about itself.
         micro_stopped: Whether a stop of the run left micro-benchmarks unmeasured.
-        lost: Why nothing more can be measured on the device; None while it can.
+        lost: Why nothing more can be measured on the device; None while measuring is possible.
     """
 
     plan: Plan
@@ -300,14 +300,14 @@ class Launcher:
     _output: str | None = None
 
     def run(self, record: Record | None = None) -> Iterator[Measurement]:
-        """Measure every unit that is left; yield a case's measurement after each of its launches.
+        """Measure every remaining unit; yield a case's measurement after each of its launches.
 
         Args:
             record: Results of an earlier, interrupted part of the run.
 
         Raises:
             NoDeviceError: If the child cannot work on the device at all.
-            MisuseError: If its number of CPU threads differs from that earlier part's.
+            MisuseError: If its number of CPU threads differs from that of the earlier part.
         """
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
@@ -323,7 +323,7 @@ class Launcher:
                 if case in record.ended:
                     continue
                 if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
-                    self._measure_micro(unit.group)  # their communication, in the same job
+                    self._measure_micro(unit.group)  # the job's communication
                 record.gemm = capability.best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
@@ -354,12 +354,12 @@ class Launcher:
                 if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
                     record.gemm = capability.best_gemm(self.micro)
-                    yield self._judged(record, unit)  # judged again with the matrix products measured since
+                    yield self._judged(record, unit)  # judged again, using matrix products measured since
         finally:
             self.close()
 
     def _instead(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        # Plan the eager form of a case that no CUDA graph can capture, unless an execution was requested.
+        # Plan an eager version of a case that no CUDA graph can capture, unless an execution was requested.
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -377,11 +377,11 @@ class Launcher:
         )
 
     def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
-        """Return the next report, of one of these kinds; phases that begin before it are passed on.
+        """Return the next report, which must be of one of these kinds; phase reports before it are passed on.
 
         Raises:
-            JobOverError: If the job ended by itself.
-            ChildEndedError: If it is of another kind, or one of more than ``MOST_REPORTS``.
+            JobOverError: If the job ended on its own.
+            ChildEndedError: If it is of another kind, or exceeds ``MOST_REPORTS``.
         """
         while seen.reports < MOST_REPORTS:
             seen.reports += 1
@@ -399,9 +399,9 @@ class Launcher:
         raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports at a time")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
-        """Train a workload to its goal from each seed in turn; yield its row after each.
+        """Train a workload to its goal from one seed after the other; yield its row after each.
 
-        The process stays for the next seed. A row with missing seeds gives the reason.
+        The process is reused for the next seed. A row with missing seeds gives the reason.
         """
         goal = GOALS[planned.case.workload]
         row = TimeToQuality(
@@ -450,7 +450,7 @@ class Launcher:
         """Send a command to a group's process and return the answer; end an unusable process.
 
         Raises:
-            ChildLateError: If it gave no answer in time; ``cut_short`` ends it and says why.
+            ChildLateError: If it did not answer in time; ``cut_short`` ends it and says why.
             ChildEndedError: If it is gone.
         """
         child = self._child_of(group)
@@ -515,7 +515,7 @@ class Launcher:
             done = self.cut_short(seen, error)
             if done.status is not Status.OUT_OF_MEMORY:
                 return done
-            # Another process left its error alone: batch and phase say what to do with less.
+            # Another process reported the bare error: batch and phase tell the user what to reduce.
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         self._keep_or_end(done)
@@ -543,7 +543,7 @@ class Launcher:
         """End the process and return how its work ended; the driver's report on the device comes first."""
         self.close()
         fault = None if self.control.stopping.is_set() else capability.fault_of(self.device)
-        if fault is not None:  # no case follows then
+        if fault is not None:  # no further case can run
             self.lost = fault = capability.describe_fault(fault)
         if isinstance(error, JobOverError):
             done = seen.done(error.over.status, fault or error.over.reason)
@@ -585,7 +585,7 @@ class Launcher:
         except (ChildLateError, ChildEndedError, JobOverError) as error:
             why = self.cut_short(seen, error).reason
             self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
-        self.micro_stopped |= self.control.stopping.is_set()  # a child that is told to stop cuts them short
+        self.micro_stopped |= self.control.stopping.is_set()  # a child that must stop ends them early
 
     def _take_micro(self, result: MicroResult) -> None:
         # Judge a micro-benchmark and add it; a resumed run replaces the same earlier result.
@@ -620,7 +620,7 @@ class Launcher:
             threads=group.threads,
         )
         child = self._child = self.control.child = self._start(group, variables)
-        child.end_by_s = self.control.stop_by_s  # a signal may have come before there was a child to tell
+        child.end_by_s = self.control.stop_by_s  # a signal may have come before the child existed
         child.send(
             messages.Setup(
                 device=self.device,
@@ -635,7 +635,7 @@ class Launcher:
             starts: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
             report = self._next(child, starts, Progress())
         except JobOverError as error:
-            self._no_job = error.over.reason  # the others would not come to the next one either
+            self._no_job = error.over.reason  # the others would not join the next one either
             raise
         if isinstance(report, messages.Refused):
             self.close()
@@ -648,7 +648,7 @@ class Launcher:
         return child
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
-        # Keep the first process's report, preferably one of torch, and the packages of all processes.
+        # Keep the first process's report, preferably a torch process's, and the packages of all processes.
         # ``of_all`` means that it computes with all CPU threads: the run stores that count.
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
@@ -657,7 +657,7 @@ class Launcher:
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
-        # Start a process for one GPU, torchrun's first process, or one that represents a whole job.
+        # Start the process for one GPU, torchrun's first process, or the one that represents a whole job.
         if group.gpu_count == 1:
             return Child(variables, self.module)
         return Child(
@@ -696,8 +696,8 @@ class Launcher:
         return self.began_s + self.plan.time_limit_s - time.monotonic()
 
     def _share_s(self, left: int) -> Seconds | None:
-        # This case's share of the time left; None without a limit. It is equal for all cases left, but never
-        # less than a figure takes: too short a limit costs the last cases, and not every one.
+        # This case's share of the time left; None without a limit. It is equal for all remaining cases, but
+        # never less than one figure needs: a limit that is too short costs the last cases, not all of them.
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())
