@@ -92,7 +92,7 @@ def answering(answer: Callable[[int], None], *signals: signal.Signals) -> Iterat
 
 
 class Control:
-    """The stop switch of a run: the first stop is polite, the second is not. Signal handlers may call it."""
+    """The stop switch of a run: the first stop is graceful, the second aborts. Signal handlers may use it."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -149,7 +149,7 @@ class Progress:
     reports: int = 0
 
     def take(self, report: messages.RoundDone) -> None:
-        """Keep one round; for a timed one also its arrival, less the time outside of rounds until then.
+        """Keep one round; for a timed one also its arrival time, minus the time spent outside rounds.
 
         A process with a slow clock also reports too little of that outside time, so the slowness still shows.
         """
@@ -201,7 +201,7 @@ class Record:
     begun: int = 0
 
     def measurement(self, unit: Unit) -> Measurement:
-        """Return the measurement of a case with every launch so far, not yet compared with others."""
+        """Return the measurement of a case with every launch so far, before comparing it with others."""
         case = unit.planned.case
         status, reason, cause = self.ended.get(case, (Status.OK, None, None))
         return Measurement(

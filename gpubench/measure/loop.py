@@ -68,7 +68,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Heap:
-    """State that must settle besides the times: allocator segments and retries, and the gradient scale."""
+    """State that must settle too, besides the times: allocator segments, retries, and gradient scale."""
 
     segments: int | None = None
     retries: int | None = None
@@ -158,7 +158,7 @@ class WarmUp:
         return None
 
     def temperature_slope(self) -> float:
-        """Least-squares slope of the last half minute of temperature [degrees C per s]; 0 if unknown."""
+        """Return the slope of temperature over the last half minute [degrees C per s]; 0 if unknown."""
         if not self._temperatures:
             return 0.0
         since_s = self._temperatures[-1][0] - TEMPERATURE_SPAN_S
@@ -276,7 +276,7 @@ class StopRule:
         return accepted_s * (stats.long_half_width(values) / self.target) ** 2
 
     def drift(self) -> float | None:
-        """Return early over late step time, less 1, of a series that is over; None if none is seen.
+        """Return early step time / late step time - 1 for a finished series; None if it does not drift.
 
         The early rounds are the excluded ones, or the first half of a series too short to exclude any.
         """
@@ -474,7 +474,7 @@ class Series:
 
 
 def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
-    """Step until steady, or up to the maximum of the budget; store the rounds and a finding in ``series``."""
+    """Run until steady, or up to the budget's maximum; store the rounds and any finding in ``series``."""
     rule = WarmUp(budget=budget, limit_s=max(loop.left_s(), 0.0) * WARMUP_SHARE)
     steps = 1
     while True:
