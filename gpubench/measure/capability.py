@@ -260,7 +260,7 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
         return None
     needs = f"{precision} needs compute capability {least[0]}.{least[1]}"
     if capability is None:
-        return f"{needs}, and this device does not tell its own"
+        return f"{needs}, and this device does not report its own"
     return f"{needs}, this device has {capability[0]}.{capability[1]}"
 
 
@@ -290,7 +290,7 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
     if case.gpu_count == 1:
         return None
     if TaskKind.TRAIN not in profile.tasks:
-        return "what is never trained cannot be a data-parallel job"
+        return "a workload that is never trained cannot be a data-parallel job"
     if case.parallel_mode is not ParallelMode.FSDP:
         return None
     if profile.blocks is None:
@@ -298,7 +298,7 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
     if case.task is not TaskKind.TRAIN:
         return "fsdp shards what is trained: measure inference with --jobs ddp"
     if case.precision.facts.scales_gradients:
-        return f"{case.precision} scales gradients, which fsdp does not agree on: use amp-bf16"
+        return f"{case.precision} scales gradients, which does not work with fsdp: use amp-bf16"
     return None
 
 
@@ -428,19 +428,19 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
     framework, execution = case.framework, case.execution
     if framework is Framework.TORCH:
         if execution.facts.of_tensorflow:
-            return f"{execution} is a graph of TensorFlow: add --framework {Framework.KERAS_TENSORFLOW}"
+            return f"{execution} is a TensorFlow graph: add --framework {Framework.KERAS_TENSORFLOW}"
         return None
     if not is_own and case.workload not in fewer_parameters():
-        return f"{case.workload} is not a Keras model here; there are {', '.join(fewer_parameters())}"
+        return f"{case.workload} is not available as a Keras model; there are {', '.join(fewer_parameters())}"
     if execution not in KERAS[framework].executions:
         whose = "TensorFlow" if execution.facts.of_tensorflow else "torch"
-        return f"{framework} has no {execution}: it is of {whose} alone"
+        return f"{framework} has no {execution}: only {whose} has it"
     if case.precision.facts.keras_policy is None:
-        return f"Keras has no policy of {case.precision}"
+        return f"Keras has no policy for {case.precision}"
     if case.task is not TaskKind.TRAIN:
-        return "Keras models are measured in training"
+        return "Keras models are only measured in training"
     if case.gpu_count > 1:
-        return f"{framework} is measured on one device"
+        return f"{framework} is only measured on one device"
     if not (device.is_cpu or device.is_nvidia):
         return f"{framework} is measured on CPUs and NVIDIA GPUs, and this device is {device.backend}"
     if case.setup.keys() - {"framework", "weight_type"}:
@@ -484,8 +484,8 @@ def profiles_in(
         return profiles_of(references, asked, gpu_count=gpu_count, precisions=precisions)
     if len(keras) < len(wanted):
         raise MisuseError(
-            f"{plain(own[0], 200)} is a model of your own, and a model of torch is not one of Keras: "
-            "leave torch out of --framework, or Keras"
+            f"{plain(own[0], 200)} is your own model, and it cannot be both a torch and a Keras model: "
+            "leave torch or Keras out of --framework"
         )
     others = profiles_of(
         [reference for reference in references if reference not in own], asked, gpu_count=gpu_count
@@ -509,7 +509,7 @@ def _own_profile(reference: str, framework: Framework, device: DeviceProfile) ->
     if said is None or said.profile is None:
         error = None if said is None else said.error
         kept = write_log(name, None if said is None else said.traceback, answer.output)
-        raise MisuseError(f"{error or f'{name}: its process {answer.how}, while it was built'} ({kept})")
+        raise MisuseError(f"{error or f'{name}: its process {answer.how} while it was built'} ({kept})")
     if wrong := contradiction(reference, said.profile):
         raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")
     return said.profile

@@ -250,7 +250,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
         _prove_again(seen, work, context)
         if seen.spilled_bytes:
             raise torch.cuda.OutOfMemoryError(
-                f"out of memory: {format_bytes(seen.spilled_bytes)} lay in the host's memory"
+                f"out of memory: {format_bytes(seen.spilled_bytes)} were in the host's memory"
             )
         if before:
             seen.parameters_moved = guards.has_moved(work.model, before)
@@ -306,7 +306,7 @@ def _build(
     if selective and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
         raise NotPreparedError(
             f"selective checkpointing needs torch 2.5 or newer, and this is {torch.__version__}: "
-            "full checkpointing, or none, does without"
+            "use full checkpointing, or none"
         )
     context.phase("build")
     with seen.timing("build"):
@@ -335,8 +335,8 @@ def _build(
         seen.unchecked, seen.draws, seen.carries = expected.unchecked, expected.draws, expected.carries
         if expected.rebinds and order.case.execution is Execution.GRAPH:
             raise NotPreparedError(
-                "the model carries tensors from step to step that each step makes anew, and a CUDA graph "
-                "goes on with those of its capture: write them in place, as by copy_"
+                "the model carries tensors from step to step and creates them anew in each, but a CUDA graph "
+                "keeps using those of its capture: update them in place, for example with copy_"
             )
         is_sharded = order.case.parallel_mode is ParallelMode.FSDP
         if context.team is not None and is_sharded and expected.unchecked is None:

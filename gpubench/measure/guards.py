@@ -79,7 +79,7 @@ def compiled(work: Work) -> Advance:
     from torch._dynamo.utils import counters
 
     if work.new_tokens:
-        raise NotPreparedError("a generation is measured eagerly and as a CUDA graph, not with torch.compile")
+        raise NotPreparedError("generation is measured eagerly and as a CUDA graph, not with torch.compile")
     torch.compiler.reset()
     counters.clear()
     compiled_work = dataclasses.replace(work, model=cast("nn.Module", torch.compile(work.model)))
@@ -191,7 +191,7 @@ def _capturing() -> Iterator[None]:
         needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
         if _tells_nothing(cause) and needed > free:
             raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory inside a graph capture: beside its model a step takes "
+                f"CUDA out of memory inside a graph capture: besides the model, a step takes "
                 f"{format_bytes(needed)}, and {format_bytes(free)} were free ({one_line(cause)})"
             ) from error
         if not isinstance(cause, RuntimeError):

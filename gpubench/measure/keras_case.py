@@ -62,7 +62,7 @@ def check_backend(framework: Framework) -> None:
     other = next((name for name in backends if name != wanted), None)
     if other is not None:
         raise MisuseError(
-            f"{framework} was asked for, and the model's code sets Keras's backend to {other}: a process has "
+            f"{framework} was requested, but the model's code sets Keras's backend to {other}: a process has "
             f"one backend; ask for --framework keras-{other}, or leave KERAS_BACKEND to gpubench"
         )
 

@@ -474,7 +474,7 @@ def conduct(
         status, reason = Status.TIMEOUT, f"the time given to this case ended {when}"
     except StoppedError:
         if len(seen.series.timed) < 2:
-            status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
+            status, reason = Status.INTERRUPTED, "stopped before two rounds were done"
     except NotHereError as error:
         status, reason = failure(error, order.case.batch_size, bench.at)
         cause = error.cause

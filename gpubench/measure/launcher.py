@@ -263,7 +263,7 @@ PHASE_LIMITS_S = {
 
 # Longest time without a report under --quick [s]: a quick run does not wait ten minutes for a hung step.
 QUICK_SILENCE_S = 120.0
-OUT_OF_TIME = "the time limit of the run came"
+OUT_OF_TIME = "the run reached its time limit"
 # The time of these phases depends on the machine, so their limits are the same for every budget.
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 
@@ -343,8 +343,8 @@ class Launcher:
                 if finished.status is not Status.OK and measurement.status is Status.OK:
                     why = plain(finished.reason or "no reason known")
                     text = (
-                        f"  {plain(case.label)}: launch {unit.launch + 1} gave nothing ({why}); the figure "
-                        "rests on the launches before it, and gpubench run --resume latest measures it anew"
+                        f"  {plain(case.label)}: launch {unit.launch + 1} gave no result ({why}); the figure "
+                        "is based on earlier launches, and gpubench run --resume latest measures it again"
                     )
                     self.on_event(messages.Remark(text=text))
                     continue
@@ -396,7 +396,7 @@ class Launcher:
                     raise JobOverError(report)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
-        raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports at a time")
+        raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports in a row")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from one seed after the other; yield its row after each.
@@ -498,7 +498,7 @@ class Launcher:
             left_s = format_duration(max(0.0, self._time_left_s()))
             least = format_duration(LEAST_CASE_S)
             return seen.done(
-                Status.TIMEOUT, f"left out: a case takes {least} at least, and the time limit leaves {left_s}"
+                Status.TIMEOUT, f"left out: a case takes at least {least}, and the time limit leaves {left_s}"
             )
         try:
             child = self._child_of(unit.group)
@@ -669,12 +669,12 @@ class Launcher:
         then, now = self._threads, ready.cpu_threads
         if asked and now != asked:
             self.close()
-            raise MisuseError(f"torch computes on {now} CPU threads where {asked} were asked for")
+            raise MisuseError(f"torch computes on {now} CPU threads, but {asked} were requested")
         if not asked and then is not None and now is not None and then != now:
             self.close()
             raise MisuseError(
-                f"torch computes on {now} CPU threads now and did on {then} when the run began: set "
-                f"OMP_NUM_THREADS={then} and the CPU affinity as they were, or start a new run"
+                f"torch computes on {now} CPU threads now, but on {then} when the run began: set "
+                f"OMP_NUM_THREADS={then} and the CPU affinity as before, or start a new run"
             )
 
     def close(self) -> None:

@@ -325,7 +325,7 @@ def _refuse_unrun(
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
-                f"{profile.name} is known by its shape alone and not run: ask `gpubench {profile.name}` or "
+                f"{profile.name} is known only by its shape and not run: use `gpubench {profile.name}` or "
                 f"`gpubench memory {profile.name}`, or run a model of its config, hf:PATH/config.json"
             )
     if not device.runs_steps:
@@ -417,7 +417,7 @@ def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
     """
     if not device.is_cpu:
         name = plain(device.name or device.backend)
-        raise MisuseError(f"--thread-scaling is of a CPU, and this device is {name}: add --device cpu")
+        raise MisuseError(f"--thread-scaling is for a CPU, and this device is {name}: add --device cpu")
     told = os.environ.get("OMP_NUM_THREADS", "")
     most = int(told) if told.isdecimal() and len(told) < 6 else device.core_count or 1
     if most < 2:
@@ -494,8 +494,8 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
     each, rest = divmod(batch, gpu_count)
     if rest:
         raise MisuseError(
-            f"--strong shares the batch out: {batch} samples over {gpu_count} GPUs do not come out even; "
-            f"give a --batch-size that {gpu_count} divides"
+            f"--strong splits the batch: {batch} samples do not divide evenly over {gpu_count} GPUs; "
+            f"give a --batch-size that is a multiple of {gpu_count}"
         )
     return each
 
@@ -513,7 +513,7 @@ def refuse_forced_precision(made: Plan) -> None:
     forced = forcing_fewer_bits(os.environ) if made.on_cpu else forcing_tf32(os.environ)
     if forced:
         raise MisuseError(
-            f"fp32 was asked for while {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
+            f"fp32 was requested while {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
             f"unset {forced[0]}"
         )
 
@@ -580,7 +580,7 @@ def _check_resume(request: RunRequest) -> None:
         if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
             what = "workloads by name" if name == "workload" else asked[name]
             raise MisuseError(
-                f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
+                f"--resume continues with the cases, budget and seed of its run: leave out {what} (models of "
                 "your own are named again with --workload)"
             )
 
@@ -597,10 +597,10 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     yield is_micro, {"workloads and their options": bool(of_workloads)}, nothing
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         of_torch = micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads
-        yield True, of_torch, f"{{}} is done in torch alone: leave out --framework {keras}"
-    yield several, largest, "{} is of one GPU: give it without --gpus, or --gpus with a batch"
+        yield True, of_torch, f"{{}} works only in torch: leave out --framework {keras}"
+    yield several, largest, "{} is for one GPU: give it without --gpus, or --gpus with a batch"
     beside = f"gpubench run cnn --gpus {request.gpu_count}"
-    yield several, micro, f"{{}} is of one GPU: all-reduce by size is timed beside a workload, as by {beside}"
+    yield several, micro, f"{{}} is for one GPU: all-reduce is timed along with a workload: {beside}"
     yield (
         request.suite is not None,
         {"the workloads": _names_workloads(request)},
@@ -610,12 +610,12 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     yield request.thread_scaling, gpus | largest, given
     yield is_micro, threads, nothing
     shared = {"--strong": request.strong, f"--jobs {request.jobs}": other_jobs}
-    yield not several and request.resume is None, shared, "{} is of several GPUs: give --gpus N too"
+    yield not several and request.resume is None, shared, "{} is for several GPUs: give --gpus N too"
     not_shared = {
         "--jobs independent": request.jobs == "independent",
         "--task infer": request.task == "infer",
     }
-    yield request.strong, not_shared, "--strong shares out the batch of one training job: leave out {}"
+    yield request.strong, not_shared, "--strong splits the batch of one training job: leave out {}"
     not_trained = {
         "--task": request.task != "train",
         "--batch-size": request.batch_size is not None,

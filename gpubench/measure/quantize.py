@@ -82,8 +82,8 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
     layers = {layer for layer in model.modules() if is_whole(layer, INT8_MULTIPLE)}
     if not layers:
         raise NotQuantizedError(
-            f"int8 is of linear layers, and {name} has none in full precision whose sizes are multiples of "
-            f"{INT8_MULTIPLE}"
+            f"int8 applies to linear layers, and {name} has none in full precision with sizes in "
+            f"multiples of {INT8_MULTIPLE}"
         )
     if (reason := why_no_int8(device)) is not None:
         raise NotQuantizedError(reason)
@@ -157,7 +157,7 @@ def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
         raise NotQuantizedError("a base in nf4 is not sharded over GPUs: use --jobs ddp")
     layers = frozen_layers(model)
     if not layers:
-        raise NotQuantizedError(f"{case.workload} has no frozen linear layer that could lie in nf4")
+        raise NotQuantizedError(f"{case.workload} has no frozen linear layer that could be stored in nf4")
     quantization = _torchao(WeightType.NF4)
     for layer in layers:
         blocks = layer.weight.numel() // BLOCK
@@ -209,7 +209,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
     }
     if not layers:
         raise NotQuantizedError(
-            f"fp8 is of the linear layers in repeated blocks, and {name} has none whose sizes are multiples "
+            f"fp8 applies to linear layers in repeated blocks, and {name} has none with sizes in multiples "
             f"of {FP8_MULTIPLE}"
         )
     try:

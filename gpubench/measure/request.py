@@ -122,12 +122,12 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     task: AnyTask = "train"
     batch_size: Annotated[
         Batch,
-        with_help(BATCH, help="Samples per step; max searches the largest that fits."),
+        with_help(BATCH, help="Samples per step; max finds the largest that fits."),
     ] = None
     device: Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")] = "auto"
     gpus: Annotated[
         AtLeastOne,
-        Option("Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs.", metavar="N"),
+        Option("Also time N GPUs (on a CPU: N processes) at once, in eager; see --jobs.", metavar="N"),
     ] = 1
     jobs: Annotated[
         str | None,
@@ -139,10 +139,10 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
     thread_scaling: Annotated[
-        bool, Option("Of a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.")
+        bool, Option("On a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.")
     ] = False
     strong: Annotated[
-        bool, Option("Share the batch out over the GPUs of the job, instead of a batch for each.")
+        bool, Option("Split one batch over the GPUs of the job, instead of a batch for each.")
     ] = False
     budget: Annotated[
         BudgetName | None,
@@ -151,7 +151,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     time_limit_s: Annotated[
         Positive | None,
-        Option("Time for the whole run, shared out over its cases [s].", name="time_limit", metavar="S"),
+        Option("Time for the whole run, divided over its cases [s].", name="time_limit", metavar="S"),
     ] = None
     seed: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=MOST_SEED)],
@@ -173,7 +173,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.")
     ] = False
     resume: Annotated[
-        str | None, Option("Go on with a run that was cut off; finished cases are kept.", metavar="RUN")
+        str | None, Option("Resume a run that was cut off; finished cases are kept.", metavar="RUN")
     ] = None
     results: Results = None
     nnodes: int = 1

@@ -109,7 +109,7 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
     except ImportError:
         if device.type != "cuda":
             raise NotPreparedError(
-                f"torch {torch.__version__} shards a model on CUDA devices alone: use --jobs ddp, "
+                f"torch {torch.__version__} shards a model only on CUDA devices: use --jobs ddp, "
                 "or a newer torch"
             ) from None
         try:
@@ -289,7 +289,7 @@ def answer_call(store: Store, rank: int) -> Call:
         time.sleep(COME_EVERY_S)
     call = msgspec.json.decode(store.get(f"call/{token}"), type=Call)
     if call.versions != VERSIONS:
-        raise MisuseError(f"rank {rank} has {VERSIONS}, the first {call.versions}: make them alike")
+        raise MisuseError(f"rank {rank} has {VERSIONS}, the first {call.versions}: install the same ones")
     return call
 
 

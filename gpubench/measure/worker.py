@@ -235,7 +235,7 @@ def _stand_for_job(line: ParentChannel) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", f"{torch.get_num_threads()}")  # torchrun would set it to 1
     for name in INTERFACE_VARIABLES:  # gloo and NCCL might choose one that others can reach
         os.environ.setdefault(name, "lo" if sys.platform == "linux" else "lo0")
-    status, reason, trace = Status.FAILED, "every process of the job has ended before its time", None
+    status, reason, trace = Status.FAILED, "every process of the job has ended early", None
     try:
         run.main(
             [
