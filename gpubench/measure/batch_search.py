@@ -38,10 +38,10 @@ OnTrial = Callable[[Case, bool], None]
 def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION) -> int:
     """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
 
-    No batch beyond ``MOST_BATCH`` is tried.
+    Batches above ``MOST_BATCH`` are not tried.
 
     Args:
-        fits: Whether a batch fits; true up to some batch and false from there on.
+        fits: Returns whether a batch fits; true up to some batch size and false above it.
         guess: Where to begin.
         resolution: Relative distance at which to stop.
     """
@@ -70,11 +70,11 @@ def with_largest_batches(
 ) -> Plan:
     """Give every case of a plan its largest batch that fits; a case that fits at no batch is out of memory.
 
-    If a trial fails for another reason, the case is a failed row with that reason; the others go on.
+    If a trial fails for another reason, the case becomes a failed row with that reason; the others continue.
 
     Args:
         made: The plan; the batches in it are replaced.
-        profiles: Profiles by the reference of the workload.
+        profiles: Profiles by workload reference.
         device: The device, whose memory sets the limit.
         on_trial: Called with each case tried, at its batch, and whether it fits.
 

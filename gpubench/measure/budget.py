@@ -42,16 +42,16 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Every limit of one measurement.
 
     Attributes:
-        launches: Fresh processes that each measure every case.
+        launches: Number of fresh processes that each measure every case.
         target: Relative half-width of the 95 % interval at which the timed part stops.
         timed_s: Longest timed part of a case [s].
         timed_least_s: Shortest timed part of a case [s], even if the interval is narrow enough earlier.
-        warmup_steps, warmup_least_s, warmup_most_s: Least steps, least and most time of the warm-up.
+        warmup_steps, warmup_least_s, warmup_most_s: Minimum steps, minimum and maximum time of the warm-up.
         round_s: A timed round lasts at least this long [s].
         window_s: A warm-up window lasts at least this long [s].
         agreement: The medians of four windows agree within this relative difference.
         judge_temperature: Whether a temperature slope keeps the warm-up going.
-        curve_steps: First steps whose losses are kept one by one, to compare precisions.
+        curve_steps: Number of first steps with individually recorded losses, to compare precisions.
         micro_s: Longest timed part of a micro-benchmark [s], in wall time.
         in_haste: Whether to skip measurements that only explain a figure: products at precisions that no case
             uses, and the second look at rows that are not eager.

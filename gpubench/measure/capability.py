@@ -112,7 +112,7 @@ def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None,
 
 
 def datasheet_peak(device: DeviceProfile, result: MicroResult) -> float | None:
-    """Return the datasheet's figure for what was probed: peak rate or memory bandwidth; None if unknown."""
+    """Return the datasheet figure for a probe: peak rate or memory bandwidth; None if unknown."""
     if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
         return _datasheet_flops_per_s(device, GEMM_PRECISIONS[result.precision])
     spec = load_specs().get(device.gpu_key or "")
@@ -135,7 +135,7 @@ def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
 def preflight(
     device: DeviceProfile, *, allow_shared: bool, sleep: Callable[[Seconds], None] = time.sleep
 ) -> tuple[Finding, ...]:
-    """Return what is unusual about the device; refuse one that is in use.
+    """Return findings on a device in an unusual state; refuse one that is in use.
 
     Raises:
         NoDeviceError: If something else computes on the device and ``allow_shared`` is not set.
@@ -303,7 +303,7 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
 
 
 def best_amp(*devices: DeviceProfile) -> Precision:
-    """Return what ``amp`` means on a device, or on several that work together; a CPU has bf16 alone."""
+    """Return what ``amp`` means on a device, or on several that work together; a CPU has only bf16."""
     return precisions.best_amp(
         lambda each: all(device.is_cpu or why_no_precision(each, device) is None for device in devices)
     )
@@ -370,7 +370,7 @@ KERAS = {
 }
 
 
-# Packages that a record names besides torch, CUDA and cuDNN, if they are installed.
+# Packages that a record lists besides torch, CUDA and cuDNN, if they are installed.
 PACKAGES = {
     Framework.TORCH: ("torchao",),
     Framework.KERAS_TORCH: ("keras", "torch"),

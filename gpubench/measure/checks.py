@@ -185,7 +185,7 @@ def _set_back(run: Run) -> str | None:
 
 
 def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
-    """Return a micro-benchmark with a finding if datasheet and clock do not allow its rate."""
+    """Return a micro-benchmark, with a finding if datasheet and clock do not allow its rate."""
     share = datasheet_share(device, result)
     limit = MOST_OF_DATASHEET * (clock_ratio(device) if result.name == "gemm" else 1.0)
     findings = tuple(f for f in result.findings if f.kind is not FindingKind.IMPLAUSIBLE)
@@ -291,7 +291,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
     if launch.telemetry_source not in {None, "none"}:
         implausible = any(f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings)
         if launch.energy_source == "power_integral":
-            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power stands in")
+            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power is used instead")
         elif launch.energy_source is None and not implausible and region_s >= TELLING_REGION_S:
             yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
     shares = _reason_shares(launch)
@@ -311,7 +311,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
 
 
 def _reason_shares(launch: Launch) -> dict[str, float]:
-    """Share of the samples in timed rounds that show each clock event reason, and any slowdown at all."""
+    """Return the share of samples in timed rounds with each clock event reason, and with any slowdown."""
     read = [s.clock_event_reasons for s in launch.timed_telemetry if s.clock_event_reasons is not None]
     if not read:
         return {}

@@ -1,4 +1,4 @@
-"""How many images a second the CPU prepares in the workers of one DataLoader."""
+"""Measures how many images a second the CPU prepares in the workers of one DataLoader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpubench.units import Seconds
 TIME_LIMIT_S = 60.0
 # Frames in a clip of the workload ``augment_video``.
 CLIP_FRAMES = 16
-# Images that a worker hands over at once, or frames of one clip.
+# Images in a batch of one worker, unless a batch is one clip.
 BATCH = 16
 # Number of different images, which are prepared again and again.
 DRAWN = 64

@@ -41,7 +41,7 @@ from gpubench.workload import Batch, Task, forward, set_mode
 # Issues the step with this index; the result is the loss (train) or the outputs (infer).
 Advance = Callable[[int], Tensor]
 
-# Steps before a capture, which create lazy state (optimizer moments, cuDNN's choice, gradient scale).
+# Steps before a capture, which create lazily built state (optimizer moments, cuDNN's choice, gradient scale).
 STEPS_BEFORE_CAPTURE = 3
 
 _Result = TypeVar("_Result")
@@ -219,7 +219,7 @@ def _tells_nothing(error: BaseException) -> bool:
 # Number of steps; few, because a full launch queue (about a thousand kernels) makes the host wait.
 ISSUED_STEPS = 3
 PASSES = 4
-# Approximate time that the profiler needs to start and to summarize.
+# Approximate time that the profiler needs to start and to summarize [s].
 LEAST_LEFT_S = 2.0
 MOST_EVENTS = 200
 LATENCY_MARGIN = 1.5

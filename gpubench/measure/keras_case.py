@@ -1,6 +1,6 @@
 """Keras on one backend: building a model, its steps (eager, traced, compiled), its proofs, a case.
 
-A model of the user's own is a file whose ``build(batch_size)`` returns a ``keras.Model``. It may return only
+A user's own model is a file whose ``build(batch_size)`` returns a ``keras.Model``. It may return only
 a compiled model, whose inputs are then drawn from its own shapes, or ``(model, inputs, targets, loss)`` with
 numpy arrays and optionally an optimizer as a fifth. The code is trusted, but it is not gpubench's: it is
 imported only in a child process, either that of a measurement or, before there is a plan, one that runs this
@@ -345,7 +345,7 @@ class Steps:
                 such as cuDNN's LSTM in TensorFlow.
         """
         step: Any = self.model.train_step
-        layers = self.model._flatten_layers() if execution is Execution.COMPILE else ()  # noqa: SLF001 - Keras's own way
+        layers = self.model._flatten_layers() if execution is Execution.COMPILE else ()  # noqa: SLF001 - as Keras does
         for layer in layers:
             if not layer.supports_jit:
                 raise capability.NotHereError(
@@ -415,12 +415,12 @@ def first_loss(task: workload.KerasTask) -> float:
 
 
 def seed_all(seed: int) -> None:
-    """Fix every generator that Keras draws the seeds of weights and of dropout from.
+    """Seed every generator from which Keras draws the seeds of weights and dropout.
 
-    ``keras.utils.set_random_seed`` would load TensorFlow, wherever it is installed, into a process of jax.
+    ``keras.utils.set_random_seed`` would load TensorFlow, if it is installed, into a jax process.
     """
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the one that Keras and models of others draw from
+    np.random.seed(seed)  # noqa: NPY002 - Keras and user models draw from it
 
 
 def on_device(framework: Framework, *, is_cpu: bool) -> Any:
@@ -535,7 +535,7 @@ def _first_steps(
         except ValueError as error:
             if steps.framework is Framework.KERAS_JAX and "Unknown output type" in str(error):
                 raise capability.NotHereError(
-                    f"jax has cuDNN's recurrent layers in float32 alone ({error})"
+                    f"jax has cuDNN's recurrent layers only in float32 ({error})"
                 ) from error
             raise
     steps.restore(start)

@@ -101,7 +101,7 @@ class HostTimes(NamedTuple):
         return Others(min(1.0, max(0.0, (busy - own) / total)), max(0.0, spent[_STEAL] / total))
 
 
-# --- telemetry beside a measurement, and energy of a region -----------------------------------------------
+# --- telemetry during a measurement, and energy of a region -----------------------------------------------
 
 
 INTERVAL_S = 0.1
@@ -190,7 +190,7 @@ def energy_of(
         region_s: From the first timed round's start to the last one's end [s].
         counter_edges: The device's energy counter at both ends [J].
         samples: Telemetry of the region, times counted from its start.
-        power_limit_w: The most that the device may draw [W].
+        power_limit_w: The device's power limit [W].
     """
     if region_s < LEAST_REGION_S:
         return Energy()
@@ -599,7 +599,7 @@ def largest_difference(found: Sequence[float], expected: Sequence[float]) -> flo
 
 
 def worse(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the larger error of each product; a non-finite one is None and counts as the worst."""
+    """Return the larger error of each operator; a non-finite error is None and counts as the worst."""
 
     def larger(before: float | None, after: float | None) -> float | None:
         if before is None or after is None or not math.isfinite(before + after):

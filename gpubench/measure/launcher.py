@@ -158,7 +158,7 @@ class Progress:
             self.arrived_s.append(time.monotonic() - report.outside_s)
 
     def told_in_s(self) -> Seconds | None:
-        """Return the time from the arrival of the first timed round to the last, without the pauses [s]."""
+        """Return the time from the arrival of the first timed round to the last, without pauses [s]."""
         return self.arrived_s[-1] - self.arrived_s[0] if len(self.arrived_s) > 1 else None
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
@@ -520,7 +520,7 @@ class Launcher:
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         self._keep_or_end(done)
         if self._is_joined and done.launch.stopped:
-            self._no_job = done.reason  # torchrun ends the others, too, and may start all again
+            self._no_job = done.reason  # torchrun also ends the others, and may restart all
         return done
 
     def _followed(self, child: Child, seen: Progress) -> messages.CaseDone:

@@ -190,7 +190,7 @@ class StopRule:
     Attributes:
         target: Relative half-width of the 95 % interval to reach.
         deadline_s: Longest timed part [s].
-        least_s: Shortest timed part [s], whatever the width.
+        least_s: Shortest timed part [s], for any half-width.
         give_up_after_s: Time after which an unreachable target ends the series [s].
         rounds: Seconds per step of every round so far.
         walls: Length of each round [s]; fewer entries than ``rounds`` if some lengths are unknown.

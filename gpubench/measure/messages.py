@@ -151,7 +151,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
 
 
 class TrainToQuality(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
-    """Train a workload that has a goal from one seed until it is reached."""
+    """Train a workload from one seed until it reaches its goal."""
 
     case: Case
     seed: int

@@ -91,7 +91,7 @@ def run_micro(
 
     Args:
         hardware: The device.
-        profile: Which precisions it has, how much memory.
+        profile: Its profile, with its precisions and memory.
         budget: How long to measure, and how precisely.
         telemetry: Readings of the device, taken while each probe is repeated.
         time_s: Stop before a probe that would begin after this; None for no limit.
@@ -310,7 +310,7 @@ def measure_probe(
     samples: Callable[[], Sequence[TelemetrySample]] = tuple,
     now_s: Callable[[], Seconds] = time.perf_counter,
 ) -> MicroResult:
-    """Time one probe on a torch device: ``repeat`` with a timer as the probe asks for by default."""
+    """Time one probe on a torch device: ``repeat``, by default with the timer that the probe asks for."""
     action = probe.make(hardware.device)
     return repeat(probe, action, timer or _timer(probe, hardware), budget, samples=samples, now_s=now_s)
 

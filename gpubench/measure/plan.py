@@ -1,6 +1,6 @@
 """Plans a run: the cases of a request, their order, and the expected time. Nothing is measured here.
 
-Options that contradict each other are refused before any device is touched.
+Options that contradict each other are refused before any device is used.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Arrays = tuple[Any, Any]
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """Data for a workload, and a quality on held-out samples: accuracy at least, loss at most ``target``."""
+    """A workload's data, and its target on held-out samples: a minimum accuracy or a maximum loss."""
 
     metric: Metric
     target: float
@@ -321,7 +321,7 @@ def plan(
 def _refuse_unrun(
     request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]
 ) -> None:
-    # Refuse a workload that is only described, and a device that runs no workload.
+    # Refuse a workload that cannot be run, and a device that runs no workload.
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(

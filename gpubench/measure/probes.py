@@ -85,8 +85,8 @@ def measure_all(
     Args:
         probes: The requested probes.
         measure: Measures a probe, or raises.
-        is_refusal: Whether an error is a lack of memory; any other is raised.
-        profile: How much memory the device says that it has.
+        is_refusal: Returns whether an error means a lack of memory; any other error is raised.
+        profile: The device's profile, with the memory that it reports.
         deadline_s: No probe is started after this time on ``time.perf_counter``.
     """
     done: set[tuple[str, str | None, str]] = set()
@@ -172,7 +172,7 @@ def repeat(
 
     Args:
         probe: The probe to repeat.
-        action: The repetition, as the probe made it.
+        action: The repetition that the probe made.
         timed: Returns the time of one repetition.
         budget: How long to measure, and how precisely.
         samples: Returns the telemetry since its last call.

@@ -38,7 +38,7 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
             graph.
     """
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
-    assert optimizer is not None  # only training is written by hand
+    assert optimizer is not None  # the handwritten step is for training only
     dtype, device = AUTOCAST_TYPES.get(work.case.precision), work.device.type
 
     def step(index: int) -> None:
@@ -61,7 +61,7 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
 
 
 def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> Seconds:
-    """Return the wall time of this many steps, or replays, as a user would take it [s]."""
+    """Return the wall time of this many steps or replays, as a user would measure it [s]."""
     wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
     wait()
     start = time.perf_counter()

@@ -84,7 +84,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     suite: Annotated[
         SuiteName | None,
         Option(
-            "Where no workload is named: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
+            "If no workload is named: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
             "bert_base and llama_1b, eager and compiled (modern).",
             choices=get_args(SuiteName),
             default="default",
@@ -93,7 +93,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     precisions: Annotated[
         tuple[str, ...],
         Option(
-            "Precision; amp is the best of the device.",
+            "Precision; amp is the device's best mixed precision.",
             name="precision",
             choices=precisions.CHOICES,
             commas=True,
@@ -167,7 +167,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = ()
     micro: Annotated[
-        MicroWish, Option("Micro-benchmarks: beside the workloads (also), alone (only), or none.")
+        MicroWish, Option("Micro-benchmarks: with the workloads (also), alone (only), or none.")
     ] = "also"
     to_quality: Annotated[
         bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.")

@@ -473,7 +473,7 @@ def infer(work: Work, inputs: Any) -> Tensor:
     try:
         with work.ways[0](), work.autocast():
             outputs: Tensor = forward(work.model, inputs)
-    except RuntimeError as error:  # a physics model takes derivatives
+    except RuntimeError as error:  # a model may need derivatives, as in physics
         if len(work.ways) == 1 or "grad" not in str(error):
             raise
         del work.ways[0]
@@ -563,7 +563,7 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
 
     Args:
         task: It stays as it is.
-        build_again: Gives the same task where no copy can be trained, as of a scripted module.
+        build_again: Builds the same task if a copy cannot be trained, such as that of a scripted module.
     """
     if task.again is not None:
         made = task.again()
@@ -587,7 +587,7 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
 
 
 def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None = None) -> Work:
-    """Put a task on the device in the case's memory format; the model becomes the device's own.
+    """Put a task on the device in the case's memory format; its model is moved there.
 
     Args:
         task: On the CPU. Its model is moved, not copied: pass a copy to keep it. If the case has weights in

@@ -87,7 +87,7 @@ def share(work: Work) -> Work:
 
 
 def _leaves_some_unused(work: Work) -> bool:
-    # Whether a step leaves a parameter without a gradient in any process, as an unused head does.
+    # Whether a step leaves a parameter without a gradient in any process, such as an unused head.
     # DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
@@ -389,7 +389,7 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
                 except NotHereError:
                     continue  # the first process fails in the same way, and reports it
             case Look():
-                assert work is not None  # a case precedes the commands on it
+                assert work is not None  # a case always comes before commands on it
                 assert task is not None
                 with switches_for(work.case.precision):
                     guards.reference_errors(work, task, guards.Expected(0.0, is_whole=True))

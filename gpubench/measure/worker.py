@@ -66,7 +66,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
     Args:
         line: To the parent.
         setup: Its first message.
-        place: That of a process of a job.
+        place: The place of this process in a job, if it has one.
     """
     commands = line.listen(_decoder, messages.Stop)
     line.send(messages.Phase(name="import"))
