@@ -1,6 +1,6 @@
 """The decoders that show the capacity of a card: 1 to 70 billion parameters, for training and inference.
 
-A "sample" of these is 1,024 tokens of one sequence, so that what is traced rises with its length.
+A "sample" here is 1,024 tokens of one sequence, so that the traced figures grow with its length.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _RUN = {
 
 
 def ways(sizes: Sizes) -> Iterator[tuple[str, Workload]]:
-    """The kinds of training and use of a decoder of these sizes."""
+    """Yield the ways to train or run a decoder of these sizes."""
     for way, (weight_type, trainable) in _TRAINED.items():
         recipe = Recipe(
             weight_type=weight_type, checkpointing=Checkpointing.FULL, trainable=trainable, loss_chunks=8

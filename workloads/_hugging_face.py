@@ -45,7 +45,7 @@ _REPEATED = (
     (re.compile(r"(?:^|_)(?:layer|block|depth|stage)s?$"), 0, MOST_LAYERS),
     (re.compile(r"^(?:n|num)_.*(?:expert|head|label)"), 0, MOST_ALIKE),
 )
-"""Names of config fields that are counts of parts, each of which takes time and memory to build."""
+"""Names of config fields that count parts, because every part takes time and memory to build."""
 
 
 class Kind(StrEnum):
@@ -108,7 +108,7 @@ def load(path: Path, name: str, version: int) -> Workload:
         version: Version of the content of the file.
 
     Raises:
-        MisuseError: With one line, if transformers is missing or the file describes nothing trainable.
+        MisuseError: In one line, if transformers is missing or the file describes nothing trainable.
     """
     described = describe(path, name)
     whole, shorter = _workload(described, version), _shorter(described)
@@ -261,14 +261,14 @@ def build(
     """Build the model with random weights, and four batches.
 
     Shapes:
-        inputs: tokens and targets, (N, length) int64 each, and the model gives its loss; or images.
+        inputs: tokens and targets, (N, length) int64 each, for a model that returns its loss; or images.
 
     Args:
         batch_size: N.
         seed: Fixes weights and batches.
         described: The model.
         recipe: Type of the weights, checkpointing, adapters, chunks of the loss, tokens of a sequence.
-        usual: Shape of one sample where the recipe says nothing else.
+        usual: Shape of one sample unless the recipe sets another.
 
     Raises:
         MisuseError: If no layer can have adapters, or the loss cannot be computed in chunks.
@@ -432,7 +432,7 @@ def _kind(name: str, config: Any) -> Kind:
     ]
     usual = (Kind.PAIRS if config.is_encoder_decoder else Kind.MASKED, Kind.CAUSAL, Kind.IMAGE)
     for kind in (*named, *usual):
-        if type(config) in getattr(transformers, kind)._model_mapping:  # noqa: SLF001 - it is told nowhere else
+        if type(config) in getattr(transformers, kind)._model_mapping:  # noqa: SLF001 - no public API has it
             return kind
     raise MisuseError(
         f"{name}: transformers has no language model or image classifier of the architecture "

@@ -94,7 +94,7 @@ class Generator(nn.Module):
         if cache is None or cache.device != x.device or cache.dtype != x.dtype or cache.shape[2] < len(x):
             sizes = self.sizes
             shape = (sizes.layers, 2, len(x), sizes.key_value_heads, self.cache_tokens, sizes.head_width)
-            with torch.inference_mode(mode=False):  # it is written to in later steps too
+            with torch.inference_mode(mode=False):  # later steps write to it too
                 cache = self.cache = x.new_zeros(shape)
         return cache
 
@@ -111,8 +111,8 @@ def _attend_cached(
     Heads that share a key take the place of the query dimension, so that no key is copied.
 
     Shapes:
-        x: (N, 1, width); where: place (1,) int64 and what is seen (length,) bool; cache: keys and values,
-            (N, key heads, length, channels) each.
+        x: (N, 1, width); where: place (1,) int64 and the mask of visible positions (length,) bool; cache:
+            keys and values, (N, key heads, length, channels) each.
     """
     (place, seen), (keys, values) = where, cache
     attention = layer.attention
@@ -139,7 +139,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: 
         inputs: (N, prompt) int64; targets: (N,) int64 in [1, 5); scores: (N, vocabulary).
 
     Args:
-        batch_size: N, sequences that are generated side by side.
+        batch_size: N, sequences that are generated in parallel.
         seed: Fixes weights and batches; equal seeds give equal tasks.
         sizes: Sizes of the decoder.
         recipe: Tokens of prompt and answer, weight type.

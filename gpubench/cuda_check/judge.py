@@ -1,6 +1,6 @@
 """The file of a check, and the rules that judge it: pure functions, so that new rules can judge an old file.
 
-Everything written to a file is scrubbed, and everything read is untrusted. Nothing is compared with a
+Everything written to a file is scrubbed, and everything read is untrusted. No reading is compared with a
 reference card: each rule compares two readings of the same card. A ratio fails only if its entire interval is
 outside the limits. If the interval is partly inside, the ratio is undecided, which is neither a failure nor a
 confirmation.
@@ -127,7 +127,7 @@ def _safe(text: str) -> str:
 
 
 State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
-"""``cut off`` gave no result in time, ``left out`` had no time at all, and ``shown`` is not judged."""
+"""``cut off`` means no result in time, ``left out`` not started, and ``shown`` not judged."""
 CORE = frozenset({"precision", "clock", "graph", "faults"})
 """Parts that are required for a confirmation."""
 BY_HAND = (0.99, 1.01)
@@ -207,7 +207,7 @@ def confirms(check: CudaCheck) -> bool:
     """Whether a check confirms its card.
 
     It must have finished with all required parts, including strict fp32, without failures, cut-off parts or
-    undecided ratios. Cases without time do not matter, since all readings agreed.
+    undecided ratios. Cases that were skipped for lack of time do not matter, since all readings agreed.
     """
     states = {verdict.state for verdict in judge(check)}
     done = {part.name for part in check.parts if part.state is PartState.DONE}
@@ -381,7 +381,7 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
-    """Return the problem with a case; None if there is none, or it does not concern the CUDA path.
+    """Return the problem with a case; None if there is none, or if it does not concern the CUDA path.
 
     A small card may run out of memory, and a model with one recurrent layer may have nothing to compile.
     """

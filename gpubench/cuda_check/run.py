@@ -55,7 +55,8 @@ OPENING = frozenset({"device", "precision"})
 """Parts in which an unusable device ends the check."""
 WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
-"""Factor over the cap, by the memory model without workspace; no error of the model makes this batch fit."""
+"""Factor by which the modeled memory, without workspace, exceeds the cap: large enough that the batch cannot
+fit whatever the model's error."""
 SOUND_BATCH = 64
 """Batch of the cnn case after an injected fault."""
 
@@ -77,7 +78,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         fours: Number of groups of four blocks in each comparison.
         block_s: Minimum duration of a block [s].
-        load_s, settle_s: Duration of the load, and of its beginning that is not judged [s].
+        load_s, settle_s: Duration of the load, and of its start that is not judged [s].
         cap_bytes: Memory cap of a process in the out-of-memory test [B].
         budget: Budget of the trials.
         workloads: Workloads of the cases; empty for the classic set.
@@ -96,9 +97,9 @@ AMOUNTS = Amounts()
 
 
 class PartEndedError(Exception):
-    """A part ended early, with the way, the reason, and the traceback of its process.
+    """A part ended early; the exception has its state, the reason, and the traceback of its process.
 
-    It is cut off if its time was over, and left out if it does not apply to this machine.
+    The part is cut off if its time ran out, and left out if it does not apply to this machine.
     """
 
     def __init__(self, state: PartState, reason: str, traceback: str | None = None) -> None:
@@ -217,7 +218,8 @@ def proof_case(device: DeviceProfile) -> Case:
 def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterator[Case]:
     """Yield every trained workload at every usual precision, the most informative cases first.
 
-    Graphs come before eager rows: a graph's trial does as many eager steps as it replays. Few are compiled.
+    Graphs come before eager rows, because a graph's trial runs as many eager steps as replays. Few cases are
+    compiled.
     """
     amp = capability.best_amp(device)
     trained = [
@@ -256,7 +258,7 @@ def largest_within(case: Case, peak_bytes: float) -> int:
 
 
 def waiting_case(precision: Precision) -> Case:
-    """Return the case of a model that waits for the device in its step, which a graph cannot."""
+    """Return the case of a model that waits for the device within a step, which a graph cannot do."""
     return Case(
         workload="waiting",
         workload_version=1,
@@ -330,7 +332,7 @@ def try_cases(work: Work) -> None:
     took too long.
 
     Raises:
-        PartEndedError: If a case gave no answer in its time, or the device is lost.
+        PartEndedError: If a case did not answer in time, or the device is lost.
     """
     cases = list(usual_cases(work.launcher.device, work.amounts.workloads))
     longest_s, late = 0.0, "no time left: --full tries it"
@@ -361,7 +363,7 @@ def _tried(
     """Return the row of a case; if its process died, the row says why.
 
     Raises:
-        PartEndedError: If the time was over before it answered.
+        PartEndedError: If the time ran out before it answered.
     """
     began_s = time.monotonic()
     try:
@@ -519,7 +521,7 @@ def _do(work: Work, part: PartLog) -> PartLog:
         if part.name in OPENING:
             work.log(part, state=ended.state, reason=scrub(str(error)))
             raise
-    except Exception as error:  # noqa: BLE001 - a fault of gpubench itself belongs into the file, too
+    except Exception as error:  # noqa: BLE001 - the file also records faults of gpubench itself
         ended = PartEndedError(PartState.FAILED, f"{type(error).__name__}: {error}", traceback_of(error))
     return work.log(
         part,

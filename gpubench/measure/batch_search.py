@@ -1,6 +1,6 @@
 """The largest batch that fits: bisection from a guess, each trial in a child that may run out of memory.
 
-A batch found this way makes another case: it is never compared with the fixed batch without saying so.
+A batch found this way makes a different case; any comparison with the fixed batch says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import format_bytes
 
-# The search ends when the largest batch that fits and the smallest that does not are this close.
+# The search ends when the largest batch that fits and the smallest that does not are this close, as a ratio.
 RESOLUTION = 1 / 16
 GROWTH = 1.5
 
@@ -38,10 +38,10 @@ OnTrial = Callable[[Case, bool], None]
 def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION) -> int:
     """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
 
-    No batch beyond ``MOST_BATCH`` is tried.
+    Batches above ``MOST_BATCH`` are not tried.
 
     Args:
-        fits: Whether a batch fits; true up to some batch and false from there on.
+        fits: Returns whether a batch fits; true up to some batch size and false above it.
         guess: Where to begin.
         resolution: Relative distance at which to stop.
     """
@@ -57,7 +57,7 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION)
 
 
 def guess_batch(profile: WorkloadProfile, case: Case, device: DeviceProfile) -> int:
-    """Guess from the memory model that ranking goes by too; 1 if the device's memory is not known."""
+    """Guess from the memory model that ranking also uses; 1 if the device's memory is unknown."""
     card = card_of_device(device)
     return 1 if card is None else max(1, largest_batch(profile, case, card))
 
@@ -68,18 +68,18 @@ def with_largest_batches(
     device: DeviceProfile,
     on_trial: OnTrial = lambda *_: None,
 ) -> Plan:
-    """Give every case of a plan the largest batch that fits; one that fits at none is out of memory.
+    """Give every case of a plan its largest batch that fits; a case that fits at no batch is out of memory.
 
-    If a trial fails for another reason, the case is a failed row with that reason; the others go on.
+    If a trial fails for another reason, the case becomes a failed row with that reason; the others continue.
 
     Args:
         made: The plan; the batches in it are replaced.
-        profiles: Profiles by the reference of the workload.
-        device: The device; its memory decides.
+        profiles: Profiles by workload reference.
+        device: The device, whose memory sets the limit.
         on_trial: Called with each case tried, at its batch, and whether it fits.
 
     Raises:
-        MisuseError: On a CPU, or where nothing fits.
+        MisuseError: On a CPU, or if nothing fits.
         NoDeviceError: If the device cannot be used.
     """
     memory_bytes = device.memory_bytes
@@ -88,7 +88,7 @@ def with_largest_batches(
             "--batch-size max needs a GPU whose memory is known: a CPU would begin to swap; give a number"
         )
     cases, lost = [], list(made.unsupported)
-    usual = budget_of("default", on_cpu=False)  # with the usual patience for a step
+    usual = budget_of("default", on_cpu=False)  # with the default time limit for a step
     launcher = Launcher(msgspec.structs.replace(made, budget=usual, time_limit_s=None), device)
     for planned in made.cases:
         guess = guess_batch(profiles[planned.reference], planned.case, device)
@@ -106,19 +106,19 @@ def with_largest_batches(
             lost.append(Measurement(case=case, status=status, reason=reason, batch_choice="largest"))
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in lost))
-        raise MisuseError(f"no batch of this runs in {format_bytes(memory_bytes)}: {reasons}")
+        raise MisuseError(f"no batch size of this runs in {format_bytes(memory_bytes)}: {reasons}")
     return msgspec.structs.replace(made, cases=tuple(cases), unsupported=tuple(lost))
 
 
 class TrialFailedError(GpuBenchError):
-    """A trial of a batch failed, and not for want of memory: no other batch would fix it."""
+    """A trial of a batch failed for a reason other than memory: no other batch would fix it."""
 
 
 def fits(launcher: Launcher, planned: PlannedCase, on_trial: OnTrial, batch: int) -> bool:
-    """Whether a few steps of a case at this batch fit in memory, tried in a process of the launcher.
+    """Return whether a few steps of a case at this batch fit in memory, tried in a child process.
 
     Raises:
-        TrialFailedError: If they failed for another reason.
+        TrialFailedError: If the steps failed for another reason.
     """
     case = msgspec.structs.replace(planned.case, batch_size=batch)
     done = launcher.try_batch(msgspec.structs.replace(planned, case=case))

@@ -1,4 +1,4 @@
-"""How much time a measurement may take, and how sure it must be: the three budgets of the contract."""
+"""How long a measurement may take, and how precise it must be: the three budgets of the contract."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from gpubench.units import Seconds
 BudgetName = Literal["quick", "default", "publish"]
 
 LEAST_ROUNDS = 10
-"""The fewest rounds that an estimate rests on."""
+"""The fewest rounds that an estimate is based on."""
 SPARE_ROUNDS = 2
-"""Rounds vary, so that the time of ten may hold nine."""
+"""Rounds vary in length: the time planned for ten may fit only nine."""
 SLOW_STEPS_S = 30.0
-"""A case of slow steps is warmed up and timed beyond the budget, each for as long as this at most [s]."""
+"""A case with slow steps may exceed the budget: warm-up and timing each take at most this long [s]."""
 MICRO_MOST_S = 15.0
-"""The micro-benchmarks of a run begin no probe after this [s]."""
+"""The micro-benchmarks of a run start no probe after this time [s]."""
 MICRO_WARM_S = 0.2
 """A micro-benchmark is repeated for this long before it is timed [s]."""
 LEAST_REPETITIONS = 5
 """A micro-benchmark is repeated at least this often, however long it takes."""
 MOST_REPETITION_S = 0.5
-"""A matrix product that would take longer, by the rate of the size before it, is left out [s]: the smaller
-one has shown what the device can do."""
+"""A matrix product expected to take longer than this, at the rate of the previous size, is skipped [s]: the
+smaller one has already shown what the device can do."""
 CURVE_SHARE = 0.4
-"""The steps whose losses are kept one by one take at most this share of the longest warm-up."""
+"""Steps with individually recorded losses take at most this share of the longest warm-up."""
 REFERENCE_SAMPLES = 4
-"""Samples that a CPU computes as a reference: enough to show a wrong answer, few enough for VGG16."""
+"""Samples computed on the CPU as a reference: enough to expose a wrong result, few enough for VGG16."""
 PROFILED_STEPS = (3, 10)
 PROFILED_S = 0.1
-"""The profiled steps fill this time, between the least and the most of them: every kernel is counted, so that
-three long steps tell the share as well as ten."""
+"""The profiled steps fill this time [s], within the minimum and maximum number above: every kernel is
+counted, so three long steps give the share as well as ten."""
 LATENCY_PASSES = 300
-"""Three of them lie beyond the 99th percentile."""
+"""Enough that three of them are beyond the 99th percentile."""
 LATENCY_MOST_S = 10.0
 
 
@@ -42,19 +42,19 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Every limit of one measurement.
 
     Attributes:
-        launches: Fresh processes that each measure every case.
-        target: Half-width of the 95 % interval at which the timed part stops, relative.
+        launches: Number of fresh processes that each measure every case.
+        target: Relative half-width of the 95 % interval at which the timed part stops.
         timed_s: Longest timed part of a case [s].
-        timed_least_s: Shortest timed part of a case [s], however narrow the interval is by then.
-        warmup_steps, warmup_least_s, warmup_most_s: Least steps, least and most time of the warm-up.
+        timed_least_s: Shortest timed part of a case [s], even if the interval is narrow enough earlier.
+        warmup_steps, warmup_least_s, warmup_most_s: Minimum steps, minimum and maximum time of the warm-up.
         round_s: A timed round lasts at least this long [s].
         window_s: A warm-up window lasts at least this long [s].
-        agreement: The medians of four windows agree within this, relative.
+        agreement: The medians of four windows agree within this relative difference.
         judge_temperature: Whether a temperature slope keeps the warm-up going.
-        curve_steps: First steps whose losses are kept one by one, to compare precisions.
-        micro_s: Longest timed part of a micro-benchmark [s], on the wall.
-        in_haste: Whether what explains a figure is left out: products that no case is measured at, and a
-            second look at rows that no host sets the pace of.
+        curve_steps: Number of first steps with individually recorded losses, to compare precisions.
+        micro_s: Longest timed part of a micro-benchmark [s], in wall time.
+        in_haste: Whether to skip measurements that only explain a figure: products at precisions that no case
+            uses, and the second look at rows that are not eager.
     """
 
     name: BudgetName
@@ -100,7 +100,7 @@ DEFAULT = msgspec.structs.replace(
     timed_least_s=2.0,
     in_haste=False,
 )
-"""Four minutes on a data-center card: what differs from launch to launch tells more than longer rounds."""
+"""Four minutes on a data-center card: comparing launches tells more than longer rounds would."""
 PUBLISH = Budget(
     name="publish",
     launches=8,
@@ -120,8 +120,8 @@ PUBLISH = Budget(
 """Levels and repetitions after Kalibera and Jones 2013 (Rigorous Benchmarking in Reasonable Time).
 
 If a start takes 20 s, rounds of 0.5 s differ by 1 % and processes by 0.3 %, the best number of rounds in a
-process is sqrt(20 / 0.5) x 1 / 0.3 = 21, about 10 s. Half a minute also shows clocks that move slowly, and
-any further time is better spent on more processes: eight of them give 0.3 % by Student's t.
+process is sqrt(20 / 0.5) x 1 / 0.3 = 21, about 10 s. Half a minute also shows slow clock changes, and any
+further time is better spent on more processes: eight of them give 0.3 % by Student's t.
 """
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (QUICK, DEFAULT, PUBLISH)}
 
@@ -138,6 +138,6 @@ CPU_QUICK = msgspec.structs.replace(
 
 
 def budget_of(name: str | None, *, on_cpu: bool) -> Budget:
-    """Return a budget by name, or the usual one; a CPU warms up longer, and is in no haste."""
+    """Return a budget by name, or the default one; a CPU warms up longer and skips no measurement."""
     name = name or ("quick" if on_cpu else "default")
     return CPU_QUICK if on_cpu and name == "quick" else BUDGETS[name]

@@ -1,6 +1,6 @@
-"""Which precisions, executions and frameworks a device has, and why it lacks the others.
+"""Which precisions, executions and frameworks a device supports, and why it lacks the others.
 
-For a framework: its packages, variables and executions. No framework is imported here.
+Each framework has its packages, environment variables and executions. No framework is imported here.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from gpubench.user_model import is_own
 # --- the peak of a precision, by datasheet and clock ------------------------------------------------------
 
 
-# The precision of a training step, by that of its matrix products.
+# Maps the precision of matrix products to that of the training step that uses them.
 GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
 
 GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
-# Edges of the square products that are timed, by their precision.
+# Sizes n of the n x n products that are timed, by precision.
 CPU_GEMM_SIZES = (1024, 2048)
 
 
@@ -66,10 +66,11 @@ def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | Non
 
 
 def clock_ratio(device: DeviceProfile) -> float:
-    """Return the highest SM clock of this card over that of its datasheet, at least 1; 1 if unknown.
+    """Return the ratio of this card's highest SM clock to its datasheet clock, at least 1; 1 if unknown.
 
-    Consumer cards boost beyond the clock that the datasheet gives its figures for: an RTX 4090 to 3105 MHz
-    where its datasheet says 2520. The fp32 figure gives that clock: two operations per core and cycle.
+    Consumer cards boost beyond the clock that the datasheet figures assume: an RTX 4090 reaches 3105 MHz
+    where its datasheet says 2520. The datasheet clock follows from the fp32 figure: two operations per core
+    and cycle.
     """
     spec = load_specs().get(device.gpu_key or "")
     if spec is None or not (spec.fp32_flops_per_s and spec.cuda_core_count and device.sm_clock_max_hz):
@@ -88,7 +89,7 @@ def _datasheet_flops_per_s(device: DeviceProfile, precision: Precision) -> float
 def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
     """Return the best rate of this device's own matrix products for each training precision [FLOP/s].
 
-    A product that was not computed at the precision of its name is no measure of it.
+    Products that were not computed at the precision they are named for are ignored.
     """
     best: dict[Precision, float] = {}
     for result in results:
@@ -101,7 +102,7 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
 
 
 def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None, str]]:
-    """Return precision and size of the fastest matrix product, where a precision has several sizes."""
+    """Return the precision and size of each precision's fastest matrix product, if it has several sizes."""
     products: dict[str | None, list[MicroResult]] = {}
     for result in results:
         if result.name == "gemm":
@@ -111,7 +112,7 @@ def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None,
 
 
 def datasheet_peak(device: DeviceProfile, result: MicroResult) -> float | None:
-    """Return the datasheet's figure for what was probed: peak rate or memory bandwidth; None if unknown."""
+    """Return the datasheet figure for a probe: peak rate or memory bandwidth; None if unknown."""
     if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
         return _datasheet_flops_per_s(device, GEMM_PRECISIONS[result.precision])
     spec = load_specs().get(device.gpu_key or "")
@@ -123,7 +124,7 @@ def datasheet_peak(device: DeviceProfile, result: MicroResult) -> float | None:
 
 
 def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
-    """Return a micro-benchmark over the datasheet's peak or memory bandwidth; None if unknown."""
+    """Return the ratio of a micro-benchmark to the datasheet's peak or memory bandwidth; None if unknown."""
     peak = datasheet_peak(device, result)
     return result.value / peak if peak else None
 
@@ -134,7 +135,7 @@ def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
 def preflight(
     device: DeviceProfile, *, allow_shared: bool, sleep: Callable[[Seconds], None] = time.sleep
 ) -> tuple[Finding, ...]:
-    """Return what is unusual about the device; refuse one that is in use.
+    """Return findings on a device in an unusual state; refuse one that is in use.
 
     Raises:
         NoDeviceError: If something else computes on the device and ``allow_shared`` is not set.
@@ -147,9 +148,9 @@ def preflight(
 
 
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
-    """Look once more after the measuring processes have ended: whoever is on the device now came meanwhile.
+    """Check again after the measuring processes have ended: a process on it now came during the run.
 
-    There is nothing to find on a lost device; the rows say what happened to it.
+    A lost device is not checked; the rows say what happened to it.
     """
     if device.is_cpu:
         return ()
@@ -162,9 +163,9 @@ def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.
 
 
 def start_state(device: DeviceProfile) -> StartState | None:
-    """Return the device as it is before the run; None for a CPU, or where its driver does not tell.
+    """Return the state of the device before the run; None for a CPU, or if its driver does not report it.
 
-    Power counts as idle power only where nothing else is on the device: its average is over a second.
+    Power counts as idle power only if nothing else runs on the device; it is averaged over a second.
     """
     backend = None if device.is_cpu else probe.load_backends().found.get(device.backend)
     if backend is None:
@@ -191,22 +192,22 @@ def fault_of(device: DeviceProfile) -> str | None:
     """Ask the driver, after a process has died on the device, whether the device itself is gone.
 
     Returns:
-        ``gpu_lost``, ``reset_required``, ``driver_hung``, ``driver_closed``; None for a device that is whole.
+        ``gpu_lost``, ``reset_required``, ``driver_hung``, ``driver_closed``; None if the device works.
     """
     if device.is_cpu:
         return None
     try:
         with probe.open_telemetry(device) as readings:
-            return readings.fault  # readings that hang are no fault: a run goes on without telemetry
+            return readings.fault  # readings that hang are no device fault: a run goes on
     except NoDeviceError as error:
         return error.fault if isinstance(error, DeviceGoneError) else "gpu_lost"
 
 
 def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
-    """Say why a device could not be opened: from its driver, else from torch's words, explained if known.
+    """Say why a device could not be opened: as its driver reports it, else as torch does, explained if known.
 
     Args:
-        error: What the measuring process gave as its reason, or a refusal of gpubench's own, which stays.
+        error: The reason given by the measuring process, or gpubench's own refusal, which is kept as it is.
         device: As probed; None if none was chosen yet.
     """
     fault = None if device is None else fault_of(device)
@@ -217,7 +218,7 @@ def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> st
 
 
 def describe_fault(fault: str) -> str:
-    """Say what the driver reports of a device that has failed, and what to do.
+    """Describe what the driver reports about a failed device, and what to do.
 
     >>> describe_fault("reset_required")
     'reset_required: the GPU needs a reset; end its processes and run nvidia-smi -r, else reboot'
@@ -232,7 +233,7 @@ def describe_fault(fault: str) -> str:
 
 
 class NotHereError(GpuBenchError):
-    """This is not available here, as only its own library knows; the case is unsupported for this reason."""
+    """Something is not available here, as only its own library could tell; it makes the case unsupported."""
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
         super().__init__(reason)
@@ -240,7 +241,7 @@ class NotHereError(GpuBenchError):
 
 
 def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
-    """Say why a device does not have a precision; None if it has."""
+    """Say why a device does not support a precision; None if it does."""
     facts, capability, least = precision.facts, device.compute_capability, precision.facts.least_capability
     if precision is Precision.FP32:
         return None
@@ -259,7 +260,7 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
         return None
     needs = f"{precision} needs compute capability {least[0]}.{least[1]}"
     if capability is None:
-        return f"{needs}, and this device does not tell its own"
+        return f"{needs}, and this device does not report its own"
     return f"{needs}, this device has {capability[0]}.{capability[1]}"
 
 
@@ -289,7 +290,7 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
     if case.gpu_count == 1:
         return None
     if TaskKind.TRAIN not in profile.tasks:
-        return "what is never trained cannot be a data-parallel job"
+        return "a workload that is never trained cannot be a data-parallel job"
     if case.parallel_mode is not ParallelMode.FSDP:
         return None
     if profile.blocks is None:
@@ -297,12 +298,12 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
     if case.task is not TaskKind.TRAIN:
         return "fsdp shards what is trained: measure inference with --jobs ddp"
     if case.precision.facts.scales_gradients:
-        return f"{case.precision} scales gradients, which fsdp does not agree on: use amp-bf16"
+        return f"{case.precision} scales gradients, which does not work with fsdp: use amp-bf16"
     return None
 
 
 def best_amp(*devices: DeviceProfile) -> Precision:
-    """Return what ``amp`` means on a device, or on several that work together; a CPU has bf16 alone."""
+    """Return what ``amp`` means on a device, or on several that work together; a CPU has only bf16."""
     return precisions.best_amp(
         lambda each: all(device.is_cpu or why_no_precision(each, device) is None for device in devices)
     )
@@ -311,7 +312,7 @@ def best_amp(*devices: DeviceProfile) -> Precision:
 def default_executions(
     framework: Framework, device: DeviceProfile, *, publish: bool, gpu_count: int
 ) -> tuple[Execution, ...]:
-    """Return graph on a GPU that has it, else eager; all of them to publish; or Keras's own."""
+    """Return graph on a GPU that supports it, else eager; every execution for publishing; or Keras's own."""
     if framework is not Framework.TORCH:
         return KERAS[framework].usual
     if device.is_cpu or gpu_count > 1:
@@ -322,18 +323,18 @@ def default_executions(
     return (Execution.GRAPH if Execution.GRAPH in usable else Execution.EAGER,)
 
 
-# A model of the user's own that has not been built by then never will be, in all likelihood.
+# A user's own model that has not been built by then most likely never will be.
 OWN_LIMIT_S: Seconds = 120.0
 
 
 class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend of Keras is.
+    """The properties of a Keras backend.
 
     Attributes:
-        backend: Its name in ``KERAS_BACKEND``, and what is imported.
+        backend: Its name in ``KERAS_BACKEND``, and of the module to import.
         on_cpu, on_cuda: The packages to install, as pip takes them.
         executions: The executions that it has.
-        usual: The ones that Keras itself or most users choose; measured by default.
+        usual: The executions that Keras itself or most users choose; measured by default.
     """
 
     backend: str
@@ -369,7 +370,7 @@ KERAS = {
 }
 
 
-# Packages that a record names besides torch, CUDA and cuDNN, if they are installed.
+# Packages that a record lists besides torch, CUDA and cuDNN, if they are installed.
 PACKAGES = {
     Framework.TORCH: ("torchao",),
     Framework.KERAS_TORCH: ("keras", "torch"),
@@ -379,12 +380,12 @@ PACKAGES = {
 
 
 def versions(framework: Framework) -> dict[str, str]:
-    """Return the versions of the packages that compute for a framework; nothing is imported."""
+    """Return the versions of the packages that a framework computes with; nothing is imported."""
     return {name: version for name in PACKAGES[framework] if (version := version_of(name)) is not None}
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of a package as it is installed; None if it is not."""
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -395,7 +396,7 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
     """Check, without importing them, that the packages of every framework are installed.
 
     Raises:
-        MisuseError: With the exact line that installs the first that lacks.
+        MisuseError: With the exact command that installs the first missing one.
     """
     for framework in wanted:
         if framework is Framework.TORCH:
@@ -404,7 +405,7 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
         lacking = [name for name in ("keras", facts.backend) if find_spec(name) is None]
         package = facts.on_cpu if device.is_cpu else facts.on_cuda
         if package == TENSORFLOW_CPU and (sys.platform, platform.machine()) != ("linux", "x86_64"):
-            package = "tensorflow"  # the smaller package is built for no other machine
+            package = "tensorflow"  # the smaller package is built only for this kind of machine
         if lacking:
             line = pip_install(*(package if name == facts.backend else name for name in lacking))
             raise MisuseError(f"{framework} needs {' and '.join(lacking)}, not installed here: {line}")
@@ -412,7 +413,7 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
 
 @cache
 def fewer_parameters() -> Mapping[str, int]:
-    """Parameters that a workload lacks as a Keras model, by name; only those that are one are in it.
+    """Return how many parameters each workload with a Keras model lacks there, by name.
 
     Keras itself is not imported.
     """
@@ -427,19 +428,19 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
     framework, execution = case.framework, case.execution
     if framework is Framework.TORCH:
         if execution.facts.of_tensorflow:
-            return f"{execution} is a graph of TensorFlow: add --framework {Framework.KERAS_TENSORFLOW}"
+            return f"{execution} is a TensorFlow graph: add --framework {Framework.KERAS_TENSORFLOW}"
         return None
     if not is_own and case.workload not in fewer_parameters():
-        return f"{case.workload} is not a Keras model here; there are {', '.join(fewer_parameters())}"
+        return f"{case.workload} is not available as a Keras model; there are {', '.join(fewer_parameters())}"
     if execution not in KERAS[framework].executions:
         whose = "TensorFlow" if execution.facts.of_tensorflow else "torch"
-        return f"{framework} has no {execution}: it is of {whose} alone"
+        return f"{framework} has no {execution}: only {whose} has it"
     if case.precision.facts.keras_policy is None:
-        return f"Keras has no policy of {case.precision}"
+        return f"Keras has no policy for {case.precision}"
     if case.task is not TaskKind.TRAIN:
-        return "Keras models are measured in training"
+        return "Keras models are only measured in training"
     if case.gpu_count > 1:
-        return f"{framework} is measured on one device"
+        return f"{framework} is only measured on one device"
     if not (device.is_cpu or device.is_nvidia):
         return f"{framework} is measured on CPUs and NVIDIA GPUs, and this device is {device.backend}"
     if case.setup.keys() - {"framework", "weight_type"}:
@@ -448,7 +449,7 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
 
 
 def variables_of(framework: Framework, device: DeviceProfile) -> dict[str, str]:
-    """Return the variables of a child of a framework: its backend, and no memory taken in advance."""
+    """Return the variables of a framework's child process: its backend, and no preallocated memory."""
     if framework is Framework.TORCH:
         return {}
     return {
@@ -470,10 +471,10 @@ def profiles_in(
     gpu_count: int = 1,
     precisions: Sequence[str] = (),
 ) -> dict[str, WorkloadProfile]:
-    """Profile several workloads, by reference: a model of the user's own in the framework that it is of.
+    """Profile several workloads, by reference; a user's own model is profiled in its own framework.
 
     Raises:
-        MisuseError: As ``profiles_of``; or a model of the user's own is asked for in torch and in Keras.
+        MisuseError: As ``profiles_of``; or if a user's own model is requested both in torch and in Keras.
     """
     from gpubench.profile import profiles_of
 
@@ -483,8 +484,8 @@ def profiles_in(
         return profiles_of(references, asked, gpu_count=gpu_count, precisions=precisions)
     if len(keras) < len(wanted):
         raise MisuseError(
-            f"{plain(own[0], 200)} is a model of your own, and a model of torch is not one of Keras: "
-            "leave torch out of --framework, or Keras"
+            f"{plain(own[0], 200)} is your own model, and it cannot be both a torch and a Keras model: "
+            "leave torch or Keras out of --framework"
         )
     others = profiles_of(
         [reference for reference in references if reference not in own], asked, gpu_count=gpu_count
@@ -508,7 +509,7 @@ def _own_profile(reference: str, framework: Framework, device: DeviceProfile) ->
     if said is None or said.profile is None:
         error = None if said is None else said.error
         kept = write_log(name, None if said is None else said.traceback, answer.output)
-        raise MisuseError(f"{error or f'{name}: its process {answer.how}, while it was built'} ({kept})")
+        raise MisuseError(f"{error or f'{name}: its process {answer.how} while it was built'} ({kept})")
     if wrong := contradiction(reference, said.profile):
         raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")
     return said.profile

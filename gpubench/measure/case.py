@@ -1,4 +1,4 @@
-"""A case in torch: build it, check it, prepare it, and take a second look after its rounds."""
+"""A case in torch: build it, check it, prepare it, and check it again after its rounds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from gpubench.workload import Task, uncompiled
 
 
 def train_to_quality(order: TrainToQuality, context: WorkerContext) -> QualityDone:
-    """Train from one seed until the quality is seen, or the steps are over; an exception becomes a reason."""
+    """Train from one seed until the quality is reached or the steps run out; exceptions become reasons."""
     try:
         with switches_for(order.case.precision):
             run = _train(order, context)
@@ -114,9 +114,10 @@ def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
 
 
 def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor]]:
-    """Return the workload's own model on the data of its goal in the seed's order, and what is held out.
+    """Return the workload's model on its goal's data in the seed's order, and the held-out samples.
 
-    Images of 8 x 8 are enlarged threefold and framed to 28 x 28, from 0 to 1; tokens are whole numbers.
+    Images of 8 x 8 are enlarged threefold and padded to 28 x 28, with values from 0 to 1; tokens are
+    integers.
     """
     task = built(order.case.workload, order.case, order.seed)
     inputs, targets = map(torch.from_numpy, goal.samples())
@@ -145,21 +146,21 @@ def _quality(work: Work, goal: Goal, inputs: Tensor, targets: Tensor) -> float:
         return float(work.loss(outputs, targets))
 
 
-# The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak.
+# The first steps may take extra memory while cuDNN tries its algorithms; the peak excludes them.
 STEPS_BEFORE_PEAK = 2
-# Steps of a trial after the first ones, which create the optimizer's state.
+# Steps of a trial after the first steps, which create the optimizer's state.
 TRIED_STEPS = 4
 
 
 @dataclass(kw_only=True)
 class WorkerContext(Bench):
-    """What the child of torch keeps from case to case.
+    """What the torch child process keeps from case to case.
 
     Attributes:
         team: The other processes of a data-parallel job; None if one GPU works alone.
-        tasks: Tasks as built, on the CPU; each case works on a copy, so that all start alike.
-        proved: Shows that a proof of strict fp32 can fail here.
-        expected: Result of the latest task in float32 on the CPU, where a language model takes seconds.
+        tasks: Tasks as built, on the CPU; each case works on a copy, so that all start from the same state.
+        proved: The control that shows that a proof of strict fp32 can fail here.
+        expected: The latest task's float32 result on the CPU, kept because a language model takes seconds.
     """
 
     hardware: Hardware
@@ -169,7 +170,7 @@ class WorkerContext(Bench):
     proved: Control | None = None
 
     def task(self, reference: str, case: Case) -> Task:
-        """Return the task as built; only the latest workload is kept, because VGG16 takes half a gigabyte."""
+        """Return the task as built; only the latest one is kept, because VGG16 takes half a gigabyte."""
         key = (reference, case.batch_size, case.recipe)
         if key not in self.tasks:
             self.tasks.clear()
@@ -177,21 +178,21 @@ class WorkerContext(Bench):
         return self.tasks[key]
 
     def expected_of(self, task: Task, case: Case) -> guards.Expected:
-        """Return what a task gives on the CPU, computed once for all its precisions and executions."""
+        """Return a task's results on the CPU, computed once for all its precisions and executions."""
         known = self.expected
         if known is None or known[0]() is not task or known[1] is not case.task:
             known = self.expected = (weakref.ref(task), case.task, guards.expected_of(task, case))
         return known[2]
 
     def control(self) -> Control:
-        """Return what shows that a proof of strict fp32 can fail here, computed once in a process."""
+        """Return the control that shows that a proof of strict fp32 can fail here; computed once."""
         if self.proved is None:
             has_tf32 = self.profile.has_tf32 and not self.hardware.is_cpu
             self.proved = control_on(self.hardware.device) if has_tf32 else Control()
         return self.proved
 
     def errors_of(self, precision: Precision, *, recurrent: bool) -> dict[str, float]:
-        """Return the errors by which a precision is proven: strict fp32 by operators in which TF32 shows."""
+        """Return the errors that prove a precision; strict fp32 is proven with operators that reveal TF32."""
         scale = self.control().scale if precision is Precision.FP32 else CONTROL_SCALES[0]
         return errors_on(self.hardware.device, precision, recurrent=recurrent, scale=scale)
 
@@ -204,16 +205,16 @@ class WorkerContext(Bench):
         return advance if self.team is None else self.team.once(advance)
 
     def power_limit_w(self) -> Watts | None:
-        """Return the most that all GPUs of the job may draw together [W]."""
+        """Return the total power limit of all GPUs of the job [W]."""
         limit = self.profile.power_limit_w
         return limit if limit is None or self.team is None else limit * self.team.size
 
     def is_spent(self, status: Status) -> bool:
-        """Hand memory back after a case; whether this process must not measure another.
+        """Release memory after a case; return whether this process must not measure another.
 
-        After a failure torch's allocator may believe that a capture goes on, and an error of CUDA may stick:
-        then nothing works but a new process. A case that ran out of time ended between two steps and leaves
-        no such trace, except in a job of several processes: the others may be in the middle of a step.
+        After a failure, torch's allocator may still assume a capture in progress, and a CUDA error may be
+        sticky: then only a new process helps. A case that ran out of time ended between two steps and leaves
+        a clean process, except in a job of several processes: the others may be in the middle of a step.
         """
         if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):
             return True
@@ -234,10 +235,10 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
 
 
 def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
-    """Run a measurement with a few steps instead of its rounds: it needs as much memory.
+    """Run a measurement with a few steps instead of its rounds: it needs the same amount of memory.
 
-    The checks at its end need memory too, and may find none on a device that the step has filled. The launch
-    holds what a measurement holds before its first timed round: errors, switches, peak memory.
+    The checks at its end also need memory, and may run out on a device that the step has filled. The launch
+    contains what a measurement has before its first timed round: errors, switches, peak memory.
     """
     whole = MeasureCase(reference=order.reference, case=order.case, launch=0)
 
@@ -249,7 +250,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
         _prove_again(seen, work, context)
         if seen.spilled_bytes:
             raise torch.cuda.OutOfMemoryError(
-                f"out of memory: {format_bytes(seen.spilled_bytes)} lay in the host's memory"
+                f"out of memory: {format_bytes(seen.spilled_bytes)} were in the host's memory"
             )
         if before:
             seen.parameters_moved = guards.has_moved(work.model, before)
@@ -294,18 +295,18 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
 def _build(
     order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds
 ) -> tuple[Work, list[torch.Tensor]]:
-    """Build the work on its device, check its arithmetic, and return it with the fingerprint of its weights.
+    """Build the work on its device, check its arithmetic, and return it with a fingerprint of its weights.
 
     The task as built stays on the CPU; the work is a copy of it.
 
     Raises:
-        NotPreparedError: If this torch has not what the case asks for.
+        NotPreparedError: If this torch lacks what the case asks for.
     """
     selective = order.case.checkpointing is Checkpointing.SELECTIVE
     if selective and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
         raise NotPreparedError(
             f"selective checkpointing needs torch 2.5 or newer, and this is {torch.__version__}: "
-            "full checkpointing, or none, does without"
+            "use full checkpointing, or none"
         )
     context.phase("build")
     with seen.timing("build"):
@@ -329,19 +330,19 @@ def _build(
     seen.is_contiguous = (
         order.case.memory_format is MemoryFormat.CONTIGUOUS and order.case.precision is not Precision.FP32
     )
-    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # which is the reference
+    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # the reference itself
         expected = context.expected_of(task, order.case)
         seen.unchecked, seen.draws, seen.carries = expected.unchecked, expected.draws, expected.carries
         if expected.rebinds and order.case.execution is Execution.GRAPH:
             raise NotPreparedError(
-                "the model carries tensors from step to step that each step makes anew, and a CUDA graph "
-                "goes on with those of its capture: write them in place, as by copy_"
+                "the model carries tensors from step to step and creates them anew in each, but a CUDA graph "
+                "keeps using those of its capture: update them in place, for example with copy_"
             )
         is_sharded = order.case.parallel_mode is ParallelMode.FSDP
         if context.team is not None and is_sharded and expected.unchecked is None:
-            context.team.announce(Look())  # each has a part of the model: one alone would wait for the others
+            context.team.announce(Look())  # one alone would wait for the other shards
         seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
-        if task.again is not None and not is_sharded:  # the check may have left its traces in the model
+        if task.again is not None and not is_sharded:  # the check may have changed the model's state
             del work
             work = made()
     in_time(deadline_s)
@@ -367,12 +368,12 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
         if enough and index >= STEPS_BEFORE_PEAK:
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
-    hardware.drop_workspaces()  # of the stream of these steps: a graph has one of its own
-    hardware.drop_cache()  # with what cuDNN's trials took: it took what was free, and no step needs it
+    hardware.drop_workspaces()  # those of these steps' stream: a graph has a stream of its own
+    hardware.drop_cache()  # also what cuDNN's trials took: all that was free, and no step needs it
     hardware.ask("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
-    seed_all(context.seed)  # so that whether a capture freezes what it draws is not left to chance
+    seed_all(context.seed)  # so that chance does not decide whether a capture freezes random numbers
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
@@ -381,35 +382,35 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     seen.peak_memory_bytes = hardware.ask("max_memory_allocated")
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)
-        hardware.drop_cache()  # what the check took beside the graph is no memory of the step
+        hardware.drop_cache()  # the check's memory is not part of the step's
     return advance
 
 
 def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
-    # Return the errors that prove a precision: at strict fp32 a recurrent layer has its own switch.
+    # Return the errors that prove a precision; in strict fp32, recurrent layers have their own switch.
     strict = work.case.precision is Precision.FP32
     recurrent = strict and any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
     return context.errors_of(work.case.precision, recurrent=recurrent)
 
 
 def _prove_again(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
-    # Look at the precision once more: code of the model's own may have set a switch meanwhile.
+    # Check the precision again: the model's own code may have set a switch during the rounds.
     seen.precision_errors = worse(seen.precision_errors, _errors(work, context))
     seen.switches = read_switches()
 
 
 def _wants_latency(work: Work, context: WorkerContext) -> bool:
-    # Whether single passes are timed: an inference of one sample on one device; tokens are timed anyway.
+    # Single passes are timed for inference of one sample on one device; tokens are timed anyway.
     is_single = work.case.task is TaskKind.INFER and work.case.batch_size == 1
     return is_single and not work.new_tokens and context.team is None
 
 
 def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchRecorder) -> None:
-    """Read what would disturb the timed rounds: latency, device events, issue time, kernel time.
+    """Take the readings that would disturb the timed rounds: latency, device events, issue time, kernel time.
 
-    Latency is what a row at batch 1 is measured for, so time was kept back for it. The rest is read once, in
-    the first launch; it is left out where time is short, and in haste but for eager rows: who sets the pace
-    is asked of them alone.
+    Latency is the purpose of a row at batch 1, so time is reserved for it. The rest is read once, in the
+    first launch. It is skipped if time is short; a budget in haste reads it for eager rows only, since only
+    these are checked for being host-bound.
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")

@@ -1,6 +1,6 @@
-"""From raw launches to a verdict: the status of a case, and every finding that its record supports.
+"""Turns raw launches into a verdict: the status of a case, and every finding that its record supports.
 
-All of it is derived from what is stored, so that it can be derived again from the file alone.
+Everything is derived from stored data, so it can be derived again from the file alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpubench.models.measurement import LONG_LOOK_S
 from gpubench.probe.health import power_capped
 
 NOISE = 0.05
-# The error that separates IEEE fp32 from TF32.
+# The error limit that separates IEEE fp32 from TF32.
 IEEE_ERROR = Precision.FP32.facts.product_error
 SKIPPED_STEPS = 0.05
 EAGER_OVER_GRAPH = 1.10
@@ -47,25 +47,27 @@ POWER_SHARE = 0.10
 SLOWDOWN_SHARE = 0.01
 # Maximum excess of a case's rounds over the time since the parent asked for them.
 CHILD_CLOCK_SLACK_S = 1.0
-# Minimum share of timed rounds in the time in which they arrived, pauses apart.
+# Minimum share of the rounds' own time in the time over which they arrived, without pauses.
 LEAST_OF_ARRIVALS = 0.8
 HOST_LOAD = 0.5
 HOST_STEAL = 0.02
 LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
-"""A single operation that is faster was not waited for, or did not do the work; a product has the room of the
-card's own clock."""
-# A shorter region may have no energy for want of time, as in files that were written before.
+"""A single operation that is faster was not waited for, or did not do the work; for a product, the limit also
+allows for the card's own clock."""
+# A shorter region may be too short for an energy reading, as in older files.
 TELLING_REGION_S = 10.0
 # Clock setback beyond any correction by network time.
 CLOCK_SLACK = timedelta(minutes=1)
-# Tolerance on N GPUs being at most N times as fast as one; a published table has 8 GPUs at 20 times.
+# Tolerance on the rule that N GPUs are at most N times as fast as one; one published table claims a factor of
+# 20 for 8 GPUs.
 SCALING_TOLERANCE = 1.05
 
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
-# The driver counts these; they are no fault of cooling or power. The idle reason shows low utilization.
+# The driver counts these; they do not indicate a cooling or power problem. The idle reason shows low
+# utilization.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
 _INVALIDATING = frozenset(
     {
@@ -91,14 +93,13 @@ def judge_measurement(
     *,
     allow_throttled: bool = False,
 ) -> Measurement:
-    """Return the measurement with its findings, its loss trace, and status ``invalid`` where work is unsound.
+    """Return the measurement with its findings, its loss trace, and status ``invalid`` for unsound work.
 
     Args:
         measurement: Status ok and raw launches, or a status that already says why there is no figure.
         planned_launches: How many launches the budget asks for.
         siblings: The other measurements of the run: eager is compared with graph.
-        allow_throttled: Whether throttling leaves the row fit to be ranked; a row that was once judged so
-            stays so.
+        allow_throttled: Whether a throttled row may still be ranked; a row once judged so keeps that status.
     """
     trace = loss_trace(measurement.launches)
     if measurement.status not in {Status.OK, Status.INVALID}:
@@ -126,14 +127,14 @@ def judge_measurement(
 def find(
     measurement: Measurement, planned_launches: int, siblings: Sequence[Measurement]
 ) -> Iterator[Finding]:
-    """All findings on a measured case."""
+    """Yield all findings on a measured case."""
     case, launches = measurement.case, measurement.launches
     if len(launches) < planned_launches:
         yield Finding(kind=FindingKind.LAUNCHES_MISSING, value=len(launches), limit=planned_launches)
     for launch in launches:
         yield from launch.findings
         if case.task is TaskKind.TRAIN and launch.batch_count == 1:
-            # learned by heart, so that its gradients vanish: later steps are unlike real training
+            # memorized, so its gradients vanish: later steps are unlike real training
             yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
@@ -154,7 +155,7 @@ def find(
 
 
 def of_run(run: Run) -> tuple[Finding, ...]:
-    """Findings on the device rather than a case; a CPU has no datasheet peak."""
+    """Return findings on the device rather than on a case; a CPU has no datasheet peak."""
     sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
     silent = bool(sources) and sources <= {"none"}
     hint = f"{pip_install('amdsmi')} reads an AMD GPU's" if run.device.backend == "rocm" else None
@@ -184,7 +185,7 @@ def _set_back(run: Run) -> str | None:
 
 
 def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
-    """Return a micro-benchmark with a finding if datasheet and clock do not allow its rate."""
+    """Return a micro-benchmark, with a finding if datasheet and clock do not allow its rate."""
     share = datasheet_share(device, result)
     limit = MOST_OF_DATASHEET * (clock_ratio(device) if result.name == "gemm" else 1.0)
     findings = tuple(f for f in result.findings if f.kind is not FindingKind.IMPLAUSIBLE)
@@ -194,7 +195,7 @@ def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
 
 
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
-    """Keep the largest finding of each kind, the first among equals; one without a number is the largest."""
+    """Keep the largest finding of each kind, the first of equal ones; one without a number is the largest."""
     kept: dict[FindingKind, Finding] = {}
     for finding in findings:
         known = kept.get(finding.kind)
@@ -222,7 +223,7 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
 
 
 def _unproven(precision: Precision, launch: Launch) -> Iterator[Finding]:
-    """Say where a proof could not fail: none was made, TF32 passes it too, or autocast was not at work."""
+    """Flag proofs that could not fail: none was made, TF32 passes it too, or autocast was not active."""
     if precision is Precision.FP32 and not launch.precision_errors and launch.rounds:
         yield Finding(kind=FindingKind.PRECISION_UNPROVEN)
     for operator, error in launch.control_errors.items():
@@ -254,7 +255,7 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
 def _of_clock(launch: Launch) -> Iterator[Finding]:
     """Compare the rounds after the first with the time in which they arrived, by the parent's clock.
 
-    Not those that are the slope over two calls: what calls were made again is not in the record.
+    Rounds that are the slope over two calls are not compared: the record does not contain repeated calls.
     """
     if not launch.told_in_s or any(done.call_s is not None for done in launch.rounds):
         return
@@ -264,7 +265,7 @@ def _of_clock(launch: Launch) -> Iterator[Finding]:
 
 
 def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:
-    # Judge the rounds, and check again with the stop rule whether they suffice.
+    # Judge the rounds, and check again with the stop rule whether there are enough.
     steps = launch.step_times_s
     if len(steps) >= 2:
         middle = median(steps)
@@ -280,9 +281,9 @@ def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:
 
 
 def _of_telemetry(launch: Launch) -> Iterator[Finding]:
-    """Judge energy, and what held the clocks down, by samples and by the driver's own counters.
+    """Judge energy, and what lowered the clocks, by samples and by the driver's own counters.
 
-    The counters also hold what falls between two samples.
+    The counters also include what happens between two samples.
     """
     region_s = sum(r.wall_s for r in launch.rounds)
     if launch.telemetry_source == "hung":
@@ -290,7 +291,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
     if launch.telemetry_source not in {None, "none"}:
         implausible = any(f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings)
         if launch.energy_source == "power_integral":
-            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power stands in")
+            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power is used instead")
         elif launch.energy_source is None and not implausible and region_s >= TELLING_REGION_S:
             yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
     shares = _reason_shares(launch)
@@ -310,7 +311,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
 
 
 def _reason_shares(launch: Launch) -> dict[str, float]:
-    """Share of the samples in timed rounds that show each clock event reason, and any slowdown at all."""
+    """Return the share of samples in timed rounds with each clock event reason, and with any slowdown."""
     read = [s.clock_event_reasons for s in launch.timed_telemetry if s.clock_event_reasons is not None]
     if not read:
         return {}
@@ -339,7 +340,7 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
     elif idle:
         yield Finding(kind=FindingKind.HOST_BOUND, value=idle, limit=0.0)
     elif busy is None and graph is None:
-        # If an unfused optimizer makes the scaler wait inside a step, the time to issue it tells nothing.
+        # If an unfused optimizer makes the scaler wait inside a step, the step's issue time says nothing.
         scaled = case.precision.facts.scales_gradients and case.task is TaskKind.TRAIN
         shares = [
             issue / whole
@@ -364,11 +365,11 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 
 
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
-    """Compare the counted rate with the peak, and with the best product.
+    """Compare the counted rate with the peak, and with the fastest matrix product.
 
-    A row that the peak allows, and a loss that a CPU gives too, has done its work: it was the product that
-    something held up, as other programs do on a CPU. Either may be passed by convolutions at fp32, which
-    multiply less than is counted.
+    A row within the peak whose loss matches the CPU's has done its work; in that case something slowed the
+    product, as other programs on a CPU can. Convolutions at fp32 may exceed either limit, because they do
+    fewer multiplications than are counted.
     """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu
     limit, over = measurement.most_utilization, measurement.over_product or 0.0
@@ -383,7 +384,8 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
 def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:
     """Flag N GPUs that are faster than N times one GPU of the same run.
 
-    Both rows are uncertain: the lower end of the ratio counts, and the ratio itself where it has none.
+    Both rows are uncertain, so the lower end of the ratio's interval counts, or the ratio itself if it has
+    none.
     """
     count = measurement.case.gpu_count
     if count == 1 or measurement.samples_per_s is None:
@@ -412,12 +414,12 @@ def _size(finding: Finding) -> float:
 
 
 LEAST_PAIRS = 4
-"""Fewer losses of the same batch, early and late, carry no verdict: with four a loss that falls by its
-own third noise in each step is called so in 3 % of rows, with one in 17 %."""
+"""With fewer early and late losses of the same batch there is no verdict: with four, a loss that falls by a
+third of its own noise in each step is flagged as not falling in 3 % of rows, with one in 17 %."""
 
 
 def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
-    """The losses of the first launch from the seed on: single steps, then the edges of the rounds."""
+    """Return the losses of the first launch from the seed on: single steps, then the end of each round."""
     if not launches:
         return ()
     first = launches[0]
@@ -425,18 +427,19 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 
 
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
-    """Means of the first and of the last fifth of the losses, of the same batches on either side.
+    """Return the mean of the first and of the last fifth of the losses, over the same batches on both sides.
 
-    The last fifth is four losses or more, and each is compared with as early a one of its batch as is left.
-    None if fewer than four have one, or a loss is not known. The rounds begin at the first batch again,
-    and the loss of each is that of its last step.
+    The last fifth is at least four losses; each is paired with the earliest unused loss of its batch. None if
+    fewer than four have a pair, or a loss is unknown. The rounds start over at the first batch, and the loss
+    of each is that of its last step.
     """
     losses = loss_trace((launch,))
     known = [loss for loss in losses if loss is not None]
     if len(known) < len(losses):
         return None
     rounds = (*launch.warmup, *launch.rounds)
-    # All batches are one where their number is unknown, and where a framework tells the mean over its steps.
+    # All batches count as one if their number is unknown, or if the framework reports the mean over its
+    # steps.
     count = 1 if any(r.call_s is not None for r in rounds) else launch.batch_count or 1
     steps = [*range(len(launch.loss_curve)), *(done - 1 for done in accumulate(r.steps for r in rounds))]
     turn = len(known) - max(LEAST_PAIRS, len(known) // 5)

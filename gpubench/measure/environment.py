@@ -1,4 +1,4 @@
-"""The variables of a child that measures; software and host of a run, without what names machine or user."""
+"""The environment variables of a measuring child, and a run's software and host without private names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpubench.precisions import CPU_MATH_VARIABLES, TF32_VARIABLES
 from gpubench.probe.backend import child_environment
 from gpubench.probe.host import container, cpu_governor, cpu_name, os_name
 
-# From these torch and its libraries take their number of threads when they load.
+# torch and its libraries read their number of threads from these when they load.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Variables that change what is measured; their values are stored without paths.
 VARIABLES = (
@@ -63,10 +63,10 @@ VARIABLES = (
 
 
 def environment(device: DeviceProfile, ready: Ready | None = None) -> Environment:
-    """Return what this run runs on.
+    """Return the software and hardware of this run.
 
     Args:
-        device: The device with the driver to name.
+        device: The device, whose driver is recorded.
         ready: What the measuring child reported of its libraries; None before there is one.
     """
     told = ready or Ready()
@@ -100,10 +100,10 @@ def environment_of(
     framework: Framework = Framework.TORCH,
     threads: int = 0,
 ) -> dict[str, str]:
-    """Return the environment of a child: it sees its GPUs alone, and no inherited variable decides on TF32.
+    """Return the environment of a child: it sees only its own GPUs, and inherits no variable that sets TF32.
 
-    A GPU is named by UUID; where that is all zeros, by its place in PCI order. ``threads`` of a CPU compute;
-    0 leaves their number to the framework.
+    A GPU is named by its UUID, or by its index in PCI order if the UUID is all zeros. ``threads`` is the
+    number of CPU threads that compute; 0 leaves it to the framework.
     """
     variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}
     variables["PYTHONUNBUFFERED"] = "1"

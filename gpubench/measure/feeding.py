@@ -1,4 +1,4 @@
-"""How many images a second the CPU prepares in the workers of one DataLoader."""
+"""Measures how many images a second the CPU prepares in the workers of one DataLoader."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gpubench.errors import GpuBenchError
 from gpubench.interval import Interval
 from gpubench.units import Seconds
 
-# A worker that has not given its next batch by then is taken for hung.
+# A worker that has not returned its next batch by then counts as hung.
 TIME_LIMIT_S = 60.0
 # Frames in a clip of the workload ``augment_video``.
 CLIP_FRAMES = 16
-# Images that a worker hands over at once, or frames of one clip.
+# Images in a batch of one worker, unless a batch is one clip.
 BATCH = 16
-# Different images that are prepared over and over.
+# Number of different images, which are prepared again and again.
 DRAWN = 64
 # Size of one prepared image, as float32.
 TENSOR_BYTES = 4 * 3 * 224 * 224
-# Size of the whole photograph, for a GPU that crops it.
+# Size of the full photograph, for a GPU that does the cropping.
 EIGHT_BIT_BYTES = 3 * 500 * 375
 LEAST_ROUNDS = 3
 TIMED_S = 6.0
@@ -52,8 +52,8 @@ class PreparationRate(ImageRate, frozen=True, kw_only=True):
 
     Attributes:
         workers: Processes that prepare, each on one thread.
-        frames: Images that are drawn for as one, each an image in the rate; 1 is photographs.
-        rounds: How many timed rounds, of a batch from each worker, the figure rests on.
+        frames: Images that share one random augmentation; each counts in the rate. 1 means photographs.
+        rounds: How many timed rounds, each of one batch per worker, the figure is based on.
     """
 
     workers: int
@@ -62,16 +62,16 @@ class PreparationRate(ImageRate, frozen=True, kw_only=True):
 
 
 def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIMED_S) -> PreparationRate:
-    """Time the input pipeline on the CPU: batches are taken as a training loop would.
+    """Time the input pipeline on the CPU, taking batches as a training loop would.
 
     Args:
         workers: Processes of the DataLoader.
-        frames: Images that are drawn for as one: ``CLIP_FRAMES`` of a video clip, or 1.
-        timed_s: How long rounds, of one batch from each worker, are timed [s].
+        frames: Images that share one random augmentation: ``CLIP_FRAMES`` for a video clip, or 1.
+        timed_s: How long to time rounds of one batch per worker [s].
 
     Raises:
         MisuseError: If kornia is missing.
-        GpuBenchError: If a worker failed, or gave nothing for ``TIME_LIMIT_S``.
+        GpuBenchError: If a worker failed, or returned nothing for ``TIME_LIMIT_S``.
     """
     workload.need_torch("the input pipeline", beside=["kornia"])
     from torch.utils.data import DataLoader
@@ -98,7 +98,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
             for _ in range(workers):  # they finish together
                 next(batches)
             times_s.append(time.perf_counter() - began_s)
-    except (RuntimeError, OSError) as error:  # of a worker, as torch words it
+    except (RuntimeError, OSError) as error:  # a worker's error, as torch words it
         raise GpuBenchError(
             f"the input pipeline could not be timed: {foreign_code.one_line(error)}"
         ) from error
@@ -116,7 +116,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
 
 
 def _end_with(parent_pid: int, _worker: int) -> None:
-    # Bind a worker to its parent: torch's own look at it begins too late for one that ends meanwhile.
+    # End a worker with its parent: torch's own check starts too late if the parent ends before it.
     children.die_with_parent(parent_pid)
 
 

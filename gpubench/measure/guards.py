@@ -41,22 +41,22 @@ from gpubench.workload import Batch, Task, forward, set_mode
 # Issues the step with this index; the result is the loss (train) or the outputs (infer).
 Advance = Callable[[int], Tensor]
 
-# Steps before a capture, which create lazy state (optimizer moments, cuDNN's choice, gradient scale).
+# Steps before a capture, which create lazily built state (optimizer moments, cuDNN's choice, gradient scale).
 STEPS_BEFORE_CAPTURE = 3
 
 _Result = TypeVar("_Result")
 
 
 class NotPreparedError(NotHereError):
-    """This step cannot be captured or compiled; it is never run eagerly under that name."""
+    """The step cannot be captured or compiled; an eager run never takes that name."""
 
 
 def prepare(work: Work) -> Advance:
     """Return the function that issues one step with the case's execution.
 
     Raises:
-        NotPreparedError: If the step cannot be captured in a CUDA graph, nothing of it was compiled, or its
-            execution has no row in ``_WAYS``.
+        NotPreparedError: If the step cannot be captured in a CUDA graph, no part of it was compiled, or its
+            execution has no entry in ``_WAYS``.
     """
     way = _WAYS.get(work.case.execution)
     if way is None:
@@ -67,19 +67,19 @@ def prepare(work: Work) -> Advance:
 
 
 def compiled(work: Work) -> Advance:
-    """Return the step with a compiled model, after its first step, since torch compiles then.
+    """Return the step with a compiled model, after its first step, which is when torch compiles.
 
-    What torch has learned from earlier cases is dropped, since a second batch size would otherwise be
-    compiled for any size. torch may decline to compile silently, so its own count of compiled graphs
-    is the proof.
+    torch's compile cache of earlier cases is cleared, because torch would otherwise compile a second batch
+    size for dynamic shapes. torch may silently decline to compile, so its own count of compiled graphs is the
+    proof.
 
     Raises:
-        NotPreparedError: If not one graph was compiled.
+        NotPreparedError: If no graph was compiled.
     """
     from torch._dynamo.utils import counters
 
     if work.new_tokens:
-        raise NotPreparedError("a generation is measured eagerly and as a CUDA graph, not with torch.compile")
+        raise NotPreparedError("generation is measured eagerly and as a CUDA graph, not with torch.compile")
     torch.compiler.reset()
     counters.clear()
     compiled_work = dataclasses.replace(work, model=cast("nn.Module", torch.compile(work.model)))
@@ -100,11 +100,11 @@ def compiled(work: Work) -> Advance:
 def capture(work: Work) -> Advance:
     """Capture the entire step once per prebuilt batch, so that the timed step copies no inputs.
 
-    Of a generation the prompts of each batch are one graph, and one token of all sequences another.
+    A generation has one graph for each batch's prompts, and one for a further token of all sequences.
 
     Raises:
-        NotPreparedError: With the reason of what the capture could not take.
-        OutOfMemoryError: If memory ran out, in whatever words.
+        NotPreparedError: With the reason why the step cannot be captured.
+        OutOfMemoryError: If memory ran out, however the error words it.
     """
     indices = range(len(work.batches))
     if not work.new_tokens:
@@ -142,12 +142,12 @@ _WAYS: Mapping[Execution, Callable[[Work], Advance]] = {
 def _captured(
     work: Work, warm_up: Callable[[int], object], parts: Sequence[Callable[[], _Result]]
 ) -> list[tuple[torch.cuda.CUDAGraph, _Result]]:
-    """Capture each part in a graph; they may share one memory pool because they are replayed in their order.
+    """Capture each part in a graph; they may share a memory pool because they are replayed in this order.
 
-    What libraries make at first use is made before, outside any capture, on the stream that is captured. The
-    allocator's cache serves the stream that filled it, and cuBLAS has a workspace on each: with one stream
-    for both, and the cache emptied before, the graph takes no more memory than the step (else VGG16 had
-    9.1 GiB on an H200, and eager 5.3).
+    Whatever libraries create at first use is created before the capture, on the stream that is captured. The
+    allocator caches memory per stream, and cuBLAS has a workspace per stream: with one stream for both, and
+    the cache emptied before, the graph takes no more memory than the step (otherwise VGG16 took 9.1 GiB on an
+    H200, against 5.3 in eager).
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -161,7 +161,7 @@ def _captured(
     with _capturing():
         for part in parts:
             for parameter in work.model.parameters() if work.optimizer is not None else ():
-                parameter.grad = None  # else the graph would write where the steps before it did
+                parameter.grad = None  # else the graph would write into the earlier steps' gradients
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=side):
                 result = part()
@@ -172,18 +172,18 @@ def _captured(
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """Start captures with an empty cache, and explain a failed one: lack of memory, the model, or its step.
+    """Start captures with an empty cache, and explain a failed one: out of memory, the model, or its step.
 
     Raises:
-        NotPreparedError: With the reason of what the capture could not take.
-        OutOfMemoryError: If memory ran out, in whatever words.
+        NotPreparedError: With the reason why the step cannot be captured.
+        OutOfMemoryError: If memory ran out, however the error words it.
     """
     torch.cuda.empty_cache()
     free = _free_bytes()
     try:
         yield
     except RuntimeError as error:
-        cause: BaseException = error  # an invalid capture raises once more when it is ended, and hides it
+        cause: BaseException = error  # ending an invalid capture raises again and hides the cause
         while _tells_nothing(cause) and cause.__context__ is not None:
             cause = cause.__context__
         if lacks_memory(cause):
@@ -191,18 +191,18 @@ def _capturing() -> Iterator[None]:
         needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
         if _tells_nothing(cause) and needed > free:
             raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory inside a graph capture: beside its model a step takes "
+                f"CUDA out of memory inside a graph capture: besides the model, a step takes "
                 f"{format_bytes(needed)}, and {format_bytes(free)} were free ({one_line(cause)})"
             ) from error
         if not isinstance(cause, RuntimeError):
-            raise cause from None  # the model's own error, which the end of the capture has hidden
+            raise cause from None  # the model's own error, hidden by the end of the capture
         refused = Cause.REFUSED_IN_CAPTURE if REFUSED_IN_CAPTURE in str(cause) else None
         reason = f"the step cannot be captured in a CUDA graph: {one_line(cause)}"
         raise NotPreparedError(reason, refused) from cause
 
 
 def _free_bytes() -> int:
-    """Return the memory still available to this process, within its limit."""
+    """Return the memory still available to this process within its limit [B]."""
     free, total = torch.cuda.mem_get_info()
     fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # older torch does not report it
     share = 1.0 if fraction is None else fraction()
@@ -219,14 +219,14 @@ def _tells_nothing(error: BaseException) -> bool:
 # Number of steps; few, because a full launch queue (about a thousand kernels) makes the host wait.
 ISSUED_STEPS = 3
 PASSES = 4
-# Approximate time that the profiler needs to start and to summarize.
+# Approximate time that the profiler needs to start and to summarize [s].
 LEAST_LEFT_S = 2.0
 MOST_EVENTS = 200
 LATENCY_MARGIN = 1.5
 
 
 def event_times(advance: Advance, steps: int) -> tuple[Seconds, ...]:
-    """Return the device time between the edges of each step of one round [s]; gaps between kernels count."""
+    """Return the device time of each step of one round from start to end, with gaps between kernels [s]."""
     edges = [torch.cuda.Event(enable_timing=True) for _ in range(min(steps, MOST_EVENTS) + 1)]
     edges[0].record()
     for index, edge in enumerate(edges[1:]):
@@ -237,7 +237,7 @@ def event_times(advance: Advance, steps: int) -> tuple[Seconds, ...]:
 
 
 def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
-    """Return for three steps on an idle device the time to issue, and the time until the device is done [s].
+    """Return the issue time and the total time of three steps, each started on an idle device [s].
 
     The values come in pairs: issue, whole step, issue, whole step ...
     """
@@ -263,7 +263,7 @@ def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
 def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) -> tuple[Seconds, ...]:
     """Return the time of single passes, each from an idle device to an idle device [s].
 
-    Enough passes for the 99th percentile where they are quick enough.
+    There are enough passes for the 99th percentile if they are fast enough.
     """
     times: list[Seconds] = []
     began_s = clock.now_s()
@@ -273,7 +273,7 @@ def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) 
 
 
 def busy_share(advance: Advance, clock: Clock) -> float | None:
-    """Return the time in kernels over the wall time of the same steps unprofiled; it may pass 1 slightly."""
+    """Return kernel time divided by the same steps' unprofiled wall time; it may slightly exceed 1."""
     from torch.profiler import ProfilerActivity, profile
 
     def steps(count: int = 1) -> None:
@@ -297,26 +297,26 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
 # Parts of the names of modules with random dropout in training mode.
 _DROPOUT = ("drop", "stochasticdepth")
 RANDOM = "it draws random numbers in its forward pass, and a CPU draws others"
-NO_NUMBER = "in inference it gives nothing of one form that both could be held by"
-# Relative difference of two losses of the same step on the CPU, where rounding may differ by its threads.
+NO_NUMBER = "in inference its outputs have no fixed form that could be compared"
+# Relative difference allowed between two losses of the same step on the CPU: rounding depends on threads.
 SAME_LOSS = 1e-6
 
 
 class Expected(NamedTuple):
-    """What a task gives on the CPU in the type of its weights, float32 if not asked for otherwise.
+    """A task's results on the CPU, in the type of its weights, which is float32 unless requested otherwise.
 
     Attributes:
-        loss: None if it says nothing of the device, and in inference where the loss does not take what the
-            model answers then.
-        outputs: In inference, of at most four samples, (n, ...); None in training, of a model without weights
-            (an input pipeline draws what it gives), and where weights are of fewer bits than float32: then
-            the CPU errs as the device does, and is no reference for outputs.
-        is_whole: Whether it is of the whole batch, which a few samples could not be cut from.
-        unchecked: Why nothing of it can be compared with the device; None if something can.
-        draws: Whether the forward pass draws random numbers, dropout apart.
+        loss: None if it says nothing about the device, and in inference if the loss does not accept the
+            model's output there.
+        outputs: In inference, for at most four samples, (n, ...). None in training, for a model without
+            weights (an input pipeline gives random outputs), and for weights of fewer bits than float32: then
+            the CPU has the same error as the device, and is no reference for outputs.
+        is_whole: Whether the results are for the whole batch, because no smaller one could be cut from it.
+        unchecked: Why nothing can be compared with the device; None if something can.
+        draws: Whether the forward pass draws random numbers, other than for dropout.
         needs_grad: Whether it fails without autograd, because model or loss take derivatives.
-        carries: Whether another pass of the same model gives another loss, because it carries something on.
-        rebinds: Whether what it carries on are tensors that each pass makes again.
+        carries: Whether a second pass of the same model gives another loss, because it keeps state.
+        rebinds: Whether that state is in tensors that each pass creates again.
     """
 
     loss: float | None
@@ -337,17 +337,17 @@ class Errors(NamedTuple):
 
 
 def reference_errors(work: Work, task: Task, expected: Expected | None = None) -> Errors:
-    """Return the errors of first loss and outputs against those of the CPU; see ``Expected``.
+    """Return the errors of the first loss and outputs relative to the CPU's; see ``Expected``.
 
-    The error of outputs is that of all of them, ``|x - y| / |y|``.
+    The error of the outputs is taken over all of them, ``|x - y| / |y|``.
 
-    Dropout is off, batch norm works as the case's task has it, and both sides see the same slice of at most
-    four samples, or the whole batch where none can be cut.
+    Dropout is off, batch norm is in the mode of the case's task, and both sides see the same slice of at most
+    four samples, or the whole batch if none can be cut from it.
 
     Args:
         work: The model on its device, untouched by any step.
         task: The same task on the CPU.
-        expected: What it gives, where that is known: it is the same for every precision and execution.
+        expected: Its result, if already known: it is the same for every precision and execution.
     """
     expected = expected or expected_of(task, work.case)
     if expected.unchecked is not None:
@@ -368,8 +368,8 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
 def expected_of(task: Task, case: Case) -> Expected:
     """Return a task's results on the CPU, for at most four samples if the batch can be cut.
 
-    It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference. A
-    user's own model is built again for each, because a pass may leave its traces in it.
+    They are computed twice, from two seeds: a model that draws random numbers, or gives two different losses,
+    has no reference. A user's own model is built again for each, because a pass may change its state.
     """
     train = case.task is TaskKind.TRAIN
     ways = list(itertools.product((False, True), (False, True)))
@@ -388,7 +388,7 @@ def expected_of(task: Task, case: Case) -> Expected:
     if spent is not task:
         second, _, _ = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
         anew = any(a is not b for a, b in itertools.zip_longest(before, _held(spent.model)))
-        rebinds = anew and second != loss  # however little: a long sequence forgets how it began
+        rebinds = anew and second != loss  # however small the difference: a long sequence forgets its start
         carries = rebinds or _differ(second, loss)
     has_weights = any(True for _ in task.model.parameters())
     if _differ(again, loss) or (draws and has_weights):
@@ -425,9 +425,9 @@ def _differ(loss: float | None, other: float | None) -> bool:
 def _on_cpu(
     task: Task, batch: Batch, *, train: bool, seed: int, grad: bool
 ) -> tuple[float | None, Any, bool]:
-    """Return loss and outputs of a batch on the CPU, and whether random numbers were drawn for them.
+    """Return the loss and outputs of a batch on the CPU, and whether random numbers were drawn for them.
 
-    The loss is None for inference where the loss function does not take the model's answer.
+    The loss is None for inference if the loss function does not accept the model's output.
     """
     inputs, targets = batch
     with (
@@ -449,7 +449,7 @@ def _on_cpu(
 
 
 def unspent(task: Task) -> Task:
-    """Return a disposable copy for a pass if the model is a user's own; else the task itself."""
+    """Return a copy to use for one pass if the model is a user's own; else the task itself."""
     return task if task.again is None else copied(task)
 
 
@@ -460,18 +460,19 @@ def _randomness() -> tuple[object, ...]:
 
 
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
-    """Return the relative error of the losses of two replays, or compiled steps, against two eager steps.
+    """Return the relative error of two replays' or compiled steps' losses against those of two eager steps.
 
-    Both start from the same state. Two steps, so that the second loss depends on the update that the first
-    one made. A replay takes the random numbers of dropout from the generator as a step does; compiled code
-    and recurrent layers draw their own: there dropout is off, and the step is captured once more without it.
-    Afterwards the state is what it was.
+    Both start from the same state. There are two steps, so that the second loss depends on the first one's
+    update. A replay draws dropout's random numbers from the generator as a step does. Compiled code and
+    recurrent layers draw their own: for these dropout is turned off, and the step is captured again without
+    it. Afterwards the earlier state is restored.
 
     Args:
         work: The case, past its first steps.
-        advance: Replays, or runs compiled steps.
-        draws: Whether the forward pass draws random numbers, dropout apart; compiled code draws others.
-        carries: As ``Expected`` has it: nothing brings such a model back to where it was.
+        advance: Replays graphs or runs compiled steps.
+        draws: Whether the forward pass draws random numbers, other than for dropout; compiled code draws
+            others.
+        carries: As in ``Expected``: such a model cannot be returned to its earlier state.
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
@@ -493,9 +494,9 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
 
 
 def fingerprint(model: nn.Module) -> list[Tensor]:
-    """Return a copy of the beginning of every trained parameter, to detect later whether any has changed.
+    """Return a copy of the start of every trained parameter, to detect later whether any has changed.
 
-    Of a sharded one what this process has: to gather it takes all processes.
+    For a sharded parameter it is this process's part, because gathering it would take all processes.
     """
     trained = (p.detach() for p in model.parameters() if p.requires_grad)
     own = (p.to_local() if hasattr(p, "to_local") else p for p in trained)
@@ -503,7 +504,7 @@ def fingerprint(model: nn.Module) -> list[Tensor]:
 
 
 def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
-    """Whether any trained parameter differs from its fingerprint."""
+    """Return whether any trained parameter differs from its fingerprint."""
     return any(not torch.equal(a, b) for a, b in zip(fingerprint(model), before, strict=True))
 
 
@@ -511,9 +512,9 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
     """Turn dropout off, and restore modes, rates and buffers afterwards.
 
-    In training all other modules stay in training mode, for a model may answer otherwise without: batch norm
-    takes the statistics of its batch. Dropout is each module with "drop" in the name of its class, and each
-    rate with "drop" in its name: that of a recurrent layer, of attention, of a function that takes it.
+    In training, all other modules stay in training mode, because a model may give other results without it:
+    batch norm uses the statistics of its batch. Dropout means each module with "drop" in its class name, and
+    each rate with "drop" in its name, as in recurrent layers, attention, and functions that take a rate.
     """
     modules = {module: module.training for module in model.modules()}
     rates = [
@@ -568,15 +569,15 @@ def _two_losses(work: Work, advance: Advance) -> list[float]:
 
 
 def _reference_batch(task: Task, case: Case) -> Batch:
-    """Return the first samples of the first batch, cut to the tokens that a CPU computes in a moment."""
+    """Return the first samples of the first batch, cut to as many tokens as a CPU computes quickly."""
     inputs, targets = (_slice(part, case.batch_size, task.reference_tokens) for part in task.batches[0])
     return inputs, targets
 
 
 def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
-    """Take the first samples of every tensor, and of every per-sample list, that is as long as the batch.
+    """Take the first samples of every tensor, and every per-sample list, that is as long as the batch.
 
-    Others stay whole.
+    Other values stay whole.
     """
 
     def is_by_sample(part: Any) -> bool:

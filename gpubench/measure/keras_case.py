@@ -1,12 +1,14 @@
-"""Keras on one backend: what builds a model, its steps (eager, traced, compiled), its proofs, a case.
+"""Keras on one backend: building a model, its steps (eager, traced, compiled), its proofs, a case.
 
-A model of the user's own is a file whose ``build(batch_size)`` returns a ``keras.Model``. It may return a
-compiled model alone (its inputs are drawn by its own shapes), or ``(model, inputs, targets, loss)`` and an
-optimizer as a fifth, with numpy arrays. Trusted code, but code of others: it is imported in a child process
-only, that of a measurement or, before there is a plan, one that runs this file.
+A user's own model is a file whose ``build(batch_size)`` returns a ``keras.Model``. It may return only
+a compiled model, whose inputs are then drawn from its own shapes, or ``(model, inputs, targets, loss)`` with
+numpy arrays and optionally an optimizer as a fifth. The code is trusted, but it is not gpubench's: it is
+imported only in a child process, either that of a measurement or, before there is a plan, one that runs this
+file.
 
-The step is Keras's own ``train_step``, which ``fit`` runs too, on batches that lie on the device:
-what feeding costs is another question. Its loss is the mean since it was last read, as Keras keeps it.
+The step is Keras's own ``train_step``, which ``fit`` also runs, on batches that are already on the device:
+the cost of feeding them is measured elsewhere. Its loss is the mean since the last reading, as Keras keeps
+it.
 """
 
 from __future__ import annotations
@@ -50,27 +52,27 @@ Build = Callable[[int, int], workload.KerasTask]
 
 
 def check_backend(framework: Framework) -> None:
-    """Make sure that this process runs the backend that was asked for, and that no code chose another.
+    """Make sure that this process runs the requested backend, and that no code chose another.
 
     Raises:
-        MisuseError: Naming both.
+        MisuseError: Naming both backends.
     """
     wanted = capability.KERAS[framework].backend
     backends = keras.backend.backend(), os.environ.get("KERAS_BACKEND", wanted)
     other = next((name for name in backends if name != wanted), None)
     if other is not None:
         raise MisuseError(
-            f"{framework} was asked for, and the model's code sets Keras's backend to {other}: a process has "
+            f"{framework} was requested, but the model's code sets Keras's backend to {other}: a process has "
             f"one backend; ask for --framework keras-{other}, or leave KERAS_BACKEND to gpubench"
         )
 
 
 @cache
 def build_of(reference: str, framework: Framework) -> Build:
-    """Return what builds a workload with Keras: one of the standard ones, or a file of the user's own.
+    """Return the function that builds a workload with Keras: a standard one, or one from a user's own file.
 
     Raises:
-        MisuseError: One line that names the model and what is wrong with it.
+        MisuseError: In one line that names the model and what is wrong with it.
     """
     if not user_model.is_own(reference):
         standard: Build = discovery.keras_models().MODELS[reference]
@@ -115,7 +117,7 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> workload.KerasTas
 
 
 def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.KerasTask:
-    """Draw batches for a compiled model, by the shapes that it tells: labels, or one of them in each row."""
+    """Draw batches for a compiled model by its own shapes; targets are labels, or one-hot rows."""
     specs: Any = model.inputs or ()
     outputs: Any = model.outputs or ()
     is_known = len(specs) == len(outputs) == 1 and None not in specs[0].shape[1:]
@@ -131,7 +133,7 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.Ker
     loss = keras.losses.get(model.loss)
     is_sparse = "sparse" in f"{getattr(loss, 'fn', loss)}".lower()
 
-    def batch() -> tuple[Any, Any]:  # tokens of the first embedding where there is one, else N(0, 1)
+    def batch() -> tuple[Any, Any]:  # tokens of the first embedding if there is one, else N(0, 1)
         if tables:
             inputs: Any = draw.integers(tables[0].input_dim, size=shape, dtype=np.int32)
         else:
@@ -148,15 +150,15 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.Ker
 
 
 def profile_of_own(reference: str, framework: Framework, return_home: Callable[[], None]) -> WorkloadProfile:
-    """Read of a model of the user's own what can be known without a trace: parameters and shapes.
+    """Read what can be known about a user's own model without a trace: parameters and shapes.
 
     Args:
-        reference: The file, or module, and what it names.
+        reference: The file or module, and the name in it.
         framework: Keras on one of its backends.
-        return_home: Goes back to the folder that the reference is a path from: a model may have left it.
+        return_home: Changes back to the folder that the reference is relative to: a model may have left it.
 
     Raises:
-        MisuseError: If it is no such model, or Keras cannot compute its loss.
+        MisuseError: If it is not such a model, or Keras cannot compute its loss.
     """
     task = build_of(reference, framework)(PROFILED_BATCH, 0)
     foreign_code.import_foreign(user_model.own_name(reference), lambda: first_loss(task))
@@ -185,13 +187,13 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     return msgspec.structs.replace(profile, version=user_model.version_of(reference, profile))
 
 
-# Targets that are drawn, where the model has as many classes: few enough to be learned.
+# Number of classes to draw targets from, if the model has that many: few enough to be learned.
 LABELS = 4
 
 
 # --- what is measured ------------------------------------------------------------------------------------
 
-# Steps of an execution that are compared with eager ones: the second loss depends on the first update.
+# Steps of an execution to compare with eager ones: the second loss depends on the first update.
 CHECKED_STEPS = 2
 
 # Copies of every variable on the host, in the model's order.
@@ -200,7 +202,7 @@ Values = list[Any]
 
 @contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Build and run under the types of a precision that Keras has, and leave its policy as it was."""
+    """Build and run under Keras's policy for a precision, and restore the earlier policy afterwards."""
     before = keras.config.dtype_policy()
     keras.config.set_image_data_format("channels_last")
     keras.config.set_dtype_policy(precision.facts.keras_policy)
@@ -212,7 +214,7 @@ def policy_of(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches]:
-    """Set what a backend does with fp32 products, give it as read back, and restore what was found."""
+    """Set how a backend computes fp32 products, yield what reads back, and restore the earlier setting."""
     on = precision.facts.tf32
     match framework:
         case Framework.KERAS_TENSORFLOW:
@@ -250,7 +252,7 @@ def _switches(*, is_on: bool) -> Switches:
 def product_errors() -> dict[str, float | None]:
     """Return the relative error of a matrix product and a convolution in float32 against float64.
 
-    The proof of TF32 off, of the backend as it stands.
+    This proves whether TF32 is off in the backend's current state.
     """
     draw = np.random.default_rng(0)
     a, b = (
@@ -285,11 +287,11 @@ def _host(value: Any) -> Any:
 
 
 class Steps:
-    """A built model on its device, and what a step of it needs: batches, optimizer and metrics.
+    """A built model on its device, and what its steps need: batches, optimizer and metrics.
 
-    On jax the model's state is handed from step to step, and goes back into the model with each loss that is
-    read; the other backends keep it there. Whatever the execution, a step goes on from where the last one
-    left the weights.
+    On jax the model's state is passed from step to step, and is written back into the model whenever a loss
+    is read; the other backends keep it there. In every execution, a step continues from the weights of the
+    last one.
     """
 
     def __init__(self, name: str, task: workload.KerasTask, framework: Framework) -> None:
@@ -301,14 +303,14 @@ class Steps:
         foreign_code.import_foreign(name, lambda: self._compile(task))
 
     def _compile(self, task: workload.KerasTask) -> None:
-        # Compile and build all that a step creates when it is first taken.
+        # Compile, and build everything that a first step would create.
         self.model.compile(optimizer=task.optimizer, loss=task.loss, jit_compile=False)
         self.model._symbolic_build(data_batch=self.batches[0])  # noqa: SLF001 - what fit does before its first step
         if not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
 
     def clock(self) -> loop.Clock:
-        """Return the clock that waits until the backend has done all that was issued."""
+        """Return the clock that waits until the backend has finished all issued work."""
         match self.framework:
             case Framework.KERAS_TORCH:
                 import torch
@@ -324,7 +326,7 @@ class Steps:
                 wait: Callable[[object], None] = jax.block_until_ready
                 return loop.Clock(synchronize=lambda: wait(self._state))
             case _:
-                return loop.Clock(synchronize=lambda: _host(self._loss))  # behind all kernels of its stream
+                return loop.Clock(synchronize=lambda: _host(self._loss))  # after all kernels of its stream
 
     def _groups(self) -> tuple[Sequence[Any], ...]:
         model = self.model
@@ -339,11 +341,11 @@ class Steps:
         """Return the function that issues a step; its result is the loss on the device.
 
         Raises:
-            NotHereError: Naming a layer that XLA does not compile and Keras would run without it, as cuDNN's
-                LSTM in TensorFlow.
+            NotHereError: Naming a layer that XLA does not compile, so that Keras would run it without XLA,
+                such as cuDNN's LSTM in TensorFlow.
         """
         step: Any = self.model.train_step
-        layers = self.model._flatten_layers() if execution is Execution.COMPILE else ()  # noqa: SLF001 - Keras's own way
+        layers = self.model._flatten_layers() if execution is Execution.COMPILE else ()  # noqa: SLF001 - as Keras does
         for layer in layers:
             if not layer.supports_jit:
                 raise capability.NotHereError(
@@ -380,7 +382,7 @@ class Steps:
         return issue
 
     def edge_loss(self, result: Any, _index: int) -> float:
-        """Copy a loss to the host, and begin a new mean."""
+        """Copy a loss to the host, and start a new mean."""
         loss = float(_host(result))
         self.restore([value for group in self._state for value in group])
         self._state = ()
@@ -392,7 +394,7 @@ class Steps:
         return [np.array(_host(variable.value)) for group in self._groups() for variable in group]
 
     def restore(self, values: Values) -> None:
-        """Write values back, none or all."""
+        """Write all values back, or none."""
         for variable, value in zip(chain.from_iterable(self._groups()), values, strict=False):
             variable.assign(value)
 
@@ -413,19 +415,19 @@ def first_loss(task: workload.KerasTask) -> float:
 
 
 def seed_all(seed: int) -> None:
-    """Fix every generator that Keras draws the seeds of weights and of dropout from.
+    """Seed every generator from which Keras draws the seeds of weights and dropout.
 
-    ``keras.utils.set_random_seed`` would load TensorFlow, wherever it is installed, into a process of jax.
+    ``keras.utils.set_random_seed`` would load TensorFlow, if it is installed, into a jax process.
     """
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the one that Keras and models of others draw from
+    np.random.seed(seed)  # noqa: NPY002 - Keras and user models draw from it
 
 
 def on_device(framework: Framework, *, is_cpu: bool) -> Any:
-    """Return the context in which a backend places what it makes on the device that is measured.
+    """Return the context in which a backend creates its tensors on the measured device.
 
     Raises:
-        NotHereError: If the backend sees no GPU where one is to be measured.
+        NotHereError: If the backend sees no GPU although one is to be measured.
     """
     if is_cpu:
         # torch calls it "cpu": Keras would copy each variable from there to "cpu:0", without its gradient
@@ -438,7 +440,7 @@ def on_device(framework: Framework, *, is_cpu: bool) -> Any:
             has_gpu = torch.cuda.is_available()
         else:
             has_gpu = bool(keras.distribution.list_devices("gpu"))
-    except RuntimeError as error:  # of jax, where the driver is absent or too old
+    except RuntimeError as error:  # jax's, if the driver is absent or too old
         has_gpu, why = False, f" ({foreign_code.one_line(error)})"
     if not has_gpu:
         raise capability.NotHereError(f"this build of {facts.backend} sees no GPU: {facts.on_cuda}{why}")
@@ -452,12 +454,12 @@ class KerasBench(launch.Bench):
     framework: Framework
 
     def is_spent(self, status: Status) -> bool:
-        """Hand back what Keras keeps of a case; whether this process must not measure another."""
+        """Release what Keras keeps of a case; return whether this process must not measure another."""
         keras.utils.clear_session(free_memory=True)
         if self.framework is Framework.KERAS_TORCH:
             import torch
 
-            torch.cuda.empty_cache()  # nothing if CUDA was not opened
+            torch.cuda.empty_cache()  # does nothing if CUDA was not opened
         return super().is_spent(status)
 
 
@@ -497,7 +499,7 @@ def _job(
         seen.reference_error = _reference_error(order, bench, build, task)
     before = steps.fingerprint()
 
-    def prove_again() -> None:  # code of the model's own may have set a switch meanwhile
+    def prove_again() -> None:  # the model's own code may have set a switch meanwhile
         seen.precision_errors = launch.worse(seen.precision_errors, product_errors())
 
     launch.in_time(deadline_s)
@@ -521,7 +523,7 @@ def _first_steps(
     """Prepare the execution, compare it with eager steps, and keep the losses of its first steps.
 
     Raises:
-        NotHereError: If it is jax's LSTM of cuDNN, which Keras takes on a GPU whatever the type.
+        NotHereError: For cuDNN's LSTM in jax, which Keras uses on a GPU whatever the type.
     """
     execution = case.execution
     bench.phase(execution.facts.preparation or "first steps")
@@ -533,7 +535,7 @@ def _first_steps(
         except ValueError as error:
             if steps.framework is Framework.KERAS_JAX and "Unknown output type" in str(error):
                 raise capability.NotHereError(
-                    f"jax has cuDNN's recurrent layers in float32 alone ({error})"
+                    f"jax has cuDNN's recurrent layers only in float32 ({error})"
                 ) from error
             raise
     steps.restore(start)
@@ -577,9 +579,9 @@ def _reference_error(
 
 
 def open_bench(setup: messages.Setup, line: children.ParentChannel, began_s: float) -> KerasBench:
-    """Say what this process computes with, and return what it measures on.
+    """Report the libraries that this process computes with, and return the bench that it measures on.
 
-    The import of the framework began at ``began_s`` on ``time.perf_counter`` [s].
+    ``began_s`` is when the import of the framework began, on ``time.perf_counter`` [s].
     """
     check_backend(setup.framework)
     telemetry = open_telemetry(setup.device)
@@ -593,12 +595,12 @@ def open_bench(setup: messages.Setup, line: children.ParentChannel, began_s: flo
 
 
 def main() -> None:
-    """Read a model of the user's own and answer; this process has one backend."""
+    """Read a user's own model and report its profile; this process has one backend."""
     parent = children.ParentChannel()
     reference, framework = parent.arguments
     try:
         profile = profile_of_own(reference, Framework(framework), parent.return_home)
-        sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
+        sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # user code sets some fields
         answer = Answer(profile=sound)
     except MisuseError as error:
         answer = Answer(error=str(error), traceback=folders.traceback_of(error) if error.__cause__ else None)

@@ -1,7 +1,7 @@
-"""One case in one launch, for any framework: warm up, time, read the device, end in a status.
+"""One case in one launch, for any framework: warm up, time, read the device, and end with a status.
 
-A framework hands over a ``Job``: how a step is issued, how its loss is read, and what it can say of its own
-arithmetic. No framework is imported here, so that a process has the one that it measures and no other.
+A framework provides a ``Job``: how a step is issued, how its loss is read, and what it knows about its own
+arithmetic. No framework is imported here, so that a process loads only the one that it measures.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from gpubench.units import Joules, Seconds, Watts, format_bytes
 
 
 PROC = Path("/proc")
-# Columns of the first line of ``stat``, by proc(5); guests (8, 9) are part of what comes before.
+# Columns of the first line of ``stat``, see proc(5); guest time (8, 9) is included in earlier columns.
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 
 
 class Others(NamedTuple):
-    """CPU time of other processes over that of all host threads, 0 to 1; None if unknown.
+    """Share of all host threads' CPU time that others used, 0 to 1; None if unknown.
 
     Attributes:
         load: Share of other processes on this host.
@@ -67,9 +67,9 @@ class HostTimes(NamedTuple):
     """CPU times of the host and of this process, in kernel ticks.
 
     Attributes:
-        host: Since boot, a column for each kind; None if there is no such file (macOS, Windows).
-        own: Times of this process and of its ended children.
-        processes: Processes of the same job on this host: they do not count as others.
+        host: Since boot, one column for each kind; None if there is no ``stat`` file (macOS, Windows).
+        own: Of this process and its ended children.
+        processes: Number of processes of the same job on this host: they do not count as others.
     """
 
     host: tuple[int, ...] | None
@@ -88,7 +88,7 @@ class HostTimes(NamedTuple):
         return cls(host, sum(os.times()[:4]) * ticks_per_s, processes)
 
     def others_since(self) -> Others:
-        """Return what others took from then to now."""
+        """Return the share that others have used since this reading."""
         after = HostTimes.now()
         if self.host is None or after.host is None:
             return Others()
@@ -101,14 +101,14 @@ class HostTimes(NamedTuple):
         return Others(min(1.0, max(0.0, (busy - own) / total)), max(0.0, spent[_STEAL] / total))
 
 
-# --- telemetry beside a measurement, and energy of a region -----------------------------------------------
+# --- telemetry during a measurement, and energy of a region -----------------------------------------------
 
 
 INTERVAL_S = 0.1
-# One sample of the warm-up is kept in this time [s]: it shows how the device heated, and two minutes at
-# ten a second would take more of the file than the rounds do.
+# One warm-up sample is kept per this many seconds: that shows how the device heated up, while two minutes at
+# ten samples a second would take more of the file than the rounds do.
 WARMUP_INTERVAL_S = 1.0
-# A little longer than probe waits for a driver call.
+# A little longer than the probe package waits for a driver call.
 GIVE_UP_AFTER_S = 6.0
 
 
@@ -138,7 +138,7 @@ class Sampler:
             self._thread.join(GIVE_UP_AFTER_S)
 
     def drain(self) -> list[TelemetrySample]:
-        """Take every sample since the last call; times are of the clock of the rounds."""
+        """Return every sample since the last call; times are on the clock of the rounds."""
         with self._lock:
             taken, self._samples = self._samples, []
         return taken
@@ -155,7 +155,7 @@ class Sampler:
 
 
 def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:
-    """Count the times of samples from ``origin_s``; of those before it keep one every second."""
+    """Make sample times relative to ``origin_s``; keep only one sample a second before it."""
     kept: list[TelemetrySample] = []
     for sample in samples:
         t_s = round(sample.t_s - origin_s, 4)
@@ -164,14 +164,14 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
     return tuple(kept)
 
 
-# The counter steps every 0.1 s: over two seconds each edge costs up to 5 %, over thirty 0.3 %.
+# The counter updates every 0.1 s: over two seconds each edge adds an error of up to 5 %, over thirty 0.3 %.
 LEAST_REGION_S = 2.0
-# Between two power samples; a longer silence leaves the integral unknown.
+# Longest time between two power samples; after a longer gap the integral is unknown.
 LARGEST_GAP_S = 1.0
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """Energy of the region, or None, with its source and what was wrong with it."""
+    """The energy of the region, or None, with its source and any problem with it."""
 
     joules: Joules | None = None
     source: str | None = None
@@ -190,7 +190,7 @@ def energy_of(
         region_s: From the first timed round's start to the last one's end [s].
         counter_edges: The device's energy counter at both ends [J].
         samples: Telemetry of the region, times counted from its start.
-        power_limit_w: The most that the device may draw [W].
+        power_limit_w: The device's power limit [W].
     """
     if region_s < LEAST_REGION_S:
         return Energy()
@@ -230,10 +230,10 @@ def _too_much(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) ->
 
 
 class LostError(GpuBenchError, RuntimeError):
-    """Another process of the job is gone, so that the case is to be measured again."""
+    """Another process of the job is gone, so the case must be measured again."""
 
 
-# The most times between tokens to keep: eight times as many as a 99th percentile needs.
+# Maximum number of times between tokens to keep: eight times as many as a 99th percentile needs.
 MOST_GAPS = 8192
 
 
@@ -242,11 +242,11 @@ class Bench:
     """The tools of a measuring process, for any framework, and its connection to the parent.
 
     Attributes:
-        tell_phase: Tells the parent of a phase; it holds each to a deadline.
-        report: Hands over one round, with how sure the figure is by then and what the device last said.
+        tell_phase: Tells the parent of a new phase; the parent has a deadline for each.
+        report: Sends one round, with the precision of the figure so far and the latest device sample.
         stopped: Whether the parent has asked to stop.
-        cause_of: Returns what a failure follows from, as the loss of another process of the job.
-        local_processes: How many on this host do the work of this one, itself included.
+        cause_of: Returns the cause of a failure, such as the loss of another process of the job.
+        local_processes: How many processes on this host share the work of this one, itself included.
         at: The phase that this process is in.
     """
 
@@ -275,7 +275,7 @@ class Bench:
             setup: The first message.
             line: To the parent.
             telemetry: Readings of the device; open as long as this process lives.
-            own: Fields of a framework's own bench.
+            own: Additional fields of a framework's own bench.
         """
         return cls(
             budget=setup.budget,
@@ -307,7 +307,7 @@ class Bench:
         return self.profile.power_limit_w
 
     def is_spent(self, status: Status) -> bool:
-        """Whether this process must not measure another case after one that ended so."""
+        """Return whether this process must not measure another case after one with this status."""
         return status not in {Status.OK, Status.TIMEOUT}
 
 
@@ -316,12 +316,13 @@ class Job:
     """A case on its device, built and prepared by a framework.
 
     Attributes:
-        loop: Makes the loop of its rounds; what the process knows of itself is added.
-        prove_again: Looks at the precision once more, after the rounds.
+        loop: Makes the loop of its rounds; the bench adds the arguments that the process knows.
+        prove_again: Checks the precision again, after the rounds.
         has_moved: Whether a trained parameter has changed; None if none is trained.
-        look_again: Reads what would have disturbed the rounds.
-        reserve_s: Time kept back for single passes, of the length of a step and the time left [s].
-        tokens_at_s: When each token of each generation came [s].
+        look_again: Takes the readings that would have disturbed the rounds.
+        reserve_s: Returns the time to reserve for single passes, from the length of a step and the time left
+            [s].
+        tokens_at_s: When each token of each generation arrived [s].
     """
 
     loop: Callable[..., Loop]
@@ -334,7 +335,7 @@ class Job:
 
 @dataclass
 class LaunchRecorder:
-    """The results of a case so far, from which a Launch is made however the case ends."""
+    """The results of a case so far, which become a Launch however the case ends."""
 
     index: int
     series: Series = field(default_factory=Series)
@@ -373,7 +374,7 @@ class LaunchRecorder:
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
-        """Record a one-time cost, separate from the steps; None if there is none."""
+        """Record a one-time cost, separate from the steps; nothing if the name is None."""
         start = time.perf_counter()
         yield
         if name is not None:
@@ -423,7 +424,7 @@ class LaunchRecorder:
         )
 
     def _own_findings(self) -> Iterator[Finding]:
-        # Yield findings that numbers cannot express: an infinite distance is null in the file.
+        # Yield findings that numbers cannot express: an infinite difference would be null in the file.
         if self.energy.finding is not None:
             yield self.energy.finding
         if self.unequal is not None:
@@ -452,16 +453,16 @@ def conduct(
     seen: LaunchRecorder,
     measure: Callable[[Seconds], None],
 ) -> CaseDone:
-    """Measure one case; a failure of the work becomes a status, and the results so far stay.
+    """Measure one case; a failure of the work becomes a status, and the results so far are kept.
 
-    An exception of the model's own code is one of the ways in which a case ends: it is answered here,
-    once, and never reaches the next case.
+    An exception in the model's own code is one of the ways a case can end: it is handled here and never
+    reaches the next case.
 
     Args:
         order: The case to measure.
         bench: The process that measures it.
-        seen: Records what is seen.
-        measure: Measures until the deadline that it is given [s].
+        seen: Records the results.
+        measure: Measures until its argument, the deadline [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
     status, reason, cause, trace, is_lost = Status.OK, None, None, None, False
@@ -473,11 +474,11 @@ def conduct(
         status, reason = Status.TIMEOUT, f"the time given to this case ended {when}"
     except StoppedError:
         if len(seen.series.timed) < 2:
-            status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
+            status, reason = Status.INTERRUPTED, "stopped before two rounds were done"
     except NotHereError as error:
         status, reason = failure(error, order.case.batch_size, bench.at)
         cause = error.cause
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's own code may raise anything
         origin = bench.cause_of(error)
         is_lost = isinstance(origin, LostError)
         status, reason = failure(origin, order.case.batch_size, bench.at)
@@ -502,7 +503,7 @@ def time_job(
     deadline_s: Seconds,
     make: Callable[[], Job],
 ) -> None:
-    """Make the job of a case, warm it up, time it, and look a second time.
+    """Make the job of a case, warm it up, time it, and take its second look.
 
     Raises:
         OutOfTimeError: If not even two rounds came in.
@@ -521,10 +522,10 @@ def time_job(
 
 
 def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
-    """Return status and reason of an exception: type, words, and the line of the user's code.
+    """Return the status and reason for an exception: its type, message, and line in the user's code.
 
-    What is not available here is unsupported, in its own words. For a lack of memory the reason also names
-    batch and phase: both say what to do with less.
+    A ``NotHereError`` becomes unsupported, with its own message. If memory ran out, the reason also names
+    batch and phase, which show what to reduce.
     """
     if isinstance(error, NotHereError):
         return Status.UNSUPPORTED, str(error)
@@ -539,7 +540,7 @@ def skipped_steps(scales: list[float]) -> int:
     for before, after in pairwise(scales):
         while after < before * 0.75:
             skipped += 1
-            before /= 2  # noqa: PLW2901 - walked down to the scale that was read
+            before /= 2  # noqa: PLW2901 - halved down to the scale that was read
     return skipped
 
 
@@ -572,16 +573,16 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
             # a counter that went backwards was reset
             seen.held_clocks_s = {name: value for name, value in moved.items() if value >= 0}
             seen.telemetry_source = telemetry.source
-            # only a counter that moves means anything: lifetime counts above zero are no fault
+            # only a counter that changes matters: a lifetime count above zero is no fault
             seen.memory_errors = None if errors is None or now is None else now - errors
             job.prove_again()
 
 
 def relative_difference(found: float, expected: float) -> float | None:
-    """Return |found - expected| over the larger of |expected| and 1e-3 (a loss can be near 0).
+    """Return |found - expected| divided by the larger of |expected| and 1e-3 (a loss can be near 0).
 
-    A value that is not finite where a finite one is expected is infinitely far from it; of an expectation
-    that is not finite itself the distance is unknown.
+    The difference is infinite if only the found value is not finite, and unknown (None) if the expected value
+    is not finite.
     """
     if not math.isfinite(expected):
         return None
@@ -591,14 +592,14 @@ def relative_difference(found: float, expected: float) -> float | None:
 
 
 def largest_difference(found: Sequence[float], expected: Sequence[float]) -> float | None:
-    """Return the largest relative difference of some losses; None if one is unknown."""
+    """Return the largest relative difference between two lists of losses; None if one is unknown."""
     pairs = [relative_difference(a, b) for a, b in zip(found, expected, strict=True)]
     known = [p for p in pairs if p is not None]
     return max(known) if len(known) == len(pairs) else None
 
 
 def worse(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the larger error of each product; a non-finite one is None and counts as the worst."""
+    """Return the larger error of each operator; a non-finite error is None and counts as the worst."""
 
     def larger(before: float | None, after: float | None) -> float | None:
         if before is None or after is None or not math.isfinite(before + after):
@@ -609,7 +610,7 @@ def worse(first: Mapping[str, float | None], second: Mapping[str, float | None])
 
 
 def in_time(deadline_s: Seconds) -> None:
-    """Go on unless the time is up.
+    """Return unless the time is up.
 
     Raises:
         OutOfTimeError: If it is.

@@ -1,7 +1,7 @@
-"""The parent process of a measurement: it assigns cases to children, keeps deadlines, and records each end.
+"""The parent process of a measurement: it assigns cases to children, enforces deadlines, and records results.
 
-The parent imports no torch. A child that crashes, hangs or runs out of memory costs the case at hand; the
-cases left go on in a new process.
+The parent does not import torch. A child that crashes, hangs or runs out of memory costs only the current
+case; the remaining cases run in a new process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.
 
 
 class Child(ChildProcess[messages.Report]):
-    """A measuring process. Its messages may be stored, so they name nothing about this machine."""
+    """A measuring process. Its messages may be stored, so they contain no names from this machine."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Child(ChildProcess[messages.Report]):
         super().__init__(("-m", module), _decoder, arguments=arguments, environment=environment)
 
     def last_words(self, limit: int = 300) -> str:
-        """Return the last line that the child wrote, paths shortened."""
+        """Return the last line that the child wrote, with paths shortened."""
         return scrub(super().last_words(limit), limit)
 
     def memory_words(self) -> str:
@@ -75,7 +75,7 @@ class Child(ChildProcess[messages.Report]):
 
 
 STOPPING_S = 2.0
-"""After SIGTERM a round may end within this time; a third second is for storing and saying what there is."""
+"""After SIGTERM a round may end within this time; a third second is for storing and reporting the results."""
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def answering(answer: Callable[[int], None], *signals: signal.Signals) -> Iterat
 
 
 class Control:
-    """The stop switch of a run: the first stop is polite, the second is not. Signal handlers may call it."""
+    """The stop switch of a run: the first stop is graceful, the second aborts. Signal handlers may use it."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -102,7 +102,7 @@ class Control:
         self.child: Child | None = None
 
     def stop(self, within_s: Seconds = float("inf")) -> None:
-        """Finish the current round, then end; with ``within_s``, end by then in any case."""
+        """Finish the current round, then end; with ``within_s``, end within that time in any case."""
         if self.stopping.is_set():
             self.abort()
             return
@@ -113,7 +113,7 @@ class Control:
             self.child.send(messages.Stop())
 
     def abort(self) -> None:
-        """End now: kill the child and what it started."""
+        """End now: kill the child and every process that it started."""
         self.aborted.set()
         self.stopping.set()
         if self.child is not None:
@@ -123,14 +123,14 @@ class Control:
 # --- reports to the parent --------------------------------------------------------------------------------
 
 
-# Most reports of one case: a round takes a tenth of a second or more, and few cases take an hour.
+# Maximum number of reports for one case: a round takes at least 0.1 s, and few cases take an hour.
 MOST_REPORTS = 100_000
 
 _Report = TypeVar("_Report")
 
 
 class JobOverError(Exception):
-    """A job of several processes has ended by itself."""
+    """A job of several processes has ended on its own."""
 
     def __init__(self, over: messages.JobOver) -> None:
         super().__init__(over.reason)
@@ -159,9 +159,9 @@ class Progress:
     reports: int = 0
 
     def take(self, report: messages.RoundDone) -> None:
-        """Keep one round; for a timed one also its arrival, less the time outside of rounds until then.
+        """Keep one round; for a timed one also its arrival time, minus the time spent outside rounds.
 
-        A process whose clock is slow says too little of that time, too, so that the slowness shows.
+        A process with a slow clock also reports too little of that outside time, so the slowness still shows.
         """
         (self.timed if report.timed else self.warmup).append(report.round)
         if report.timed:
@@ -191,7 +191,7 @@ class Progress:
     def contradiction(self, report: messages.CaseDone) -> str | None:
         """Say how a result differs from the reports that led to it; None if it agrees.
 
-        The model runs in the process that reports, and could write into its pipe.
+        The model runs in the reporting process, and could write into its pipe.
         """
         if report.status is not Status.OK:
             return None
@@ -204,7 +204,7 @@ class Progress:
         return None
 
     def done(self, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
-        """The end of a case that its child did not live to report; the rounds so far are kept."""
+        """Return the result of a case whose child ended before reporting it; the rounds so far are kept."""
         launch = Launch(
             index=self.launch,
             warmup=tuple(self.warmup),
@@ -228,7 +228,7 @@ class Record:
     begun: int = 0
 
     def measurement(self, unit: Unit) -> Measurement:
-        """Return the measurement of a case with every launch so far, not yet compared with others."""
+        """Return the measurement of a case with every launch so far, before comparing it with others."""
         case = unit.planned.case
         status, reason, cause = self.ended.get(case, (Status.OK, None, None))
         return Measurement(
@@ -250,7 +250,7 @@ class Record:
         )
 
     def take(self, unit: Unit, done: messages.CaseDone) -> None:
-        """Add one launch. A failed case gets no further launch.
+        """Add one launch. A failed case gets no more launches.
 
         A case that ran out of time or lost its process keeps its earlier launches and their figure.
         """
@@ -263,16 +263,16 @@ class Record:
             self.ended[case] = (done.status, done.reason, done.cause)
 
 
-# A child that ends by itself at its deadline needs a moment to say so.
+# A child that ends on its own at its deadline needs a moment to report it.
 GRACE_S = 1.0
-# Under a time limit, micro-benchmarks beside cases begin no probe after this share of the time left.
+# Under a time limit, micro-benchmarks run along with cases start no probe after this share of the time left.
 MICRO_SHARE = 0.1
-# What the slowest micro-benchmark takes [s].
+# Time of the slowest micro-benchmark [s].
 PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
-# A case with less time than this is not begun.
+# A case with less time than this is not started.
 LEAST_CASE_S = 1.0
 MICRO_GROUP = Group(launch=0)
-# Longest silence in each phase [s]; every round is a word.
+# Longest time without a report in each phase [s]; every round is a report.
 PHASE_LIMITS_S = {
     "start": 60.0,
     "import": 180.0,
@@ -288,21 +288,21 @@ PHASE_LIMITS_S = {
     "micro": 300.0,
 }
 
-# Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs.
+# Longest time without a report under --quick [s]: a quick run does not wait ten minutes for a hung step.
 QUICK_SILENCE_S = 120.0
-OUT_OF_TIME = "the time limit of the run came"
-# What these take is the machine's doing, whatever the budget.
+OUT_OF_TIME = "the run reached its time limit"
+# The time of these phases depends on the machine, so their limits are the same for every budget.
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 
 
 @dataclass
 class Launcher:
-    """Runs the units of a plan one after the other, each in its own group's process.
+    """Runs the units of a plan one after the other, each in its group's process.
 
     Attributes:
-        ready: What the first process of torch has said of itself.
+        ready: What the first torch process has reported about itself.
         micro_stopped: Whether a stop of the run left micro-benchmarks unmeasured.
-        lost: Why nothing more can be measured on the device; None while it can.
+        lost: Why nothing more can be measured on the device; None while measuring is possible.
     """
 
     plan: Plan
@@ -327,14 +327,14 @@ class Launcher:
     _output: str | None = None
 
     def run(self, record: Record | None = None) -> Iterator[Measurement]:
-        """Measure every unit that is left; yield a case's measurement after each of its launches.
+        """Measure every remaining unit; yield a case's measurement after each of its launches.
 
         Args:
             record: Results of an earlier, interrupted part of the run.
 
         Raises:
             NoDeviceError: If the child cannot work on the device at all.
-            MisuseError: If its number of CPU threads differs from that earlier part's.
+            MisuseError: If its number of CPU threads differs from that of the earlier part.
         """
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
@@ -350,7 +350,7 @@ class Launcher:
                 if case in record.ended:
                     continue
                 if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
-                    self._measure_micro(unit.group)  # their communication, in the same job
+                    self._measure_micro(unit.group)  # the job's communication
                 record.gemm = capability.best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
@@ -376,8 +376,8 @@ class Launcher:
                 if finished.status is not Status.OK and measurement.status is Status.OK:
                     why = plain(finished.reason or "no reason known")
                     text = (
-                        f"  {plain(case.label)}: launch {unit.launch + 1} gave nothing ({why}); the figure "
-                        "rests on the launches before it, and gpubench run --resume latest measures it anew"
+                        f"  {plain(case.label)}: launch {unit.launch + 1} gave no result ({why}); the figure "
+                        "is based on earlier launches, and gpubench run --resume latest measures it again"
                     )
                     self.on_event(messages.Remark(text=text))
                     continue
@@ -387,12 +387,12 @@ class Launcher:
                 if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
                     record.gemm = capability.best_gemm(self.micro)
-                    yield self._judged(record, unit)  # judged again with the matrix products measured since
+                    yield self._judged(record, unit)  # judged again, using matrix products measured since
         finally:
             self.close()
 
     def _instead(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        # Plan the eager form of a case that no CUDA graph can capture, unless an execution was requested.
+        # Plan an eager version of a case that no CUDA graph can capture, unless an execution was requested.
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -410,11 +410,11 @@ class Launcher:
         )
 
     def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
-        """Return the next report, of one of these kinds; phases that begin before it are passed on.
+        """Return the next report, which must be of one of these kinds; phase reports before it are passed on.
 
         Raises:
-            JobOverError: If the job ended by itself.
-            ChildEndedError: If it is of another kind, or one of more than ``MOST_REPORTS``.
+            JobOverError: If the job ended on its own.
+            ChildEndedError: If it is of another kind, or exceeds ``MOST_REPORTS``.
         """
         while seen.reports < MOST_REPORTS:
             seen.reports += 1
@@ -429,12 +429,12 @@ class Launcher:
                     raise JobOverError(report)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
-        raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports at a time")
+        raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports in a row")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
-        """Train a workload to its goal from each seed in turn; yield its row after each.
+        """Train a workload to its goal from one seed after the other; yield its row after each.
 
-        The process stays for the next seed. A row with missing seeds gives the reason.
+        The process is reused for the next seed. A row with missing seeds gives the reason.
         """
         goal = GOALS[planned.case.workload]
         row = TimeToQuality(
@@ -483,7 +483,7 @@ class Launcher:
         """Send a command to a group's process and return the answer; end an unusable process.
 
         Raises:
-            ChildLateError: If it gave no answer in time; ``cut_short`` ends it and says why.
+            ChildLateError: If it did not answer in time; ``cut_short`` ends it and says why.
             ChildEndedError: If it is gone.
         """
         child = self._child_of(group)
@@ -531,7 +531,7 @@ class Launcher:
             left_s = format_duration(max(0.0, self._time_left_s()))
             least = format_duration(LEAST_CASE_S)
             return seen.done(
-                Status.TIMEOUT, f"left out: a case takes {least} at least, and the time limit leaves {left_s}"
+                Status.TIMEOUT, f"left out: a case takes at least {least}, and the time limit leaves {left_s}"
             )
         try:
             child = self._child_of(unit.group)
@@ -548,12 +548,12 @@ class Launcher:
             done = self.cut_short(seen, error)
             if done.status is not Status.OUT_OF_MEMORY:
                 return done
-            # Another process left its error alone: batch and phase say what to do with less.
+            # Another process reported the bare error: batch and phase tell the user what to reduce.
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         self._keep_or_end(done)
         if self._is_joined and done.launch.stopped:
-            self._no_job = done.reason  # torchrun ends the others, too, and may start all again
+            self._no_job = done.reason  # torchrun also ends the others, and may restart all
         return done
 
     def _followed(self, child: Child, seen: Progress) -> messages.CaseDone:
@@ -576,7 +576,7 @@ class Launcher:
         """End the process and return how its work ended; the driver's report on the device comes first."""
         self.close()
         fault = None if self.control.stopping.is_set() else capability.fault_of(self.device)
-        if fault is not None:  # no case follows then
+        if fault is not None:  # no further case can run
             self.lost = fault = capability.describe_fault(fault)
         if isinstance(error, JobOverError):
             done = seen.done(error.over.status, fault or error.over.reason)
@@ -618,7 +618,7 @@ class Launcher:
         except (ChildLateError, ChildEndedError, JobOverError) as error:
             why = self.cut_short(seen, error).reason
             self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
-        self.micro_stopped |= self.control.stopping.is_set()  # a child that is told to stop cuts them short
+        self.micro_stopped |= self.control.stopping.is_set()  # a child that must stop ends them early
 
     def _take_micro(self, result: MicroResult) -> None:
         # Judge a micro-benchmark and add it; a resumed run replaces the same earlier result.
@@ -653,7 +653,7 @@ class Launcher:
             threads=group.threads,
         )
         child = self._child = self.control.child = self._start(group, variables)
-        child.end_by_s = self.control.stop_by_s  # a signal may have come before there was a child to tell
+        child.end_by_s = self.control.stop_by_s  # a signal may have come before the child existed
         child.send(
             messages.Setup(
                 device=self.device,
@@ -668,7 +668,7 @@ class Launcher:
             starts: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
             report = self._next(child, starts, Progress())
         except JobOverError as error:
-            self._no_job = error.over.reason  # the others would not come to the next one either
+            self._no_job = error.over.reason  # the others would not join the next one either
             raise
         if isinstance(report, messages.Refused):
             self.close()
@@ -681,7 +681,7 @@ class Launcher:
         return child
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
-        # Keep the first process's report, preferably one of torch, and the packages of all processes.
+        # Keep the first process's report, preferably a torch process's, and the packages of all processes.
         # ``of_all`` means that it computes with all CPU threads: the run stores that count.
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
@@ -690,7 +690,7 @@ class Launcher:
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
-        # Start a process for one GPU, torchrun's first process, or one that represents a whole job.
+        # Start the process for one GPU, torchrun's first process, or the one that represents a whole job.
         if group.gpu_count == 1:
             return Child(variables, self.module)
         return Child(
@@ -702,12 +702,12 @@ class Launcher:
         then, now = self._threads, ready.cpu_threads
         if asked and now != asked:
             self.close()
-            raise MisuseError(f"torch computes on {now} CPU threads where {asked} were asked for")
+            raise MisuseError(f"torch computes on {now} CPU threads, but {asked} were requested")
         if not asked and then is not None and now is not None and then != now:
             self.close()
             raise MisuseError(
-                f"torch computes on {now} CPU threads now and did on {then} when the run began: set "
-                f"OMP_NUM_THREADS={then} and the CPU affinity as they were, or start a new run"
+                f"torch computes on {now} CPU threads now, but on {then} when the run began: set "
+                f"OMP_NUM_THREADS={then} and the CPU affinity as before, or start a new run"
             )
 
     def close(self) -> None:
@@ -729,8 +729,8 @@ class Launcher:
         return self.began_s + self.plan.time_limit_s - time.monotonic()
 
     def _share_s(self, left: int) -> Seconds | None:
-        # This case's share of the time left; None without a limit. It is equal for all cases left, but never
-        # less than a figure takes: too short a limit costs the last cases, and not every one.
+        # This case's share of the time left; None without a limit. It is equal for all remaining cases, but
+        # never less than one figure needs: a limit that is too short costs the last cases, not all of them.
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())

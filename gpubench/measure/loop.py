@@ -1,6 +1,6 @@
 """The measuring clock, and the rounds timed with it: warm-up and timed part of one case.
 
-No torch here: the step is a callable, and what the clock waits for is another.
+This module does not import torch: the step is a callable, and so is the clock's wait for the device.
 """
 
 from __future__ import annotations
@@ -31,24 +31,26 @@ GAP = 2.0
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
-"""Neighboring rounds that differ by more than this (median) are paced by a host: bound by a GPU they differ
-by 0.04 to 0.3 %, by a host by 3 % and more (H200). Below it, to wait until windows agree costs a minute;
-to end early would leave slow heating unseen (simulated: 5 % of bias at a spread of 1 %)."""
+"""Rounds whose neighbors differ by more than this (median) are host-bound: GPU-bound rounds differ by 0.04 to
+0.3 %, host-bound ones by 3 % or more (H200). Below it, waiting until the windows agree costs a minute, and
+ending early would miss slow heating (simulated: 5 % of bias at a spread of 1 %)."""
 DRIFT = 0.005
 LEAST_HALF = 20
-# Rounds in each half before the guard judges: looking at short halves after every round finds drift in
-# noise (simulated at correlation 0.9: in 12 % of series, not 7). Shorter ones are judged before stopping.
+# Rounds in each half before the drift guard judges: checking short halves after every round finds drift in
+# noise (simulated at correlation 0.9: in 12 % of series instead of 7). Shorter halves are judged only before
+# stopping.
 LEAST_HALF_AT_END = 10
-# When the series is over, such short halves still tell of a drift (of correlated noise, 1 to 3 % are taken
-# for one): then nothing is left out, only said.
+# When the series is over, halves this short can still show a drift (1 to 3 % of series with only correlated
+# noise are flagged); it is then only reported, and no round is left out.
 LEAST_HALF_TO_SAY = 5
-# Standard errors of the guard; with 2, the guard would reduce the coverage of the interval (simulated).
+# Threshold of the guard, in standard errors; with 2, it would reduce the coverage of the interval
+# (simulated).
 DRIFT_ERRORS = 3.0
-# Shortest timed parts that a series with its target out of reach gets: 40 rounds show how many more it
-# takes, and at the spread of a host (5 %, correlation 0.6) give an interval of about 5 %.
+# A series that cannot reach its target gets this many times the shortest timed part: 40 rounds show how many
+# more are needed, and at the spread of a host (5 %, correlation 0.6) give an interval of about 5 %.
 GIVE_UP_AFTER = 2.0
-# A series that would need this many times its longest timed part is given up: what it would need is known to
-# a factor of about 1.5 (one standard error, after 40 rounds at a correlation of 0.6).
+# A series that would need this many times its longest timed part is given up: the needed time is known to
+# within a factor of about 1.5 (one standard error, after 40 rounds at a correlation of 0.6).
 OUT_OF_REACH = 2.0
 
 
@@ -66,7 +68,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Heap:
-    """State that must settle besides the times: allocator segments and retries, and the gradient scale."""
+    """State that must settle too, besides the times: allocator segments, retries, and gradient scale."""
 
     segments: int | None = None
     retries: int | None = None
@@ -84,12 +86,13 @@ class _Window:
 
 @dataclass
 class WarmUp:
-    """Warm-up until steady, between the least and the most of the budget.
+    """Warm-up until steady, within the budget's minimum and maximum.
 
-    Steady: four windows whose medians agree, temperature no longer rising, clock spread small, allocator
-    and gradient scale settled over the last window. If a host sets the pace, medians agree by luck alone:
-    there it is enough that they do not all rise or all fall. Steps so slow that the most of the budget holds
-    less than the least of them get the time of those; ``limit_s`` is never passed.
+    Steady means that the medians of four windows agree, the temperature no longer rises, the clock spread is
+    small, and allocator and gradient scale have settled over the last window. In host-bound rounds medians
+    agree only by chance, so it is enough that they do not all rise or all fall. If steps are so slow that the
+    minimum number of them does not fit into the budget's maximum, they get the time that they need;
+    ``limit_s`` is never exceeded.
     """
 
     budget: Budget
@@ -155,7 +158,7 @@ class WarmUp:
         return None
 
     def temperature_slope(self) -> float:
-        """Least-squares slope of the last half minute of temperature [degrees C per s]; 0 if unknown."""
+        """Return the slope of temperature over the last half minute [degrees C per s]; 0 if unknown."""
         if not self._temperatures:
             return 0.0
         since_s = self._temperatures[-1][0] - TEMPERATURE_SPAN_S
@@ -164,7 +167,7 @@ class WarmUp:
 
 
 def _agree(windows: Sequence[_Window], agreement: float) -> bool:
-    # Whether the medians agree, or are as level as the noise of their rounds lets one see.
+    # Whether the medians agree, or show no trend beyond the noise of their rounds.
     medians = [w.step_s for w in windows]
     if max(medians) <= min(medians) * (1 + agreement):
         return True
@@ -179,19 +182,19 @@ def _agree(windows: Sequence[_Window], agreement: float) -> bool:
 
 @dataclass
 class StopRule:
-    """Stop when the interval, valid under autocorrelation, is narrow enough and nothing drifts.
+    """Stop when the interval, which is valid under autocorrelation, is narrow enough and there is no drift.
 
-    Stop as well when the target cannot be reached in the time there is: the interval of a short series is as
-    honest as that of a long one, and what remains is better spent on another process.
+    Stop also when the target cannot be reached in the available time: the interval of a short series is as
+    valid as that of a long one, and the rest of the time is better spent on another process.
 
     Attributes:
         target: Relative half-width of the 95 % interval to reach.
         deadline_s: Longest timed part [s].
-        least_s: Shortest timed part [s], whatever the width.
-        give_up_after_s: Time after which a target out of reach ends the series [s].
+        least_s: Shortest timed part [s], for any half-width.
+        give_up_after_s: Time after which an unreachable target ends the series [s].
         rounds: Seconds per step of every round so far.
-        walls: Length of each of them [s]; shorter than ``rounds`` where lengths are not known.
-        left_out: How many rounds at the start the drift guard has left out of the estimate.
+        walls: Length of each round [s]; fewer entries than ``rounds`` if some lengths are unknown.
+        left_out: How many rounds at the start the drift guard has excluded from the estimate.
     """
 
     target: float
@@ -215,7 +218,7 @@ class StopRule:
         self.elapsed_s += wall_s
 
     def verdict(self) -> Verdict:
-        """Judge the series so far; a drift excludes its first half."""
+        """Judge the series so far; if it drifts, its first half is excluded."""
         late = self.elapsed_s >= self.deadline_s
         enough = self._enough()
         if self._drifts(LEAST_HALF_AT_END if late or enough else LEAST_HALF):
@@ -233,18 +236,18 @@ class StopRule:
 
     @property
     def accepted(self) -> list[float]:
-        """The rounds that count."""
+        """The rounds that are not excluded."""
         return self.rounds[self.left_out :]
 
     def converged(self) -> bool:
-        """Whether rounds and half-width suffice."""
+        """Return whether there are enough rounds and the half-width is small enough."""
         width = self.half_width() if len(self.accepted) >= LEAST_ROUNDS else None
         return width is not None and width <= self.target
 
     def unmet(self) -> Finding | None:
         """Name the requirement that is not met, with its value; None if both are met.
 
-        If the lengths of the rounds are known, the limit says how long a series it would take.
+        If the lengths of the rounds are known, the limit says how long the series would have to be.
         """
         if self.converged():
             return None
@@ -264,8 +267,8 @@ class StopRule:
     def needed_s(self) -> Seconds | None:
         """Return how long the series would take to reach the target [s]; None if unknown.
 
-        The half-width falls with the square root of the time. Taken from the correlation as it is expected,
-        without the margin of the interval, which would make every short series look hopeless.
+        The half-width falls with the square root of the time. The estimate uses the expected correlation
+        without the interval's safety margin, which would make every short series look hopeless.
         """
         values, accepted_s = self.accepted, self._accepted_s()
         if len(values) < 2 or not accepted_s or self.target <= 0:
@@ -273,9 +276,9 @@ class StopRule:
         return accepted_s * (stats.long_half_width(values) / self.target) ** 2
 
     def drift(self) -> float | None:
-        """Return early over late step time, less 1, of a series that is over; None if none is seen.
+        """Return early step time / late step time - 1 for a finished series; None if it does not drift.
 
-        Early are the rounds left out; in a series too short to leave any out, its first half.
+        The early rounds are the excluded ones, or the first half of a series too short to exclude any.
         """
         early, late = self.rounds[: self.left_out], self.accepted
         if not early:
@@ -313,7 +316,7 @@ def stop_rule(budget: Budget, round_s: Seconds = 0.0) -> StopRule:
 
 
 def _roughly(time_s: Seconds) -> str:
-    # Format a time known only to a factor: 95 s, 28 min, 5 h.
+    # Format a time that is only known roughly: 95 s, 28 min, 5 h.
     if time_s < 120:
         return f"{time_s:.0f} s"
     return f"{time_s / 60:.0f} min" if time_s < 7200 else f"{time_s / 3600:.0f} h"
@@ -329,18 +332,17 @@ def _now_ns() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """A synchronizing clock; both parts are injected, so that a test can script time.
+    """A synchronizing clock; its wait and its time source are injected, so that a test can script time.
 
-    A CPU has finished a step when the call returns: there is nothing to wait for.
-    Without the synchronize, issuing work is timed instead of the work: a step of 47.5 ms on an H200
-    then "takes" 7.2 ms.
+    A CPU has finished a step when the call returns, so there is nothing to wait for. On a GPU without the
+    synchronize, only issuing the work would be timed: a step of 47.5 ms on an H200 then "takes" 7.2 ms.
     """
 
     synchronize: Callable[[], None] = lambda: None
     now_ns: Callable[[], int] = _now_ns
 
     def time(self, work: Callable[[], object]) -> Seconds:
-        """Return the wall time of ``work`` and of all the device work that it issued [s]."""
+        """Return the wall time of ``work``, including all device work that it issued [s]."""
         self.synchronize()
         start = self.now_ns()
         work()
@@ -352,7 +354,7 @@ class Clock:
         return self.now_ns() * 1e-9
 
 
-# A round of the shortest steps stays countable.
+# Maximum number of steps in a round, however short they are.
 MOST_STEPS = 100_000
 # The warm-up takes at most this share of the time left under a time limit.
 WARMUP_SHARE = 0.5
@@ -362,11 +364,11 @@ Report: TypeAlias = Callable[[bool, Round, Seconds, float | None, TelemetrySampl
 
 
 class OutOfTimeError(Exception):
-    """The time for this case is over; raised before a step, caught where the case ends."""
+    """The time for this case is over; raised before a step, caught at the end of the case."""
 
 
 class StoppedError(Exception):
-    """The parent asked to stop; raised after a round, caught where the case ends."""
+    """The parent asked to stop; raised after a round, caught at the end of the case."""
 
 
 @dataclass
@@ -375,19 +377,19 @@ class Loop:
 
     Attributes:
         advance: Issues the step with the given index and returns its result.
-        edge_loss: Copies the loss of a result to the host, at the edge of a round.
+        edge_loss: Copies the loss of a result to the host, at the end of a round.
         clock: The synchronizing clock.
-        batches: Prebuilt batches; a round of several steps takes whole rotations of them.
-        deadline_s: Moment on the clock after which no further step is issued.
+        batches: Prebuilt batches; a round of several steps uses each of them equally often.
+        deadline_s: Time on the clock after which no further step is issued.
         stopped: Whether the parent has asked to stop.
-        report: Called as each round ends (timed or not, the round, the time outside of rounds, the half-width
-            so far, the latest sample of the device).
-        samples: Gives the telemetry since it was last asked.
-        heap: Gives the state of allocator and gradient scaler.
-        announce: Announces a block to the other processes of the job, by first index and count; None if
-            there are none. An announced block is never cut short: the others would wait for its end.
+        report: Called at the end of each round with: timed or not, the round, the time outside rounds, the
+            half-width so far, the latest device sample.
+        samples: Returns the telemetry since its last call.
+        heap: Returns the state of allocator and gradient scaler.
+        announce: Announces a block to the other processes of the job, by first index and step count; None if
+            there are none. An announced block is never cut short, because the others would wait for its end.
         is_async: Whether the device may still be working when a call returns.
-        inside_s: Time of all rounds so far, with the reading of losses if ``is_async`` [s].
+        inside_s: Time of all rounds so far, including the reading of losses if ``is_async`` [s].
     """
 
     advance: Callable[[int], Any]
@@ -409,8 +411,8 @@ class Loop:
         """Time one block of steps with a synchronize at each edge, then read its last loss.
 
         Raises:
-            OutOfTimeError: Before a step that would begin after the deadline; of several processes, before a
-                block that would end after it.
+            OutOfTimeError: Before a step that would begin after the deadline; with several processes, before
+                a block that would end after it.
             StoppedError: Before the block, if the parent asked to stop.
         """
         if self.stopped():
@@ -434,16 +436,16 @@ class Loop:
         self.inside_s += wall_s
         ended_s = self.clock.now_s()
         loss = self.edge_loss(result, self.index - 1)
-        if self.is_async:  # work that the clock has not waited for is done when the loss is there
+        if self.is_async:  # reading the loss waits for work that the clock did not wait for
             self.inside_s += self.clock.now_s() - ended_s
         return Round(steps=steps, wall_s=wall_s, loss=loss)
 
     def outside_s(self) -> Seconds:
-        """Return the time so far in which no round ran; only differences are meaningful [s]."""
+        """Return the time so far spent outside rounds; only differences are meaningful [s]."""
         return self.clock.now_s() - self.inside_s
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
-        """The number of steps in a round: 1, or whole rotations of the batches."""
+        """Return the number of steps in a round: 1, or a multiple of the number of batches."""
         steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
         return math.ceil(steps / self.batches) * self.batches if steps >= self.batches else steps
 
@@ -472,7 +474,7 @@ class Series:
 
 
 def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
-    """Step until steady, or up to the maximum of the budget; store the rounds and a finding in ``series``."""
+    """Run until steady, or up to the budget's maximum; store the rounds and any finding in ``series``."""
     rule = WarmUp(budget=budget, limit_s=max(loop.left_s(), 0.0) * WARMUP_SHARE)
     steps = 1
     while True:
@@ -495,11 +497,12 @@ def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
 
 
 def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
-    """Time rounds until the stop rule is satisfied, gives up or the time is up; mark what drift leaves out.
+    """Time rounds until the stop rule ends the series or time is up; mark rounds excluded because of drift.
 
     Raises:
         OutOfTimeError: If not even two rounds came in.
-        StoppedError: If the parent asked to stop; the rounds so far stay in ``series``, judged like any.
+        StoppedError: If the parent asked to stop; the rounds so far stay in ``series`` and are judged as
+            usual.
     """
     rule = stop_rule(budget, loop.step_s * series.steps_per_round)
     series.telemetry += loop.samples()
@@ -531,7 +534,7 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 
 def _mark(series: Series, rule: StopRule) -> None:
-    # Mark rounds left out because of drift, and rounds far longer than the others, which still count.
+    # Mark rounds excluded because of drift, and rounds far longer than the others, which still count.
     gap_s = GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
     series.timed[:] = [
         msgspec.structs.replace(

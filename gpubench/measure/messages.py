@@ -1,6 +1,7 @@
 """Messages between the parent and a measuring child: one JSON line each, never pickle.
 
-And what the parent tells whoever watches a run (a terminal, a notebook, a test); two are what a child says.
+Also the events that the parent sends to a run's observer (a terminal, a notebook, a test); two of them are
+child messages.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from gpubench.units import Seconds, Watts
 
 
 MODULE = "gpubench.measure.worker"
-"""The command line of a measuring process."""
+"""The module that a measuring process runs."""
 JOINED = "joined"
-"""Tells a child that it is the first of the processes that a user's torchrun has started."""
+"""Tells a child that it is the first process of a user's torchrun."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
-"""Names the file through which the processes of one machine find each other; no port is opened."""
+"""Names the file through which the processes of one machine find each other, without opening a port."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Place:
 
     @property
     def machines(self) -> int:
-        """The number of machines in the job, each with as many processes."""
+        """The number of machines in the job, which all have the same number of processes."""
         return self.size // self.local_size
 
     @classmethod
@@ -76,7 +77,7 @@ class Place:
 
 
 def place_under_torchrun() -> Place | None:
-    """Return the place of a process that a user's torchrun has started with others; None for every other."""
+    """Return this process's place if a user's torchrun has started it with others; else None."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     place = Place.here()
@@ -91,9 +92,9 @@ ProofName = Literal["precision", "clock", "graph", "load"]
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first message: the device, the budget, and the seed of every task.
 
-    ``peers`` are the other GPUs of this machine in a job of several. ``framework`` is what runs
-    the steps, and ``memory_share`` what this process may take of the device's memory, 0 to 1; None for all
-    of it.
+    ``peers`` are the other GPUs of this machine in a job of several. ``framework`` runs the steps.
+    ``memory_share`` is the share of the device's memory that this process may use, 0 to 1; None for all of
+    it.
     """
 
     device: DeviceProfile
@@ -127,13 +128,13 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
-    """Compare an assumption of the harness with code that shares nothing with it.
+    """Check an assumption of the harness against code that shares nothing with it.
 
     Attributes:
-        what: ``precision`` needs nothing of the case but its precision.
-        fours: Runs of four blocks, in the order first, second, second, first.
-        block_s: Least length of a block [s].
-        load_s, settle_s: Length of the load, and how much of its start is not judged [s].
+        what: The proof; ``precision`` uses only the precision of the case.
+        fours: Number of groups of four blocks, in the order first, second, second, first.
+        block_s: Shortest length of a block [s].
+        load_s, settle_s: Length of the load, and how much of its start is ignored [s].
     """
 
     what: ProofName
@@ -146,11 +147,11 @@ class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
-    """Finish the round at hand, and hand back what there is."""
+    """Finish the current round, and return the results so far."""
 
 
 class TrainToQuality(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
-    """Train a workload that has a goal from one seed until it is reached."""
+    """Train a workload from one seed until it reaches its goal."""
 
     case: Case
     seed: int
@@ -162,10 +163,10 @@ Command = Setup | MeasureCase | MeasureMicro | TryBatch | TrainToQuality | Prove
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """The libraries are loaded and the device answers.
+    """The libraries are loaded and the device responds.
 
-    A process that works without torch names none. ``identity`` says by what a GPU is known to be the one that
-    was probed, ``memory_bytes`` what torch sees.
+    A process without torch gives no torch version. ``identity`` says how a GPU was identified as the probed
+    one, and ``memory_bytes`` is the memory that torch sees.
     """
 
     torch: str | None = None
@@ -184,7 +185,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
     """A new phase of the current case: build, check, first steps, capture, warm-up, timed ...
 
-    The parent holds each to a deadline.
+    The parent has a deadline for each.
     """
 
     name: str
@@ -194,9 +195,9 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
     """One round, reported at once, so that a later crash loses nothing.
 
     Attributes:
-        outside_s: Time of the process in which no round ran, on its own clock; only differences are
+        outside_s: Time that the process spent outside rounds, on its own clock; only differences are
             meaningful [s].
-        power_w, temperature_c: Power and temperature of the device at its end; None if unknown.
+        power_w, temperature_c: Power and temperature of the device at the end of the round; None if unknown.
     """
 
     timed: bool
@@ -210,9 +211,9 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
     """The end of a case: its results, and whether the work itself was correct.
 
-    ``lost`` says that the driver has given the device up: nothing more can be measured on it. ``spent`` says
-    that this process must not be trusted with another case.
-    ``traceback`` goes to a log; ``kept`` is what the parent says of that log. Neither is ever stored.
+    ``lost`` means that the driver has given the device up: nothing more can be measured on it. ``spent``
+    means that this process must not be trusted with another case. ``traceback`` goes to a log; ``kept`` is
+    the parent's note on where that log is. Neither is ever stored.
     """
 
     status: Status
@@ -226,7 +227,7 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
 
 
 class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """One micro-benchmark, or what was seen of the device; ``last`` closes the series."""
+    """One micro-benchmark, or a finding on the device; ``last`` closes the series."""
 
     result: MicroResult | None = None
     finding: Finding | None = None
@@ -234,7 +235,7 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
 
 
 class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
-    """The reading that a ``Prove`` asked for, in its field; or how it ended instead.
+    """The reading that a ``Prove`` requested, in its own field, or how the proof failed.
 
     ``spent`` and ``traceback`` as in ``CaseDone``.
     """
@@ -250,7 +251,7 @@ class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
 
 
 class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
-    """The processes of a job have ended, other than by this parent's will: why, and what a case makes of it.
+    """The processes of a job have ended without the parent's request: the reason, and the case's status.
 
     ``traceback`` as in ``CaseDone``.
     """
@@ -261,14 +262,14 @@ class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The child cannot work on this device at all."""
+    """The child cannot use this device at all."""
 
     reason: str
     exit_code: int
 
 
 class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
-    """One training to a quality, or the reason why there is none."""
+    """One training to a quality, or the reason for its absence."""
 
     run: SeedRun | None = None
     reason: str | None = None
@@ -279,20 +280,20 @@ Ending = CaseDone | QualityDone | Proven
 
 
 def scrubbed(done: Ending) -> Ending:
-    """Return the end with a reason that names nothing about this machine."""
+    """Return the ending with a reason that contains no names from this machine."""
     return done if done.reason is None else msgspec.structs.replace(done, reason=scrub(done.reason))
 
 
 Report = Ready | Phase | RoundDone | MicroDone | Ending | JobOver | Refused
 
-# --- parent to whoever watches a run ----------------------------------------------------------------------
+# --- parent to the observer of a run ----------------------------------------------------------------------
 
 
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
     """Sent before the first case: the amount of work; ``left`` is the launches left in a resumed run.
 
-    ``most_s`` is what warm-ups and rounds may take, if steps are short [s]. ``trainings`` are to a stated
-    quality, from several seeds each; how long they take is not known before.
+    ``most_s`` is the longest time for warm-ups and rounds, if steps are short [s]. ``trainings`` is the
+    number of trainings to a stated quality, from several seeds each; their time is not known in advance.
     """
 
     cases: int
@@ -320,7 +321,7 @@ class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
 class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one case in one launch; the measurement contains all its launches so far.
 
-    ``kept`` says where the traceback and the output of one that failed are, for the person alone.
+    ``kept`` says where a failed case's traceback and output are; only the user sees it.
     """
 
     measurement: Measurement
@@ -335,7 +336,7 @@ class MicroEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """One line that the person should read."""
+    """One line for the user to read."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""Microbenchmarks: matrix products, copies, transfers and the cost of a launch, under the same stop rule.
+"""Micro-benchmarks: matrix products, copies, transfers and the cost of a launch, under the same stop rule.
 
 A repetition on a GPU is timed by a pair of device events, with the L2 cache cleared before it and outside
 the pair; transfers and launches are timed on the synchronizing clock. The estimate is the median.
@@ -50,28 +50,28 @@ from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
 }
-# Result types of the products that differ from their operands.
+# Result types of the products whose result type differs from their operands'.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
 _UNITS = {form.name: form.unit for form in FORMATS}
-# What a torch or a device may lack although the device's model has it.
+# Products that this torch or device may lack although the device model supports them.
 _IN_8_BITS = {FP8.name: quantize.why_no_fp8, INT8.name: quantize.why_no_int8}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
 LAUNCHES = 1000
-# From the size at which the start of an exchange counts alone to that of many layers' gradients.
+# From a size at which only the latency of an exchange matters, up to the gradients of many layers.
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
-# Exchanges between two waits for all processes, which take as long as a small one.
+# Most exchanges between two waits for all processes; one wait takes as long as a small exchange.
 MOST_ALL_REDUCES = 100
-# Written before each repetition: more than the L2 of any card, so that no operand is found in it.
+# Written before each repetition: more than any card's L2 cache, so that no operand is left in it.
 CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
-# Below these sizes the start of the work is timed, not the work: such a probe is left out.
+# Below these sizes the start-up is timed rather than the work, so the probe is skipped.
 LEAST_COPY_BYTES = 64 * MIB
-# Makes a copy inside a device, of torch or OpenCL, of this many bytes.
+# Makes a copy of this many bytes inside a device, in torch or OpenCL.
 Inside = Callable[[Bytes, Any], Action]
-# The same of a transfer: whether to the device, and whether from page-locked memory.
+# Makes a transfer: whether to the device, whether from page-locked memory, and the bytes.
 Across = Callable[[bool, bool, Bytes, Any], Action]
 
 
@@ -85,14 +85,14 @@ def run_micro(
 ) -> Iterator[MicroResult | Finding]:
     """Run the probes: products of each precision, copies, transfers and launches.
 
-    A switch proves nothing: strict fp32 is first proven against float64, and its products are
-    ``TF32_IN_FORCE`` where they are not IEEE. What there is no memory for is made smaller, and said: see
-    ``measure_all``; where not even the proof has any, no product in fp32 is measured.
+    A switch alone proves nothing: strict fp32 is first proven against float64, and its products get the
+    finding ``TF32_IN_FORCE`` if they are not IEEE. A probe that does not fit in memory is made smaller, with
+    a finding: see ``measure_all``. If even the proof does not fit, no product in fp32 is measured.
 
     Args:
         hardware: The device.
-        profile: Which precisions it has, how much memory.
-        budget: How long and how sure.
+        profile: Its profile, with its precisions and memory.
+        budget: How long to measure, and how precisely.
         telemetry: Readings of the device, taken while each probe is repeated.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
@@ -120,21 +120,21 @@ def run_micro(
     for each in measure_all(chosen, measure, lacks_memory, profile, deadline_s):
         yield each
         hardware.release()
-    hardware.release()  # what a probe without a figure took
+    hardware.release()  # the memory of a probe without a figure
 
 
 def run_all_reduce(
     team: Team, hardware: Hardware, budget: Budget, telemetry: Readings, time_s: Seconds | None = None
 ) -> Iterator[MicroResult]:
-    """Measure how fast the processes of a job sum what each of them holds, by size.
+    """Measure how fast the processes of a job sum tensors over all of them, by size.
 
-    The rate is that of the bus, as NCCL's own tests state it: each process sends and receives
-    2 (n - 1) / n of the bytes, so the rate compares with a link at any number of processes.
+    The rate is the bus bandwidth as defined by NCCL's own tests: each process sends and receives
+    2 (n - 1) / n of the bytes, so the rate can be compared with a link's for any number of processes.
 
     Args:
         team: The processes.
-        hardware: The first one's device.
-        budget: How long and how sure.
+        hardware: The first process's device.
+        budget: How long to measure, and how precisely.
         telemetry: Readings of all devices.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
@@ -153,7 +153,7 @@ def run_all_reduce(
 
 
 def all_reduce_probe(size: Bytes, processes: int) -> Probe:
-    """Sum this many bytes of float32 over all processes, several times where once would time the start."""
+    """Sum this many bytes of float32 over all processes, repeatedly if a single sum is too short."""
     words = f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
     return Probe(
         name="all-reduce",
@@ -168,12 +168,12 @@ def all_reduce_probe(size: Bytes, processes: int) -> Probe:
 
 
 def _all_reduce(size: Bytes, device: torch.device) -> Action:
-    tensor = torch.zeros(size // 4, device=device)  # sums of ones would run over
+    tensor = torch.zeros(size // 4, device=device)  # sums of ones would overflow
     return lambda: distributed.all_reduce(tensor)
 
 
 def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
-    # Return findings against strict fp32 here; None if there is no memory even for its proof.
+    # Return findings against strict fp32 on this device; None if even its proof does not fit in memory.
     try:
         with switches_for(Precision.FP32):
             errors = probe_errors(hardware.device).values()
@@ -181,12 +181,12 @@ def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
         if not lacks_memory(error):
             raise
         return None
-    beyond = [error for error in errors if not error <= IEEE_ERROR]  # NaN is beyond, too
+    beyond = [error for error in errors if not error <= IEEE_ERROR]  # NaN counts as beyond
     return tuple(Finding(kind=FindingKind.TF32_IN_FORCE, value=e, limit=IEEE_ERROR) for e in beyond[:1])
 
 
 def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[Probe]:
-    """Matrix products of the precisions that the device has, over several sizes; in haste the usual ones."""
+    """Yield square products of each precision that the device supports; in haste only the usual ones."""
     on_cpu = profile.is_cpu
     for name, precision in GEMM_PRECISIONS.items():
         if (in_haste and not precision.is_usual) or why_no_precision(precision, profile):
@@ -210,7 +210,7 @@ def _multiply(precision: str, size: int, device: torch.device) -> Action:
 
 
 def gemm(precision: str, size: int) -> Probe:
-    """A square matrix product: 2 n^3 operations."""
+    """Return the probe of a square matrix product: 2 n^3 operations."""
     given = _TYPES[precision]
     return Probe(
         name="gemm",
@@ -231,7 +231,7 @@ def _copy_inside(size: Bytes, device: torch.device) -> Action:
 
 
 def device_copy(size: Bytes, make: Inside = _copy_inside) -> Probe:
-    """A copy inside the device's memory; bytes read and bytes written both count."""
+    """Return the probe of a copy inside the device's memory; bytes read and bytes written both count."""
     return Probe(
         name="device copy",
         size=mebibytes(size),
@@ -251,7 +251,7 @@ def _copy_across(to_device: bool, pinned: bool, size: Bytes, device: torch.devic
 
 
 def transfer(size: Bytes, *, to_device: bool, pinned: bool, make: Across = _copy_across) -> Probe:
-    """A copy between host and device, from page-locked or ordinary memory."""
+    """Return the probe of a copy between host and device, from page-locked or ordinary memory."""
     direction = "host to device" if to_device else "device to host"
     return Probe(
         name=f"{direction} {'pinned' if pinned else 'pageable'}",
@@ -273,9 +273,10 @@ def _add(device: torch.device) -> Action:
 
 
 def other_probes(*, alone: bool) -> Iterator[Probe]:
-    """Copies, transfers and launches; a device that is ``alone``, such as a CPU, has no host beside it.
+    """Yield copies, transfers and launches; a device that is ``alone``, such as a CPU, has no separate host.
 
-    A launch is a one-element addition: one between two device events, and many back to back on the wall.
+    A launch is a one-element addition: one is timed between two device events, and many back to back in wall
+    time.
     """
     yield from copies(alone=alone)
     if not alone:
@@ -291,7 +292,7 @@ def other_probes(*, alone: bool) -> Iterator[Probe]:
 
 
 def copies(*, alone: bool, inside: Inside = _copy_inside, across: Across = _copy_across) -> Iterator[Probe]:
-    """Copies inside a device, and between it and the host where it is not ``alone``."""
+    """Yield copies inside a device, and transfers to and from its host unless it is ``alone``."""
     if alone:
         yield device_copy(CPU_COPY_BYTES, inside)
         return
@@ -309,7 +310,7 @@ def measure_probe(
     samples: Callable[[], Sequence[TelemetrySample]] = tuple,
     now_s: Callable[[], Seconds] = time.perf_counter,
 ) -> MicroResult:
-    """Time one probe on a torch device: ``repeat`` with a timer as the probe asks for by default."""
+    """Time one probe on a torch device: ``repeat``, by default with the timer that the probe asks for."""
     action = probe.make(hardware.device)
     return repeat(probe, action, timer or _timer(probe, hardware), budget, samples=samples, now_s=now_s)
 

@@ -1,4 +1,4 @@
-"""Micro-benchmarks through OpenCL: copies, transfers, arithmetic, on the clock that waits for the queue."""
+"""Micro-benchmarks through OpenCL: copies, transfers and arithmetic, on a clock that waits for the queue."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gpubench.units import Bytes, Seconds, plain
 
 # Chains of dependent operations in one work-item: enough to hide the latency of each.
 CHAINS = 8
-# Enough that the launch is some thousandths of the time.
+# Enough that the launch takes only a few thousandths of the time.
 CHAIN_STEPS = 4096
-# Work-items for each compute unit: several for every lane that it has.
+# Work-items per compute unit: several for each of its lanes.
 ITEMS_PER_UNIT = 1 << 14
-# How a device refuses a buffer; some find out only when it is first used.
+# The errors with which a device refuses a buffer; some devices do so only at its first use.
 _TOO_LARGE = (
     cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
     cl.status_code.INVALID_BUFFER_SIZE,
     cl.status_code.OUT_OF_RESOURCES,
     cl.status_code.OUT_OF_HOST_MEMORY,
 )
-# Formats: their name in OpenCL C, that of numpy, and the extension that a device needs.
+# Formats: the name in OpenCL C, the name in numpy, and the extension that a device needs.
 _FORMATS = {
     "fp32": ("float", np.float32, ""),
     "fp64": ("double", np.float64, "cl_khr_fp64"),
@@ -55,17 +55,17 @@ __kernel void chains(__global TYPE *out, const SCALAR gain, const SCALAR offset)
     out[get_global_id(0)] = (b + c + d + e + f + g + h + i) / (SCALAR)8;
 }
 """
-# x' = gain x + offset ends at its fixed point whatever it begins with: that shows that it was computed.
+# x' = gain x + offset converges to its fixed point from any start, which shows that it was computed.
 _GAIN, _OFFSET, _FIXED_POINT = 0.5, 1.0, 2.0
 _ANY_SOURCE = "__kernel void any(__global float *x) { x[0] += 1.0f; }"
 
 
 def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
-    """Open a queue of the device of a profile, and see that its driver compiles for it.
+    """Open a queue on a profile's device, and check that its driver compiles for it.
 
     Raises:
-        NoDeviceError: If it is no longer at its place, cannot be opened, or compiles nothing, as an old PoCL
-            on a newer processor.
+        NoDeviceError: If it is no longer at its index, cannot be opened, or cannot compile, such as an old
+            PoCL on a newer processor.
     """
     try:
         devices = [device for platform in cl.get_platforms() for device in platform.get_devices()]
@@ -93,11 +93,11 @@ def run_micro(
 ) -> Iterator[MicroResult | Finding]:
     """Run the micro-benchmarks: arithmetic, copies and transfers.
 
-    A device that promises more memory than it has refuses a buffer: see ``measure_all``.
+    A device that reports more memory than it has refuses a buffer: see ``measure_all``.
 
     Args:
         queue: A queue of the device.
-        profile: Says how much memory the device reports.
+        profile: The device's profile, with the memory that it reports.
         budget: How long and how precisely to measure.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
@@ -112,7 +112,7 @@ def run_micro(
 
 
 def probes(queue: cl.CommandQueue) -> Iterator[Probe]:
-    """Multiply-adds of fp32 and of the device's other formats, copies and transfers."""
+    """Yield multiply-adds in fp32 and the device's other formats, copies and transfers."""
     yield multiply_add(queue, "fp32")
     told = queue.device.extensions.split()
     yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in told)
@@ -124,9 +124,9 @@ def _is_cpu(queue: cl.CommandQueue) -> bool:
 
 
 def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
-    """Chains of dependent multiply-adds in registers: 2 FLOP each. It is no matrix product.
+    """Return the probe of chains of dependent multiply-adds in registers, 2 FLOP each; not a matrix product.
 
-    On a CPU each work-item fills a vector register, without which PoCL reaches a tenth of the rate.
+    On a CPU each work-item fills a vector register; otherwise PoCL reaches only a tenth of the rate.
     """
     scalar, number, _ = _FORMATS[precision]
     lanes = max(1, getattr(queue.device, f"native_vector_width_{scalar}")) if _is_cpu(queue) else 1
@@ -138,7 +138,7 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
         out = empty(queue, items * lanes, number)
         kernel.set_args(out.data, number(_GAIN), number(_OFFSET))
 
-        def run(_: Array = out) -> object:  # the kernel itself lets its arguments go
+        def run(_: Array = out) -> object:  # the kernel object does not keep its arguments alive
             return cl.enqueue_nd_range_kernel(queue, kernel, (items,), None)
 
         run()
@@ -158,7 +158,7 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
 
 
 def copy_inside(size: Bytes, queue: cl.CommandQueue) -> Action:
-    """Copy one buffer of the device to another, both written before: what never was may not be there yet."""
+    """Copy one device buffer to another; both are written first, or they might not be allocated yet."""
     source, target = (zeros(queue, size, np.uint8) for _ in range(2))
     return lambda: cl.enqueue_copy(queue, target.data, source.data)
 

@@ -1,6 +1,6 @@
-"""Plans a run: the cases of a request, their order, and the expected time; nothing is measured here.
+"""Plans a run: the cases of a request, their order, and the expected time. Nothing is measured here.
 
-Options that contradict each other are refused before any device is touched.
+Options that contradict each other are refused before any device is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gpubench.user_model import SMALL_BATCH, is_own
 
 SEEDS = 5
 EVALUATE_EVERY = 10
-"""Steps between two evaluations on the held-out samples: the resolution of the steps."""
+"""Steps between two evaluations on the held-out samples, which is the resolution of the step count."""
 HELD_OUT = 5
 """Every fifth sample is held out."""
 WORDS, TEXT_TOKENS, TEXT_SEED = 100, 20_000, 0
@@ -58,7 +58,7 @@ Arrays = tuple[Any, Any]
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """Data for a workload, and a quality on held-out samples: accuracy at least, loss at most ``target``."""
+    """A workload's data, and its target on held-out samples: a minimum accuracy or a maximum loss."""
 
     metric: Metric
     target: float
@@ -92,17 +92,17 @@ def digits() -> Arrays:
 
 @cache
 def text() -> Arrays:
-    """Return windows of the text and the word after each.
+    """Return windows of a synthetic text, and the word after each.
 
-    It is drawn from a chain of 100 words, each followed by four others with probabilities 0.7, 0.1, 0.1 and
-    0.1: no model can reach a loss below 0.94 nats.
+    The text is drawn from a Markov chain of 100 words, each followed by one of four others with probabilities
+    0.7, 0.1, 0.1 and 0.1: no model can reach a loss below 0.94 nats.
 
     Shapes:
         windows: (n, 20) uint8; words: (n,) uint8.
     """
     import numpy as np
 
-    draw = random.Random(TEXT_SEED)  # noqa: S311 - a text, no secret; random() is the same in every Python
+    draw = random.Random(TEXT_SEED)  # noqa: S311 - a text, not a secret; random() is the same in every Python
     follows = [[int(draw.random() * WORDS) for _ in range(4)] for _ in range(WORDS)]
     words = [0]
     for _ in range(TEXT_TOKENS - 1):
@@ -130,7 +130,7 @@ GOALS = {
     ),
 }
 
-# A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is.
+# A CPU with two cores does about 150 GFLOP/s: a step of more than this takes seconds, so it gets batch 1.
 CPU_STEP_FLOPS = 300e9
 
 _BOTH = (Precision.FP32, AMP)
@@ -142,7 +142,7 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "default": (),
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
-# Part of the default suite on GPUs only: a step takes a CPU too long, and it is no Keras model here.
+# In the default suite on GPUs only: its step is too slow on a CPU, and there is no Keras version of it.
 _ON_A_GPU = "resnet50"
 
 
@@ -160,10 +160,10 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(NamedTuple):
-    """What shares a process, or as many as it has GPUs: launch, GPUs, framework, threads, memory.
+    """The settings of one process, or of one per GPU: launch, GPUs, framework, threads, memory.
 
-    ``threads`` are the CPU threads that compute; 0 is all that the process has. ``memory_share`` is the share
-    of the device's memory that it may take, 0 to 1; None is all of it.
+    ``threads`` is the number of CPU threads that compute; 0 is all that the process has. ``memory_share`` is
+    the share of the device's memory that it may use, 0 to 1; None is all of it.
     """
 
     launch: int
@@ -189,9 +189,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The cases to measure in order, and those that cannot be measured; ``peers`` are the other GPUs.
 
-    ``done`` are the cases and launches that an earlier part of the run has measured, ``has_micro`` says that
-    it has the micro-benchmarks too. ``quality`` are the cases that are trained to a stated quality.
-    ``falls_back`` says that a case is measured eagerly too where no CUDA graph can hold it.
+    ``done`` are the cases and launches that an earlier part of the run has measured, and ``has_micro`` says
+    that it also has the micro-benchmarks. ``quality`` are the cases that are trained to a stated quality.
+    ``falls_back`` says that a case is measured eagerly if no CUDA graph can capture it.
     """
 
     budget: Budget
@@ -210,27 +210,27 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def micro_left(self) -> bool:
-        """Whether the micro-benchmarks are still to run, which the first torch process does."""
+        """Whether the micro-benchmarks must still run; the first torch process runs them."""
         in_torch = any(p.case.framework is Framework.TORCH for p in self.cases)
         return self.micro == "only" or (self.micro == "also" and in_torch and not self.has_micro)
 
     def most_s(self) -> Seconds:
-        """Return what the warm-ups and rounds that are left may take [s]; steps of over 0.3 s take longer."""
+        """Return the longest time of the remaining warm-ups and rounds [s]; steps over 0.3 s take longer."""
         rounds_s = len(self.units()) * (self.budget.warmup_most_s + self.budget.timed_s)
         return min(rounds_s, self.time_limit_s or math.inf)
 
     def units(self) -> tuple[Unit, ...]:
-        """Every remaining case of every launch in measuring order, shuffled by the seed.
+        """Return every remaining case of every launch in measuring order, shuffled by the seed.
 
-        Launches are interleaved, so that heat and drift hit all cases alike, each with its own process.
-        The executions of one case follow each other, compile last of all. The first launch begins with the
-        AMP case of the most arithmetic: its figure is the first that means something.
+        Launches are interleaved, each with its own process, so that heat and drift affect all cases equally.
+        The executions of one case follow each other, with compile at the very end. The first launch begins
+        with the AMP case that has the most arithmetic, so that the first figure shown is a meaningful one.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
 
     def _launch(self, launch: int) -> Iterator[Unit]:
-        order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, no secret
+        order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, not a secret
         groups: dict[Group, list[Unit]] = {}
         for planned in self.cases:
             unit = Unit(launch=launch, planned=planned)
@@ -266,17 +266,17 @@ def plan(
     profiles: Mapping[str, WorkloadProfile],
     peers: tuple[DeviceProfile, ...] = (),
 ) -> Plan:
-    """Make the plan of a request on a device; for only micro-benchmarks it has one launch and no cases.
+    """Plan a request on a device; with micro-benchmarks only, the plan has one launch and no cases.
 
     Args:
-        request: What was asked.
+        request: The request.
         device: The device to measure.
         profiles: The profile of every workload of the request, by the reference that names it.
-        peers: The GPUs of this machine that work with the first; each case is then measured on one GPU and
-            on all, so that what the others add is known from one run.
+        peers: The GPUs of this machine that work with the first; each case is then measured on one GPU and on
+            all, so that one run shows what the others add.
 
     Raises:
-        MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
+        MisuseError: If nothing in the request can be measured, or the request contradicts itself.
     """
     if request.to_quality:  # eager, at the batch of the goal
         trained = msgspec.structs.replace(
@@ -321,11 +321,11 @@ def plan(
 def _refuse_unrun(
     request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]
 ) -> None:
-    # Refuse a workload that is only described, and a device that runs no workload.
+    # Refuse a workload that cannot be run, and a device that runs no workload.
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
-                f"{profile.name} is known by its shape alone and not run: ask `gpubench {profile.name}` or "
+                f"{profile.name} is known only by its shape and not run: use `gpubench {profile.name}` or "
                 f"`gpubench memory {profile.name}`, or run a model of its config, hf:PATH/config.json"
             )
     if not device.runs_steps:
@@ -342,7 +342,7 @@ def _every_case(
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     # Yield every case of a request, and why it cannot be measured here (None if it can).
-    # Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
+    # With several GPUs the first is also measured alone; a job of unequal GPUs uses what all of them support.
     publish = budget.name == "publish"
     asked = tuple(execution for execution in Execution if execution in asked_executions(request))
     placed = [
@@ -356,7 +356,7 @@ def _every_case(
     for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
         trained = TaskKind.TRAIN in profile.tasks
-        task = profile.task_for(request.task) if trained else profile.tasks[0]  # as an input pipeline
+        task = profile.task_for(request.task) if trained else profile.tasks[0]  # such as an input pipeline
         mode = profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
         wanted = product(
             resolve_precisions(asked_precisions or profile.precisions, devices),
@@ -413,11 +413,11 @@ def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
     """Return 1, 2, 4 ... below the number of threads that the process would use.
 
     Raises:
-        MisuseError: If there is but one, or the device is no CPU.
+        MisuseError: If there is only one, or the device is not a CPU.
     """
     if not device.is_cpu:
         name = plain(device.name or device.backend)
-        raise MisuseError(f"--thread-scaling is of a CPU, and this device is {name}: add --device cpu")
+        raise MisuseError(f"--thread-scaling is for a CPU, and this device is {name}: add --device cpu")
     told = os.environ.get("OMP_NUM_THREADS", "")
     most = int(told) if told.isdecimal() and len(told) < 6 else device.core_count or 1
     if most < 2:
@@ -432,7 +432,7 @@ def references(request: RunRequest) -> tuple[str, ...]:
 
 
 def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
-    """Return the precisions of each workload, by its reference; none means those that the device has."""
+    """Return the precisions of each workload, by its reference; none means those that the device supports."""
     if request.workloads:
         return dict.fromkeys(request.workloads, request.precisions)
     rows = dict(SUITES[request.suite or "default"])
@@ -442,14 +442,14 @@ def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ..
 
 
 def asked_executions(request: RunRequest) -> tuple[str, ...]:
-    """Return the requested executions; none for those of the device."""
+    """Return the requested executions; empty means the device's defaults."""
     if request.executions or request.workloads:
         return request.executions
     return _EXECUTIONS[request.suite or "default"]
 
 
 def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -> tuple[Precision, ...]:
-    """Return precisions by name, ``amp`` resolved; none named means fp32 and the best AMP of all devices."""
+    """Return precisions by name, ``amp`` resolved; no names mean fp32 and the best AMP of all devices."""
     amp = capability.best_amp(*devices)
     if names:
         return tuple(dict.fromkeys(amp if name == AMP else Precision(name) for name in names))
@@ -460,17 +460,17 @@ def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -
 def batches_of(
     request: RunRequest, profile: WorkloadProfile, task: TaskKind, *, on_cpu: bool
 ) -> tuple[int, ...]:
-    """Return the batch to measure; for inference also a batch of 1, whose latency is the other question."""
+    """Return the batch to measure; for inference also a batch of 1, to measure latency."""
     batch = batch_of(request, profile, on_cpu=on_cpu)
     both = task is TaskKind.INFER and request.batch_size is None and TaskKind.TRAIN in profile.tasks
     return tuple(dict.fromkeys((1, batch))) if both else (batch,)
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
-    """Return the batch asked for, else the main one; on a CPU the smallest, or 1 if a step takes seconds.
+    """Return the requested batch, else the main one; on a CPU the smallest, or 1 if a step takes seconds.
 
-    A user's own model gets more than one sample if it can: batch norm over one value takes no batch of 1.
-    For ``max`` it is where the search begins.
+    A user's own model gets more than one sample if possible: batch norm over one value does not accept a
+    batch of 1. For ``max`` this is where the search begins.
     """
     if isinstance(request.batch_size, int):
         return request.batch_size
@@ -489,13 +489,13 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
     """Split one batch over the GPUs of a job.
 
     Raises:
-        MisuseError: If it cannot be shared out evenly.
+        MisuseError: If it cannot be split evenly.
     """
     each, rest = divmod(batch, gpu_count)
     if rest:
         raise MisuseError(
-            f"--strong shares the batch out: {batch} samples over {gpu_count} GPUs do not come out even; "
-            f"give a --batch-size that {gpu_count} divides"
+            f"--strong splits the batch: {batch} samples do not divide evenly over {gpu_count} GPUs; "
+            f"give a --batch-size that is a multiple of {gpu_count}"
         )
     return each
 
@@ -503,8 +503,7 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
 def refuse_forced_precision(made: Plan) -> None:
     """Refuse a plan with strict fp32 if an environment variable forces a lower precision.
 
-    Every plan that is measured passes here: that of a run, of a run gone on with, and of micro-benchmarks
-    alone.
+    Every plan that is measured passes this check: of a run, of a resumed run, and of micro-benchmarks only.
 
     Raises:
         MisuseError: Naming the variable.
@@ -514,7 +513,7 @@ def refuse_forced_precision(made: Plan) -> None:
     forced = forcing_fewer_bits(os.environ) if made.on_cpu else forcing_tf32(os.environ)
     if forced:
         raise MisuseError(
-            f"fp32 was asked for while {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
+            f"fp32 was requested while {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
             f"unset {forced[0]}"
         )
 
@@ -528,7 +527,7 @@ def planned_case(
     return PlannedCase(
         reference=reference,
         case=case,
-        # 0 if nothing of it is counted, as in a model without products: unknown, then
+        # 0 if nothing is counted, as in a model without products, means unknown
         flops_per_sample=(profile.train_flops_per_sample if train else profile.forward_flops_per_sample)
         or None,
         hardware_flops_per_sample=(
@@ -581,13 +580,13 @@ def _check_resume(request: RunRequest) -> None:
         if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
             what = "workloads by name" if name == "workload" else asked[name]
             raise MisuseError(
-                f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
+                f"--resume continues with the cases, budget and seed of its run: leave out {what} (models of "
                 "your own are named again with --workload)"
             )
 
 
 def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
-    # Yield incompatible options: whether the first is given, which others are, and the problem.
+    # Yield incompatible options: whether the first is given, which of the others are, and the problem.
     several, is_micro = request.gpu_count > 1, request.micro == "only"
     largest = {"--batch-size max": request.batch_size == "max"}
     micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}
@@ -598,10 +597,10 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     yield is_micro, {"workloads and their options": bool(of_workloads)}, nothing
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         of_torch = micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads
-        yield True, of_torch, f"{{}} is done in torch alone: leave out --framework {keras}"
-    yield several, largest, "{} is of one GPU: give it without --gpus, or --gpus with a batch"
+        yield True, of_torch, f"{{}} works only in torch: leave out --framework {keras}"
+    yield several, largest, "{} is for one GPU: give it without --gpus, or --gpus with a batch"
     beside = f"gpubench run cnn --gpus {request.gpu_count}"
-    yield several, micro, f"{{}} is of one GPU: all-reduce by size is timed beside a workload, as by {beside}"
+    yield several, micro, f"{{}} is for one GPU: all-reduce is timed along with a workload: {beside}"
     yield (
         request.suite is not None,
         {"the workloads": _names_workloads(request)},
@@ -611,12 +610,12 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     yield request.thread_scaling, gpus | largest, given
     yield is_micro, threads, nothing
     shared = {"--strong": request.strong, f"--jobs {request.jobs}": other_jobs}
-    yield not several and request.resume is None, shared, "{} is of several GPUs: give --gpus N too"
+    yield not several and request.resume is None, shared, "{} is for several GPUs: give --gpus N too"
     not_shared = {
         "--jobs independent": request.jobs == "independent",
         "--task infer": request.task == "infer",
     }
-    yield request.strong, not_shared, "--strong shares out the batch of one training job: leave out {}"
+    yield request.strong, not_shared, "--strong splits the batch of one training job: leave out {}"
     not_trained = {
         "--task": request.task != "train",
         "--batch-size": request.batch_size is not None,

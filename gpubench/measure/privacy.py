@@ -1,4 +1,4 @@
-"""What must not enter a stored run: this machine's paths and names, its user, device and process ids."""
+"""Finds what a stored run must not contain: paths and names of this machine, user, device and process ids."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ADDRESS = re.compile(
     r"|(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}(?:(?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]{0,4})(?:%\w+)?(?![\w:])",
     re.IGNORECASE,
 )
-"""What may be an address of IPv4 or IPv6; versions, times and bus ids look like one."""
+"""Possible IPv4 or IPv6 addresses; versions, times and bus ids look like one."""
 _PIDS = re.compile(r"\b(PIDs?|process) \d+(?:, \d+)*", re.IGNORECASE)
-"""As gpubench names processes, and torch that of a device without memory."""
+"""How gpubench names processes, and how torch names those on a device that is out of memory."""
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>[\w<>.]+)')
 _KNOWN = frozenset({"torch", "gpubench", "gpubench_workloads", "workloads"})
 _MOST_FRAMES = 40
@@ -27,7 +27,7 @@ _SHORTEST_NAME = 3
 
 
 def scrub(text: str, limit: int = 400) -> str:
-    """Strip control characters, paths (their last part stays), host and user name, addresses, UUIDs and PIDs.
+    """Strip control characters, paths (not their last part), host and user name, addresses, UUIDs, PIDs.
 
     >>> scrub("File /home/ann/my_model.py, line 3: no answer of 10.0.0.7")
     'File my_model.py, line 3: no answer of <address>'
@@ -43,7 +43,7 @@ def scrub(text: str, limit: int = 400) -> str:
 
 
 def private_part(text: str) -> str | None:
-    """Return the first path, UUID or address in a text, on whichever machine it was written; None without.
+    """Return the first path, UUID or address in a text, whatever machine wrote it; None if there is none.
 
     >>> private_part("no answer of 10.0.0.7"), private_part("as in images/s")
     ('10.0.0.7', None)
@@ -56,7 +56,7 @@ def private_part(text: str) -> str | None:
 
 
 def scrub_traceback(text: str) -> tuple[str, ...]:
-    r"""Reduce a traceback to the frames of torch and gpubench, by file name, and the words of its errors.
+    r"""Reduce a traceback to its torch and gpubench frames, by file name, and its error messages.
 
     >>> scrub_traceback('  File "/home/ann/torch/nn/conv.py", line 7, in forward\n    x\nValueError: no')
     ('conv.py line 7 in forward', 'ValueError: no')
@@ -74,7 +74,7 @@ def scrub_traceback(text: str) -> tuple[str, ...]:
 
 
 def _without(text: str, name: str, mark: str, flags: re.RegexFlag = re.NOFLAG) -> str:
-    # Put a mark instead of a name where it stands as a word.
+    # Replace a name that appears as a whole word with a mark.
     if len(name) < _SHORTEST_NAME:
         return text
     return re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", mark, text, flags=flags)
@@ -93,4 +93,4 @@ def _user() -> str:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # no entry for this user id, as in many containers
         return ""
-    return "" if user == "root" else user  # an ordinary word, and nobody's name
+    return "" if user == "root" else user  # root is an ordinary word, not a person's name

@@ -1,4 +1,4 @@
-"""One thing to time in torch or OpenCL: made to fit, repeated under the stop rule, reported as a median."""
+"""Times one probe in torch or OpenCL: makes it fit, repeats it under the stop rule, reports the median."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gpubench.units import MIB, Bytes, Seconds, format_bytes
 # A probe that would take more of the device's memory than this is halved until it fits.
 MEMORY_SHARE = 0.4
 LOOK_AGAIN = 1.25
-"""The stop rule is asked again when this many times as many repetitions are in: to ask it after each of
-thousands would take longer than they do."""
-# Repetitions whose times are kept one by one; a kernel of microseconds is repeated far more often.
+"""The stop rule is evaluated again after this many times as many repetitions: evaluating it after each of
+thousands would take longer than the repetitions."""
+# Maximum number of repetition times to keep; a kernel of microseconds is repeated far more often.
 MOST_TIMES = 1000
 
 
@@ -46,11 +46,11 @@ class Probe:
 
     Attributes:
         work: FLOP or bytes of one repetition; None if the time itself is the result.
-        memory_bytes: What its operands take [B].
-        make: Gives the repetition.
-        on_device: Timed by device events with a cold cache; else on the synchronizing clock.
+        memory_bytes: Memory of its operands [B].
+        make: Returns the repetition.
+        on_device: Whether it is timed by device events with a cold cache; else on the synchronizing clock.
         repeats: Calls in one repetition.
-        halved: Makes the same probe at half the size; None if that would mean nothing.
+        halved: Makes the same probe at half the size; None if that would be meaningless.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Probe:
 
     @property
     def what(self) -> tuple[str, str | None, str]:
-        """What its figure is of."""
+        """Name, precision and size of what its figure describes."""
         return self.name, self.precision, self.size
 
 
@@ -77,17 +77,17 @@ def measure_all(
     profile: DeviceProfile,
     deadline_s: Seconds,
 ) -> Iterator[MicroResult | Finding]:
-    """Measure each probe that there is time and room for, at half its size where its memory is refused.
+    """Measure each probe that there is time and memory for, at half its size if its memory is refused.
 
-    Other programs may hold it, or a device promise more than it has. A smaller probe's result carries the
-    finding; where no size is given that was not measured before, it comes alone, after all results.
+    Other programs may use the memory, or a device may report more than it has. The smaller probe's result
+    carries the finding. If no unmeasured size is left, the finding is yielded alone, after all results.
 
     Args:
-        probes: What is wanted.
+        probes: The requested probes.
         measure: Measures a probe, or raises.
-        is_refusal: Whether an error is a lack of memory; any other is raised.
-        profile: How much memory the device says that it has.
-        deadline_s: No probe is begun after it, on ``time.perf_counter``.
+        is_refusal: Returns whether an error means a lack of memory; any other error is raised.
+        profile: The device's profile, with the memory that it reports.
+        deadline_s: No probe is started after this time on ``time.perf_counter``.
     """
     done: set[tuple[str, str | None, str]] = set()
     alone: list[Finding] = []
@@ -116,7 +116,7 @@ def measure_all(
 
 
 def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
-    """Halve each probe until it takes at most ``limit`` bytes; none comes twice."""
+    """Halve each probe until it takes at most ``limit`` bytes; yield none twice."""
     seen = set()
     for probe in probes:
         smaller: Probe | None = probe
@@ -128,7 +128,7 @@ def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
 
 
 def memory_refused(what: str, profile: DeviceProfile) -> Finding:
-    """Return the finding that names what was refused, and how much memory the device promises."""
+    """Return the finding that names what was refused, and how much memory the device reports."""
     promised = format_bytes(profile.memory_bytes)
     return Finding(kind=FindingKind.MEMORY_REFUSED, value=f"{what}, of {promised} promised")
 
@@ -136,9 +136,9 @@ def memory_refused(what: str, profile: DeviceProfile) -> Finding:
 def one_by_one(
     probes: Iterable[Probe], measure: Callable[[Probe], MicroResult | None], deadline_s: Seconds = math.inf
 ) -> Iterator[MicroResult]:
-    """Measure each probe that can begin in time, but those that the size before has shown to be too slow.
+    """Measure each probe that can start in time, unless the previous size shows that it is too slow.
 
-    ``measure`` gives None for a probe that cannot be had after all.
+    ``measure`` returns None for a probe that cannot be measured after all.
     """
     rates: dict[tuple[str, str | None], float] = {}
     for probe in takewhile(lambda _: time.perf_counter() < deadline_s, probes):
@@ -152,7 +152,7 @@ def one_by_one(
 
 
 def deadline_in(time_s: Seconds | None) -> Seconds:
-    """Return the moment on ``time.perf_counter`` that is so far away; None is no limit."""
+    """Return the time on ``time.perf_counter`` that is this far away; None means no limit."""
     return math.inf if time_s is None else time.perf_counter() + time_s
 
 
@@ -167,16 +167,16 @@ def repeat(
 ) -> MicroResult:
     """Repeat one probe until its interval is narrow enough or its time is up.
 
-    Its time is that of the wall: the kernel of a launch takes microseconds, and clearing the cache before it
-    takes a hundred times as long, on a card of 200 GB/s a thousand.
+    The time limit is in wall time: a launch's kernel takes microseconds, while clearing the cache before it
+    takes a hundred times as long, or a thousand times on a card of 200 GB/s.
 
     Args:
-        probe: What is repeated.
-        action: The repetition, as the probe made it.
-        timed: Gives the time of one repetition.
-        budget: How long and how sure.
-        samples: Gives the telemetry since it was last asked.
-        now_s: The time on the wall [s].
+        probe: The probe to repeat.
+        action: The repetition that the probe made.
+        timed: Returns the time of one repetition.
+        budget: How long to measure, and how precisely.
+        samples: Returns the telemetry since its last call.
+        now_s: Returns the wall time [s].
     """
     began_s = now_s()
     timed(action)
@@ -228,7 +228,7 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
 
 
 def by_clock(probe: Probe, clock: Clock) -> Timer:
-    """Return what times one repetition on a clock that waits for the device."""
+    """Return a timer of one repetition on a clock that waits for the device."""
 
     def timer(action: Action) -> Seconds:
         def repetition() -> None:
@@ -241,10 +241,10 @@ def by_clock(probe: Probe, clock: Clock) -> Timer:
 
 
 def halving(made: Callable[[int], Probe], size: int, least: int) -> Callable[[], Probe | None]:
-    """Return what makes a probe at half its size, unless that is below the least."""
+    """Return a function that makes a probe at half its size, or returns None if that is below the least."""
     return lambda: made(size // 2) if size // 2 >= least else None
 
 
 def mebibytes(size: Bytes) -> str:
-    """Return a size as the name of a probe."""
+    """Return a size in MiB as part of a probe's name."""
     return f"{size // MIB} MiB"

@@ -1,6 +1,6 @@
-"""What the harness relies on, compared with something that shares no code with it, in the measuring process.
+"""Checks, in the measuring process, what the harness relies on against something that shares no code with it.
 
-These are raw readings; whoever reads them judges what they mean.
+These are raw readings; their reader judges them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
 
     Args:
         work: The work with the weights that it trains.
-        in_graph: Whether it will be captured: autocast must not keep a copy of a weight from outside.
+        in_graph: Whether it will be captured: autocast must not keep a copy of a weight from outside the
+            graph.
     """
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
-    assert optimizer is not None  # only training is written by hand
+    assert optimizer is not None  # the handwritten step is for training only
     dtype, device = AUTOCAST_TYPES.get(work.case.precision), work.device.type
 
     def step(index: int) -> None:
@@ -60,7 +61,7 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
 
 
 def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> Seconds:
-    """Return the wall time of this many steps, or replays, as a user would take it [s]."""
+    """Return the wall time of this many steps or replays, as a user would measure it [s]."""
     wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
     wait()
     start = time.perf_counter()
@@ -73,8 +74,8 @@ def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> 
 def bare_graph(work: Work) -> Callable[[], None]:
     """Capture one training step by hand in a CUDA graph as a tutorial does; return its replay.
 
-    One graph of one batch, in memory of its own: what the harness adds to a replay, or leaves out of the step
-    that it captures, shows in the ratio. It trains the same weights.
+    It is one graph of one batch, in its own memory: anything that the harness adds to a replay, or leaves out
+    of the captured step, shows in the ratio. It trains the same weights.
     """
     step = step_by_hand(work, in_graph=True)
     side = torch.cuda.Stream()
@@ -91,12 +92,12 @@ def bare_graph(work: Work) -> Callable[[], None]:
 
 
 def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours: int) -> Blocks:
-    """Run two kinds of blocks in the order first, second, second, first: a steady drift hits both alike.
+    """Run two kinds of blocks in the order first, second, second, first: a steady drift affects both equally.
 
     Args:
         first: Runs one block and returns its seconds per step.
-        second: The same of the other kind.
-        fours: How often that order is run through.
+        second: The same for the other kind.
+        fours: How often to repeat that order.
     """
     above, below = [], []
     for _ in range(fours):
@@ -106,7 +107,8 @@ def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours:
     return Blocks(first_s=tuple(above), second_s=tuple(below))
 
 
-# --- a model that waits for the device, which no CUDA graph can hold --------------------------------------
+# --- a model that waits for the device, which no CUDA graph can capture
+# --------------------------------------
 
 
 WIDTH = 64
@@ -130,7 +132,7 @@ class Waiting(nn.Module):
 
 
 def build(batch_size: int, seed: int) -> Task:
-    """Build the model on random rows, to be learned by regression.
+    """Build the model with random rows and targets for regression.
 
     Shapes:
         inputs: (N, 64) float32; targets: (N, 64) float32.
@@ -156,7 +158,8 @@ WORKLOAD = Workload(
 )
 
 WARM_S = 1.0
-"""Steps run this long before the first block, after the first ones, in which cuDNN tries its algorithms."""
+"""After the first steps, in which cuDNN tries its algorithms, steps run this long before the first block
+[s]."""
 
 
 def prove(order: Prove, context: WorkerContext) -> Proven:
@@ -180,7 +183,7 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
                     proven = Proven(graph=_graph(order, context))
                 case "load":
                     proven = Proven(load=_load(order, context))
-    except Exception as error:  # noqa: BLE001 - a driver may say no in many kinds; each is an answer here
+    except Exception as error:  # noqa: BLE001 - a driver raises many kinds of errors; each is a result here
         status, reason = failure(error, order.case.batch_size, context.at)
         return Proven(status=status, reason=reason, spent=True, traceback=traceback_of(error))
     return msgspec.structs.replace(proven, spent=context.is_spent(Status.OK))
@@ -191,7 +194,7 @@ def _finite(errors: dict[str, float]) -> dict[str, float | None]:
 
 
 def _clock(order: Prove, context: WorkerContext) -> ClockProof:
-    """Time rounds of the harness, a loop by hand, and device events of the same steps."""
+    """Time the same steps by the harness's rounds, by a hand-written loop, and by device events."""
     work, loop, steps = _running(order, context)
     hardware, by_hand = context.hardware, step_by_hand(work)
 
@@ -211,7 +214,7 @@ def _clock(order: Prove, context: WorkerContext) -> ClockProof:
 
 
 def _graph(order: Prove, context: WorkerContext) -> GraphProof:
-    # Time replays of the harness and of a graph captured by hand.
+    # Time replays by the harness and of a graph captured by hand.
     work, loop, steps = _running(order, context)
     replay = bare_graph(work)
     return GraphProof(
@@ -253,7 +256,7 @@ def _load(order: Prove, context: WorkerContext) -> LoadProof:
 
 
 def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
-    """Build the case, prepare and warm its steps; return the work, its loop, and the steps of one block."""
+    """Build the case, prepare and warm up its steps; return the work, its loop, and the steps per block."""
     context.phase("build")
     task = context.task(order.reference, order.case)
     work = move(copied(task), order.case, context.hardware.device)
@@ -277,7 +280,7 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
 
 
 def _for(loop: Loop, steps: int, seconds: Seconds) -> None:
-    # Run rounds for so long; each is at least this many steps.
+    # Run rounds for this many seconds; each has at least this many steps.
     end_s = loop.clock.now_s() + seconds
     while loop.clock.now_s() < end_s:
         loop.round(steps)

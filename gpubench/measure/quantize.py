@@ -1,8 +1,8 @@
-"""Linear layers in fewer bits, by torchao: of weights alone, or of weights and activations.
+"""Linear layers in fewer bits, by torchao: either weights only, or weights and activations.
 
-In FP8 the three products of a layer are computed so: each operand is scaled by its own largest value, made
-again for each product on the device; activations and weights are rounded to e4m3, gradients to e5m2
-(Micikevicius and others 2022, arXiv:2209.05433). Weights, results and all other layers stay as they are.
+In FP8, each operand of a layer's three products is scaled by its own largest value, computed on the device
+for each product. Activations and weights are rounded to e4m3, gradients to e5m2 (Micikevicius and others
+2022, arXiv:2209.05433). Stored weights, results and all other layers keep their types.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
 GROUP = 128
 """Weights that share a scale and a zero point at 4 bits."""
 INT8_MULTIPLE = 8
-"""Both sizes of an int8 layer are multiples of this; torchao computes others in int32 on the host."""
+"""Both sizes of an int8 layer must be multiples of this; torchao computes others in int32 on the host."""
 
 
 _REFUSALS = (
@@ -41,14 +41,14 @@ _REFUSALS = (
 
 
 class NotQuantizedError(NotHereError):
-    """So few bits are not available here, for weights or for products; no wider type takes their name."""
+    """Weights or products of so few bits are not available here; a wider type is never used instead."""
 
 
 def quantize(model: nn.Module, weight_type: WeightType) -> None:
-    """Replace the weights of the model's linear layers, where they lie.
+    """Quantize the weights of the model's linear layers in place.
 
     Raises:
-        NotQuantizedError: With the reason: torchao is absent, or has no kernel for this device.
+        NotQuantizedError: With the reason: torchao is missing, or has no kernel for this device.
     """
     quantization = _torchao(weight_type)
     with refusing(f"torchao has no {weight_type} weights for this device"):
@@ -60,15 +60,15 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
             )
         quantization.quantize_(model, config)
         plain = [name for name, layer in model.named_modules() if is_whole(layer)]
-        if plain:  # a library that leaves layers as they are, silently, has quantized nothing
+        if plain:  # torchao may silently leave layers unquantized
             raise NotImplementedError(f"{plain[0]} was left as it was, not in {weight_type}")
 
 
 def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
-    """Let the linear layers compute in 8 bits: weights rounded once, activations again in each pass.
+    """Let the linear layers compute in 8 bits: weights are rounded once, activations in each pass.
 
-    Weights are scaled by output, activations by row, each by its largest value (Zafrir and others 2019,
-    arXiv:1910.06188, with a scale a tensor). All other layers stay as they are.
+    Weights are scaled per output, activations per row, each by its largest value (Zafrir and others 2019,
+    arXiv:1910.06188, use one scale per tensor). All other layers stay as they are.
 
     Args:
         model: On the device, changed in place.
@@ -76,19 +76,19 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         device: Where it is.
 
     Raises:
-        NotQuantizedError: If this torch or device cannot, or the model has no such layer.
+        NotQuantizedError: If this torch or device cannot do it, or the model has no such layer.
     """
     quantization = _torchao("int8", "products")
     layers = {layer for layer in model.modules() if is_whole(layer, INT8_MULTIPLE)}
     if not layers:
         raise NotQuantizedError(
-            f"int8 is of linear layers, and {name} has none in full precision whose sizes are multiples of "
-            f"{INT8_MULTIPLE}"
+            f"int8 applies to linear layers, and {name} has none in full precision with sizes in "
+            f"multiples of {INT8_MULTIPLE}"
         )
     if (reason := why_no_int8(device)) is not None:
         raise NotQuantizedError(reason)
     with refusing("torchao has no int8 layers for this device"):
-        # What it would set for the compiler, TF32 among it, would stay for every later case.
+        # Otherwise its compiler settings, TF32 among them, would persist for all later cases.
         config = quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
         quantization.quantize_(model, config, filter_fn=lambda layer, _: layer in layers)
     if any(is_whole(layer) for layer in layers):
@@ -105,7 +105,7 @@ def why_no_int8(device: torch.device) -> str | None:
 
 
 def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
-    """Say why this torch cannot do a product of some kind where it is tried; None if it can."""
+    """Try a product of some kind, and say why this torch cannot do it; None if it can."""
     try:
         with refusing(f"torch {torch.__version__} has no {kind} products on this device"):
             multiply()
@@ -116,10 +116,10 @@ def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
 
 @contextmanager
 def refusing(words: str) -> Iterator[None]:
-    """Turn an error inside into a refusal in these words and its own; a lack of memory passes through.
+    """Turn an error inside into a refusal with these words and its own; out-of-memory errors pass through.
 
     Raises:
-        NotQuantizedError: For whatever torch and torchao raise where they lack what is asked for.
+        NotQuantizedError: For anything that torch and torchao raise if they lack the requested type.
     """
     try:
         yield
@@ -130,34 +130,34 @@ def refusing(words: str) -> Iterator[None]:
 
 
 def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Multiply whole numbers of 8 bits.
+    """Multiply matrices of 8-bit integers.
 
     Shapes:
-        a: (M, K) int8, over 16 rows on a GPU; b: (K, N) int8; out, and the result: (M, N) int32.
+        a: (M, K) int8, with more than 16 rows on a GPU; b: (K, N) int8; out and result: (M, N) int32.
     """
     return torch._int_mm(a, b, out=out)  # noqa: SLF001 - torch has no other name for it
 
 
 def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
-    """Whether a layer is linear, its weights in full precision, and both of its sizes multiples."""
+    """Return whether a layer is linear, has weights in full precision, and both sizes are multiples."""
     if not isinstance(layer, nn.Linear) or type(layer.weight.data) is not torch.Tensor:
         return False
     return layer.in_features % multiple == 0 and layer.out_features % multiple == 0
 
 
 def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
-    """Put the frozen layers of a model's blocks on the device in NF4, one after the other.
+    """Move the frozen layers of a model's blocks to the device in NF4, one after the other.
 
-    A card never holds the whole of it at 16 bits: it may not have the room.
+    The device never holds the whole model at 16 bits, since it may not have enough memory.
 
     Raises:
-        NotQuantizedError: As ``quantize``; or the case shards the model, or has nothing that is frozen.
+        NotQuantizedError: As ``quantize``; or if the case shards the model, or has no frozen layer.
     """
     if case.parallel_mode is ParallelMode.FSDP:
         raise NotQuantizedError("a base in nf4 is not sharded over GPUs: use --jobs ddp")
     layers = frozen_layers(model)
     if not layers:
-        raise NotQuantizedError(f"{case.workload} has no frozen linear layer that could lie in nf4")
+        raise NotQuantizedError(f"{case.workload} has no frozen linear layer that could be stored in nf4")
     quantization = _torchao(WeightType.NF4)
     for layer in layers:
         blocks = layer.weight.numel() // BLOCK
@@ -179,21 +179,23 @@ def _torchao(weight_type: str, what: str = "weights") -> Any:
 
 
 FP8_MULTIPLE = 16
-"""Each dimension of an FP8 product is a multiple of this, as the tensor cores need."""
+"""Each dimension of an FP8 product must be a multiple of this, as tensor cores require."""
 
 
 def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
     """Let the linear layers of the model's blocks compute in FP8; all others stay as they are.
 
-    Called before the model is shared out: a layer that holds a part of its weight is not recognized.
+    This must be called before the model is sharded: a layer that holds a part of its weight is not
+    recognized.
 
     Args:
-        model: Changed in place, wherever it lies.
+        model: Changed in place, on any device.
         name: Of the workload, for the message.
         device: Where it will run.
 
     Raises:
-        NotQuantizedError: If this torch or device cannot, torchao is absent, or the model has no such layer.
+        NotQuantizedError: If this torch or device cannot do it, torchao is missing, or the model has no such
+            layer.
     """
     reason = why_no_fp8(device)
     if reason is not None:
@@ -202,12 +204,12 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         layer
         for block in repeated_blocks(model)
         for layer in block.modules()
-        # One with a forward pass of its own computes something else.
+        # A subclass with its own forward pass may compute something else.
         if is_whole(layer, FP8_MULTIPLE) and type(layer).forward is nn.Linear.forward
     }
     if not layers:
         raise NotQuantizedError(
-            f"fp8 is of the linear layers in repeated blocks, and {name} has none whose sizes are multiples "
+            f"fp8 applies to linear layers in repeated blocks, and {name} has none with sizes in multiples "
             f"of {FP8_MULTIPLE}"
         )
     try:
@@ -219,7 +221,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         ) from None
     convert_to_float8_training(
         model,
-        config=Float8LinearConfig(pad_inner_dim=True),  # tokens of a batch may be no multiple of 16
+        config=Float8LinearConfig(pad_inner_dim=True),  # a batch's tokens may not be a multiple of 16
         module_filter_fn=lambda layer, _: layer in layers,
     )
 
@@ -239,7 +241,7 @@ def why_no_fp8(device: torch.device) -> str | None:
 def scaled_product(
     a: Tensor, b: Tensor, *, out_type: torch.dtype = torch.bfloat16, out: Tensor | None = None
 ) -> Tensor:
-    """Multiply operands in FP8, its sums in fewer bits, as datasheets count and forward passes allow.
+    """Multiply operands in FP8 with fast accumulation, as datasheets count and forward passes allow.
 
     Shapes:
         a: (M, K), by rows; b: (K, N), by columns; result: (M, N).

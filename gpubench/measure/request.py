@@ -1,4 +1,4 @@
-"""What somebody asks to be measured: one field an option of ``gpubench run``."""
+"""A request for a measurement, with one field for each option of ``gpubench run``."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from gpubench.recipes import ParallelMode
 
 
 def read_workload(value: Any, _: str) -> str:
-    """Return the workload that is meant by a name, or the file or module of a model of the user's own.
+    """Return the workload that a name means, or the file or module of a user's own model.
 
     Raises:
-        TypeError: If it is neither a text nor a path.
+        TypeError: If it is neither a string nor a path.
     """
     if not isinstance(value, str | os.PathLike):
         raise TypeError
-    from gpubench.discovery import workload_named  # slow to load with every help
+    from gpubench.discovery import workload_named  # slow, so not loaded for every help page
 
     return workload_named(os.fsdecode(value))
 
@@ -44,30 +44,31 @@ def read_workload(value: Any, _: str) -> str:
 SuiteName = Literal["default", "modern"]
 MicroWish = Literal["also", "only", "none"]
 ALLOWANCES = ("shared", "throttled")
-# The seeds of further batches lie above it, still below the limit of NumPy.
+# The seeds of further batches are above it, but still below NumPy's limit.
 MOST_SEED = 2**31 - 1
 
 
 class RunRequest(RecipeRequest, frozen=True, kw_only=True):
-    """A request in the words of its user; ``plan`` makes cases of it.
+    """A request in the user's terms; ``plan`` turns it into cases.
 
     Attributes:
         workloads: Empty means those of the suite.
-        suite: What is measured where no workload is named; None means the default one.
-        precisions: Empty means fp32 and the best AMP that the device has; ``amp`` means the latter.
-        executions: Empty means graph on a GPU that has it, else eager; ``publish`` measures all.
+        suite: What to measure if no workload is named; None means the default suite.
+        precisions: Empty means fp32 and the device's best AMP precision; ``amp`` means only the latter.
+        executions: Empty means graph on a GPU that supports it, else eager; ``publish`` measures all.
         batch_size: None means the workload's main batch (a small one on a CPU).
-        gpus: GPUs of each machine that work at once; one of them is measured alone, too.
-        jobs: How they work: one job that averages gradients, one that shards the model, or a job on each.
-        strong: Whether the batch is shared out over them, instead of a batch for each.
-        nnodes: Machines, from torchrun; the first process of all decides, times and stores.
-        frameworks: What runs the steps; each in processes of its own.
+        gpus: Number of GPUs per machine that work at once; one of them is also measured alone.
+        jobs: How they work: one job that averages gradients, one that shards the model, or a separate job on
+            each.
+        strong: Whether one batch is split over the GPUs, instead of a full batch for each.
+        nnodes: Number of machines, from torchrun; the first process of all decides, times and stores.
+        frameworks: What runs the steps; each framework has its own processes.
         thread_scaling: Whether each case is also timed on 1, 2, 4 ... threads of the CPU.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
-        time_limit_s: For the whole run, shared out over the cases left.
-        micro: Whether micro-benchmarks are run too, alone, or not at all.
+        time_limit_s: For the whole run, divided over the remaining cases.
+        micro: Whether micro-benchmarks are run along with cases, alone, or not at all.
         to_quality: Whether workloads are trained to a stated quality instead of timed step by step.
-        resume: A run to go on with; its cases, budget and seed are taken from it.
+        resume: A run to continue, with its cases, budget and seed.
         asked: Names of the options that were given; empty if the request was made in code.
     """
 
@@ -83,7 +84,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     suite: Annotated[
         SuiteName | None,
         Option(
-            "Where no workload is named: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
+            "If no workload is named: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
             "bert_base and llama_1b, eager and compiled (modern).",
             choices=get_args(SuiteName),
             default="default",
@@ -92,7 +93,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     precisions: Annotated[
         tuple[str, ...],
         Option(
-            "Precision; amp is the best of the device.",
+            "Precision; amp is the device's best mixed precision.",
             name="precision",
             choices=precisions.CHOICES,
             commas=True,
@@ -121,12 +122,12 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     task: AnyTask = "train"
     batch_size: Annotated[
         Batch,
-        with_help(BATCH, help="Samples per step; max searches the largest that fits."),
+        with_help(BATCH, help="Samples per step; max finds the largest that fits."),
     ] = None
     device: Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")] = "auto"
     gpus: Annotated[
         AtLeastOne,
-        Option("Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs.", metavar="N"),
+        Option("Also time N GPUs (on a CPU: N processes) at once, in eager; see --jobs.", metavar="N"),
     ] = 1
     jobs: Annotated[
         str | None,
@@ -138,10 +139,10 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
     thread_scaling: Annotated[
-        bool, Option("Of a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.")
+        bool, Option("On a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.")
     ] = False
     strong: Annotated[
-        bool, Option("Share the batch out over the GPUs of the job, instead of a batch for each.")
+        bool, Option("Split one batch over the GPUs of the job, instead of a batch for each.")
     ] = False
     budget: Annotated[
         BudgetName | None,
@@ -150,7 +151,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     time_limit_s: Annotated[
         Positive | None,
-        Option("Time for the whole run, shared out over its cases [s].", name="time_limit", metavar="S"),
+        Option("Time for the whole run, divided over its cases [s].", name="time_limit", metavar="S"),
     ] = None
     seed: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=MOST_SEED)],
@@ -166,13 +167,13 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = ()
     micro: Annotated[
-        MicroWish, Option("Micro-benchmarks: beside the workloads (also), alone (only), or none.")
+        MicroWish, Option("Micro-benchmarks: with the workloads (also), alone (only), or none.")
     ] = "also"
     to_quality: Annotated[
         bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.")
     ] = False
     resume: Annotated[
-        str | None, Option("Go on with a run that was cut off; finished cases are kept.", metavar="RUN")
+        str | None, Option("Resume a run that was cut off; finished cases are kept.", metavar="RUN")
     ] = None
     results: Results = None
     nnodes: int = 1
@@ -180,7 +181,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def gpu_count(self) -> int:
-        """GPUs that work at once, over all machines."""
+        """The number of GPUs that work at once, over all machines."""
         return self.gpus * self.nnodes
 
     @property
@@ -195,7 +196,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The models of the user's own among the workloads."""
+        """The user's own models among the workloads."""
         from gpubench.user_model import is_own
 
         return tuple(reference for reference in self.workloads if is_own(reference))

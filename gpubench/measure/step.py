@@ -49,8 +49,8 @@ from gpubench.workload import Task, forward, set_mode
 class Hardware:
     """A torch device, with the calls that depend on its type.
 
-    The child sees only the GPUs that it is to use (the parent names them in CUDA_VISIBLE_DEVICES): one, or
-    as many as the job has processes, and then each process has that of its rank.
+    The child sees only the GPUs that it is to use, which the parent names in CUDA_VISIBLE_DEVICES: one, or
+    one per process of the job, in which case each process uses the GPU of its rank.
     """
 
     device: torch.device
@@ -69,7 +69,7 @@ class Hardware:
         """Return a clock that waits for this device; a CPU needs no waiting.
 
         Raises:
-            NoDeviceError: If this torch cannot wait for it: the issuing of steps would be timed.
+            NoDeviceError: If this torch cannot wait for it: only the issuing of steps would be timed.
         """
         if self.is_cpu:
             return Clock()
@@ -82,10 +82,11 @@ class Hardware:
         return Clock(synchronize=synchronize)
 
     def _call(self, name: str) -> Callable[..., Any] | None:
-        """Return torch's attribute of this name for the device type, in ``torch.cuda``, ``torch.mps`` ...
+        """Return torch's function of this name for the device type, in ``torch.cuda``, ``torch.mps`` ...
 
-        None if it has no such call. A back end of another package registers its own module there;
-        ``torch.get_device_module``, which looks in the same place, is not in every torch from 2.4 on.
+        None if there is no such function. A backend in another package registers its own module there;
+        ``torch.get_device_module``, which looks in the same place, is missing in some versions of torch from
+        2.4 on.
         """
         call: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
         return call
@@ -103,25 +104,26 @@ class Hardware:
         )
 
     def memory_bytes(self) -> int | None:
-        """Return the memory that torch sees [B]; None if there is no device of its own."""
+        """Return the device memory that torch sees [B]; None if the device has no memory of its own."""
         return getattr(self.ask("get_device_properties", self.device), "total_memory", None)
 
     def release(self) -> None:
         """Release everything, so that the next case starts from the same memory.
 
-        The collector runs first: a model, its gradients and its graphs hold on to each other.
+        The garbage collector runs first: a model, its gradients and its graphs refer to each other.
 
         Raises:
-            RuntimeError: As torch raises it when the device or its allocator is beyond use.
+            RuntimeError: From torch, when the device or its allocator is unusable.
         """
         gc.collect()
         self.drop_workspaces()
         self.drop_cache()
 
     def drop_workspaces(self) -> None:
-        """Free what cuBLAS keeps for each stream that it has computed on; earlier graphs become invalid.
+        """Free the workspace that cuBLAS keeps for each stream it has used; earlier graphs become invalid.
 
-        It counts as allocated, 66 MiB a stream on an H200, and has no public name up to torch 2.13.
+        A workspace counts as allocated, 66 MiB per stream on an H200. torch up to 2.13 has no public function
+        for this.
         """
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001
         if self.is_cuda and clear is not None:
@@ -133,7 +135,7 @@ class Hardware:
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
-    """Return the torch device of a profile, with a context.
+    """Return the torch device of a profile, with its context created.
 
     Args:
         profile: The device as probed.
@@ -156,9 +158,10 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
 
 
 def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
-    """Check that torch opened the probed device, since telemetry would otherwise be of another one.
+    """Check that torch opened the probed device, since telemetry would otherwise come from another one.
 
-    Of an AMD GPU by its place alone: torch and AMD's library may call it otherwise, and ROCm numbers it.
+    An AMD GPU is identified only by its bus id: torch and AMD's library may name it differently, and ROCm
+    renumbers GPUs.
 
     Raises:
         NoDeviceError: If name, UUID, bus id or SM count differ.
@@ -185,16 +188,16 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 # --- the fp32 switches of torch, legacy names first; and the proof that they took effect ------------------
 
 
-# Images of a convolution that are compared with float64; all of the largest take the host over a second.
+# Images of a convolution to compare with float64; all images of the largest take the host over a second.
 HELD_IMAGES = 4
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
-# Sizes of the convolution, tried until TF32 shows; an H100 computed the smallest in fp32 under TF32, too.
+# Sizes of the convolution, tried until TF32 shows; an H100 computed the smallest in fp32 even under TF32.
 CONTROL_SCALES = (1, 4, 8)
 
 
 class SwitchesRefusedError(GpuBenchError):
-    """The switches have other values than were set."""
+    """The switches do not have the values that were set."""
 
 
 @contextmanager
@@ -236,12 +239,12 @@ def probe_errors(
 ) -> dict[str, float]:
     """Return the relative error of a float32 matmul and convolution against float64.
 
-    Inputs are normal with a fixed seed; the error is that of the whole result, ``|x - y| / |y|``.
+    Inputs are normally distributed with a fixed seed; the error is over the whole result, ``|x - y| / |y|``.
 
     Args:
         device: Where they are computed.
-        dtype: The type that the results must have, another one under autocast; any other type gives NaN.
-        scale: Times the channels and images of the smallest convolution.
+        dtype: The type that the results must have, which differs under autocast; any other type gives NaN.
+        scale: Multiplies the channels and images of the smallest convolution.
     """
     sizes = (PROOF_SIZE, scale * PROOF_CHANNELS, PROOF_IMAGE, scale * HELD_IMAGES)
     with torch.no_grad():
@@ -260,7 +263,7 @@ def probe_errors(
 def _proof(
     edge: int, channels: int, image_edge: int, images: int
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """The operands and their results in float64, computed once per process because they take the longest."""
+    """Return the operands and their float64 results, computed once per process because they take longest."""
     generator = torch.Generator().manual_seed(0)
     shapes = (
         (edge, edge),
@@ -279,7 +282,7 @@ def _convolve(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Control:
-    """The positive control of the fp32 proof: it shows that the proof can fail on this device.
+    """The positive control of the fp32 proof, which shows that the proof can fail on this device.
 
     Attributes:
         errors: Errors of the proof's operators under TF32; empty if the device has no TF32.
@@ -291,9 +294,9 @@ class Control:
 
 
 def control_on(device: torch.device) -> Control:
-    """Compute the operators of the proof under TF32, with the smallest convolution on which it shows.
+    """Compute the operators of the proof under TF32, with the smallest convolution that reveals TF32.
 
-    If it shows on none the control is that of the largest, which fails.
+    If none reveals it, the control is that of the largest convolution, and it fails.
     """
     limit = Precision.FP32.facts.error_limit("conv")
     with switches_for(Precision.TF32):
@@ -317,7 +320,7 @@ def errors_on(
 
 
 def recurrent_error(device: torch.device) -> float:
-    """Return the relative error of a float32 LSTM layer against float64; inputs and weights as in a probe."""
+    """Return the relative error of a float32 LSTM layer against float64, on the inputs of the proof."""
     layer, inputs, exact = _recurrent_proof()
     with torch.no_grad():
         return relative_error(copy.deepcopy(layer).to(device)(inputs.to(device))[0].cpu(), exact)
@@ -325,12 +328,12 @@ def recurrent_error(device: torch.device) -> float:
 
 @lru_cache(maxsize=1)
 def _recurrent_proof() -> tuple[nn.LSTM, torch.Tensor, torch.Tensor]:
-    """The layer, its inputs, and its outputs in float64, computed once per process.
+    """Return the layer, its inputs, and its float64 outputs, computed once per process.
 
-    Weights are scaled so that the gates are not saturated: a saturated layer forgives any error.
+    Weights are scaled so that the gates are not saturated: a saturated layer hides any error.
     """
     generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):  # the initial weights use the random state of the case
+    with torch.random.fork_rng(devices=[]):  # drawing initial weights would change the case's random state
         layer = nn.LSTM(PROOF_WIDTH, PROOF_WIDTH)
     with torch.no_grad():
         for weight in layer.parameters():
@@ -354,7 +357,7 @@ def _set(wanted: Switches) -> None:
 
 
 def _new_switches() -> tuple[Any, Any, Any]:
-    """The three switches that torch has since 2.9; None each on an older one."""
+    """Return the three switches that torch has since 2.9; each is None on an older torch."""
     cudnn = torch.backends.cudnn
     found = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), torch.backends.cuda.matmul)
     if any(switch is None or not _has_name(switch) for switch in found):
@@ -378,7 +381,7 @@ AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
 }
 # Weight types to which the entire model and its inputs are cast.
 HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-# The fused kernels that torch runs on the parts of a sharded parameter; with others it fails.
+# Optimizers whose fused kernels torch can run on sharded parameters; others fail.
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 
 _WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)
@@ -392,10 +395,10 @@ class Work:
 
     Attributes:
         scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
-        cache_enabled: Autocast's weight cache: on as users have it, off inside a graph.
-        ways: How an inference turns autograd off, the first that the model can do without.
-        new_tokens: Tokens that a step generates after its prompts; 0 is one forward pass.
-        tokens_at_s: When each token of each generation was on the host, after its submission [s].
+        cache_enabled: Autocast's weight cache: on as is usual, off inside a graph.
+        ways: Ways for inference to turn autograd off; the first that works for the model is used.
+        new_tokens: Tokens that a step generates after its prompts; 0 means one forward pass.
+        tokens_at_s: Time from a generation's submission until each token is on the host [s].
     """
 
     case: Case
@@ -411,7 +414,7 @@ class Work:
     ways: list[Callable[[], AbstractContextManager[Any]]] = field(default_factory=lambda: [*_WITHOUT_GRAD])
 
     def batch(self, index: int) -> tuple[Any, Any]:
-        """The prebuilt batch of a step; batches rotate, because a single one would be memorized."""
+        """Return the prebuilt batch of a step; batches rotate, because a single one would be memorized."""
         return self.batches[index % len(self.batches)]
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -422,7 +425,7 @@ class Work:
         return torch.autocast(self.device.type, dtype=dtype, cache_enabled=self.cache_enabled)
 
     def step(self, index: int) -> Tensor:
-        """Do one step of the case's task: a loss for train, the outputs for infer."""
+        """Run one step of the case's task; return the loss for train, the outputs for infer."""
         inputs, targets = self.batch(index)
         if self.new_tokens:
             return generate(self, Turn(self), index)
@@ -431,21 +434,22 @@ class Work:
         return train(self, self.optimizer, inputs, targets)
 
     def edge_loss(self, result: Tensor, index: int) -> float:
-        """Copy the loss of a finished step to the host; called at the edge of a round, never inside.
+        """Copy the loss of a finished step to the host; called at the end of a round, never inside.
 
-        In inference a model may answer with what its loss does not take: then a number of the outputs.
+        In inference the loss may not accept the model's output; then it is a number computed from the
+        outputs.
         """
         if self.optimizer is not None:
             return float(result)
         with self.ways[0](), self.autocast():
             try:
                 return float(torch.as_tensor(self.loss(result, self.batch(index)[1])).detach())
-            except Exception:  # noqa: BLE001 - the author's code, with an unexpected input
+            except Exception:  # noqa: BLE001 - the user's code, with an unexpected input
                 return number_of(result)
 
 
 def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor:
-    """One training step: zero the gradients, forward and loss under autocast, backward, update."""
+    """Run one training step: zero the gradients, forward and loss under autocast, backward, update."""
     optimizer.zero_grad()
     with work.autocast():
         loss = work.loss(forward(work.model, inputs), targets)
@@ -460,16 +464,16 @@ def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor
 
 
 def number_of(outputs: Any) -> float:
-    """Return the sum of the first floating tensor of a model's outputs, whatever they are; 0 without one."""
+    """Return the sum of the first floating-point tensor in a model's outputs; 0 if there is none."""
     return next((float(t.detach().float().sum()) for t in tensors_of(outputs) if t.is_floating_point()), 0.0)
 
 
 def infer(work: Work, inputs: Any) -> Tensor:
-    """One forward pass without a trace of autograd, as far as the model can do without."""
+    """Run one forward pass with as little autograd as the model works with."""
     try:
         with work.ways[0](), work.autocast():
             outputs: Tensor = forward(work.model, inputs)
-    except RuntimeError as error:  # a physics model takes derivatives
+    except RuntimeError as error:  # a model may need derivatives, as in physics
         if len(work.ways) == 1 or "grad" not in str(error):
             raise
         del work.ways[0]
@@ -478,10 +482,10 @@ def infer(work: Work, inputs: Any) -> Tensor:
 
 
 class Turn:
-    """One generation over a batch of prompts: its latest ids and scores, and the next step.
+    """One generation over a batch of prompts: its latest ids and scores, and how to continue.
 
-    A CUDA graph replays ``start`` and ``go_on`` over the same memory; that is why ids and place live on the
-    device and are written in place.
+    A CUDA graph replays ``start`` and ``go_on`` on the same memory, so ids and place are on the device and
+    are written in place.
     """
 
     def __init__(self, work: Work) -> None:
@@ -503,7 +507,7 @@ class Turn:
         self.place.add_(1)
 
     def _take(self, scores: Tensor) -> None:
-        # Choose the likeliest token: greedy, without sampling.
+        # Choose the most likely token: greedy, without sampling.
         self.ids.copy_(scores.argmax(-1))
         if self.scores is None:
             self.scores = torch.empty_like(scores)
@@ -517,14 +521,14 @@ def generate(
     start: Callable[[int], None] | None = None,
     go_on: Callable[[], None] | None = None,
 ) -> Tensor:
-    """Generate every new token of one batch, each id copied to the host before the next is begun.
+    """Generate all new tokens of one batch; each id is copied to the host before the next step starts.
 
     Args:
-        work: Its ``tokens_at_s`` takes the times.
+        work: Its ``tokens_at_s`` receives the times.
         turn: The generation.
         index: Number of the step, which selects the batch.
-        start: Replaces the turn's own, as by the replay of its graph.
-        go_on: Replaces the turn's own step of one further token.
+        start: Replaces the turn's own ``start``, such as by the replay of its graph.
+        go_on: Replaces the turn's own ``go_on``.
 
     Returns:
         The scores of the last token, (N, vocabulary).
@@ -548,32 +552,32 @@ def built(reference: str, case: Case, seed: int) -> Task:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the random numbers that a model may draw: torch's, Python's and NumPy's."""
+    """Seed the random generators that a model may use: torch's, Python's and NumPy's."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - models draw from the global generator
 
 
 def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
-    """Build the model of a task again or copy it, along with its loss if that belongs to a module.
+    """Build the model of a task again or copy it, along with its loss if that is or belongs to a module.
 
     Args:
         task: It stays as it is.
-        build_again: Gives the same task where no copy can be trained, as of a scripted module.
+        build_again: Builds the same task if a copy cannot be trained, such as that of a scripted module.
     """
     if task.again is not None:
         made = task.again()
         pairs = list(zip(made.model.parameters(), task.model.parameters(), strict=False))
-        if all(new is not old for new, old in pairs):  # a file may hand out one model again and again
+        if all(new is not old for new, old in pairs):  # a file may return the same model each time
             with torch.no_grad():
-                for new, old in pairs:  # drawn by its own generator they differ
+                for new, old in pairs:  # they differ if drawn by the model's own generator
                     new.copy_(old)
             return replace(made, batches=task.batches)
     is_module = isinstance(getattr(task.loss, "__self__", task.loss), nn.Module)
     try:
         model, loss = copy.deepcopy((task.model, task.loss if is_module else None))
         is_sound = all(p.is_leaf for p in model.parameters())
-    except Exception as error:  # the author's code: old weight norms, locks and generators refuse
+    except Exception as error:  # the user's code: old weight norms, locks and generators refuse
         if build_again is None or lacks_memory(error):
             raise
         is_sound = False
@@ -583,14 +587,14 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
 
 
 def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None = None) -> Work:
-    """Put a task on the device in the case's memory format; the model becomes the device's own.
+    """Put a task on the device in the case's memory format; its model is moved there.
 
     Args:
-        task: On the CPU. Its model is moved, not copied: pass a copy to keep it. A model in float32 is cast
-            where the case has its weights in half precision, and its inputs with it.
-        case: What is to be measured.
+        task: On the CPU. Its model is moved, not copied: pass a copy to keep it. If the case has weights in
+            half precision, a float32 model is cast, and so are its inputs.
+        case: The case to measure.
         device: The target.
-        place: Puts the model there; the processes of a job may each take a part. None moves all of it.
+        place: Puts the model on the device; each process of a job may take a part. None moves all of it.
     """
     train_it = case.task is TaskKind.TRAIN
     cast = HALF_TYPES.get(case.weight_type)
@@ -625,7 +629,7 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None 
 def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any:
     """Move every tensor in a value; inputs take the case's memory format and half-precision type.
 
-    What has a ``to`` of its own moves itself; what holds no tensor stays as it is.
+    An object with its own ``to`` moves itself; one without tensors stays as it is.
     """
     cast = None if case is None else HALF_TYPES.get(case.weight_type)
 
@@ -645,7 +649,7 @@ def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any
 
 
 def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Case) -> Optimizer:
-    """Make the optimizer fused where it can be, and capturable inside a graph.
+    """Make the optimizer, fused if possible, and capturable inside a graph.
 
     Fused Adam and SGD take the gradient scale themselves; unfused ones make GradScaler wait for the
     device at every step, which no graph allows.
@@ -655,7 +659,7 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     parameters = [p for p in model.parameters() if p.requires_grad]
     sharded = any(hasattr(p, "to_local") for p in parameters)
     unfused = sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED
-    # Torch refuses these at the first step, not where the optimizer is made.
+    # torch refuses these at the first step, not when the optimizer is created.
     sparse = any(getattr(module, "sparse", False) for module in model.modules())
     if unfused or sparse or any(p.is_complex() for p in parameters):
         options.pop("fused", None)
@@ -677,7 +681,7 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
 
 
 def is_fused(optimizer: Optimizer | None) -> bool | None:
-    """Whether every parameter group is updated by a fused kernel; None without an optimizer."""
+    """Return whether every parameter group is updated by a fused kernel; None without an optimizer."""
     groups = getattr(optimizer, "param_groups", None)  # an optimizer need not be torch's
     return None if groups is None else all(group.get("fused") is True for group in groups)
 

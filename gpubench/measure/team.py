@@ -1,9 +1,9 @@
 """Several GPUs in one job: one process each, all in step with the first.
 
-They share one model: each has a whole copy (DDP), or a part of it (FSDP2). The first process is the one that
-the parent talks to: it alone decides and times. Before the clock of a block starts it announces the block;
-the others do what is announced and nothing else. torch's store carries the announcements, gloo the waiting,
-and NCCL (gloo on a CPU) what the processes exchange in a step. torchrun starts the processes.
+They share one model: each has a whole copy (DDP) or a part of it (FSDP2). The parent talks only to the first
+process, which alone decides and times. It announces each block before the block's clock starts; the others do
+only what is announced. Announcements go through torch's store, waits through gloo, and the exchanges within a
+step through NCCL (gloo on a CPU). torchrun starts the processes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gpubench.workload import Task, forward
 def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
     """Put a model on the device: all of it or, in a sharded case, this process's part of each block.
 
-    A sharded model comes block by block from the host: none of the processes ever holds all of it.
+    A sharded model is moved from the host block by block: no device ever holds all of it.
 
     Raises:
         NotPreparedError: If a model to be sharded has no blocks, or this torch cannot shard.
@@ -75,7 +75,7 @@ def share(work: Work) -> Work:
     """Return the work as one process's share of the job: its gradients are averaged over all processes.
 
     Each process has its own batches and starts from the first one's parameters. Inference and independent
-    jobs exchange nothing; the gradients of a sharded model are averaged where it is sharded.
+    jobs exchange nothing; a sharded model averages its gradients by itself.
     """
     if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
         return work
@@ -87,7 +87,7 @@ def share(work: Work) -> Work:
 
 
 def _leaves_some_unused(work: Work) -> bool:
-    # Whether a step leaves a parameter without a gradient in any process, as an unused head does.
+    # Whether a step leaves a parameter without a gradient in any process, such as an unused head.
     # DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
@@ -109,38 +109,39 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
     except ImportError:
         if device.type != "cuda":
             raise NotPreparedError(
-                f"torch {torch.__version__} shards a model on CUDA devices alone: use --jobs ddp, "
+                f"torch {torch.__version__} shards a model only on CUDA devices: use --jobs ddp, "
                 "or a newer torch"
             ) from None
         try:
-            # where torch 2.4 and 2.5 have it
+            # its module in torch 2.4 and 2.5
             from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
         except ImportError:
             raise NotPreparedError(f"torch {torch.__version__} has no fully_shard: fsdp needs 2.4") from None
     return fully_shard
 
 
-# For the others to make their contexts, and for any one exchange afterwards.
+# Time for the others to create their contexts, and for any single exchange afterwards.
 EXCHANGE_LIMIT = timedelta(minutes=5)
-# How long a process waits for the next announcement; the end of its torchrun ends it sooner.
+# How long a process waits for the next announcement; it ends sooner if its torchrun ends.
 PATIENCE = timedelta(days=1)
 # When a process is lost, torchrun ends the job within this time, and names the cause.
 SAY_IT_S: Seconds = 5.0
-# Within this time the parent of a lost process has told how it ended; torchrun then ends the first one.
+# Within this time the parent of a lost process reports how it ended; torchrun then ends the first process.
 TOLD_S: Seconds = 1.5
 JOB, LOST, CUT_OFF = "job", "lost", "cut off"
-"""Keys in the store: of the latest job, why a job has lost a process, that another has noticed it."""
+"""Keys in the store: for the latest job, for why a job lost a process, and for another process noticing
+it."""
 COME_EVERY_S: Seconds = 0.1
 WATCH_EVERY_S: Seconds = 0.25
-# For each process, which may be lost, to hear that nothing is left to do.
+# Time for each process, which may be lost, to learn that there is nothing left to do.
 FAREWELL_S: Seconds = 3.0
 VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """The first process's message to the others before they join; no ``setup`` means that all is over.
+    """The first process's message to the others before they join; no ``setup`` means that work is over.
 
-    ``key`` is this job's own: torchrun keeps what an earlier one has left in its store.
+    ``key`` is unique to this job, because torchrun's store keeps the entries of earlier jobs.
     """
 
     setup: Setup | None
@@ -156,7 +157,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
-    """The forward pass that compares the first loss with the CPU's, if the model is sharded."""
+    """The forward pass that compares a sharded model's first loss with the CPU's."""
 
 
 class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
@@ -177,10 +178,10 @@ _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement
 
 
 class Team:
-    """The other processes of a job, seen from the first.
+    """The other processes of a job, as seen from the first.
 
     Attributes:
-        size, local_size: Processes in all, and on this machine.
+        size, local_size: Number of processes in total, and on this machine.
         kinds: Device names in rank order.
     """
 
@@ -188,7 +189,7 @@ class Team:
         """Wait until all processes have joined.
 
         Raises:
-            RuntimeError: As torch raises it when one of them cannot be reached.
+            RuntimeError: From torch, when one of them cannot be reached.
         """
         self.size, self.local_size = place.size, place.local_size
         self._hardware = hardware
@@ -201,12 +202,12 @@ class Team:
 
     @property
     def unequal(self) -> str | None:
-        """The mix of devices if they differ: the slowest sets the pace."""
+        """The mix of devices if they differ, in which case the slowest sets the pace."""
         kinds = {kind: self.kinds.count(kind) for kind in self.kinds}
         return listing(f"{count} × {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else None
 
     def announce(self, what: Announcement) -> None:
-        """Tell the others the next command."""
+        """Send the next command to the others."""
         self._store.set(str(self._announced), _encoder.encode(what).decode())
         self._announced += 1
 
@@ -215,7 +216,7 @@ class Team:
         self.announce(Steps(first=first, count=count))
 
     def once(self, advance: Advance) -> Advance:
-        """Return the function that does one step as its own block."""
+        """Return the function that runs one step as its own block."""
 
         def block(index: int) -> Tensor:
             self.announce_steps(index, 1)
@@ -231,15 +232,15 @@ class Team:
         return Clock(synchronize=self.wait)
 
     def wait(self) -> None:
-        """Wait for the own device, then for all processes."""
+        """Wait for this process's device, then for all processes."""
         _wait(self._hardware)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return the loss that an error follows from, as far as it is told; else the error."""
+        """Return the report of a lost process if that caused an error; else the error itself."""
         if not _follows_from_loss(error):
             return error
         if STORE_VARIABLE in os.environ:
-            time.sleep(SAY_IT_S)  # our torchrun tells the parent, and ends this process meanwhile
+            time.sleep(SAY_IT_S)  # gpubench's torchrun tells the parent, and ends this process meanwhile
         until_s = time.monotonic() + TOLD_S
         while not self._store.check([LOST]):
             if time.monotonic() > until_s:
@@ -249,15 +250,15 @@ class Team:
 
 
 def _follows_from_loss(error: BaseException) -> bool:
-    # Whether an error of an exchange says that another process is gone.
-    of_torch = getattr(distributed, "DistError", ())  # a RuntimeError, of newer versions
+    # Whether an exchange failed because another process is gone.
+    of_torch = getattr(distributed, "DistError", ())  # a RuntimeError in newer versions
     told = isinstance(error, RuntimeError) and re.search("gloo|Connection closed", f"{error}")
     return bool(told) or isinstance(error, of_torch)
 
 
 @functools.cache
 def open_store(*, is_master: bool = False) -> Store:
-    """Return the store of the job: a file where gpubench has started torchrun, else at torchrun's address."""
+    """Return the store of the job: a file if gpubench has started torchrun, else at torchrun's address."""
     if path := os.environ.get(STORE_VARIABLE):
         store: Store = FileStore(path)
     else:
@@ -268,10 +269,10 @@ def open_store(*, is_master: bool = False) -> Store:
 
 
 def call_others(store: Store, call: Call, size: int) -> None:
-    """Tell all other processes, as each comes."""
+    """Send the call to each other process as it arrives."""
     store.set(JOB, call.key)
     for rank in range(1, size):
-        store.delete_key(f"here/{rank}")  # of a process that was ended, or that answered another call
+        store.delete_key(f"here/{rank}")  # left by a process that ended, or that answered another call
         token = store.get(f"here/{rank}").decode()
         store.set(f"call/{token}", _encoder.encode(call).decode())
 
@@ -288,17 +289,16 @@ def answer_call(store: Store, rank: int) -> Call:
         time.sleep(COME_EVERY_S)
     call = msgspec.json.decode(store.get(f"call/{token}"), type=Call)
     if call.versions != VERSIONS:
-        raise MisuseError(f"rank {rank} has {VERSIONS}, the first {call.versions}: make them alike")
+        raise MisuseError(f"rank {rank} has {VERSIONS}, the first {call.versions}: install the same ones")
     return call
 
 
 @contextlib.contextmanager
 def keeping_others(place: Place) -> Iterator[None]:
-    """Keep the store in which the other processes of a user's torchrun wait; release them at the end.
+    """Keep the store on which the other processes of a user's torchrun wait; release them at the end.
 
     Raises:
-        InterruptedRunError: If one does not answer any more: torchrun ends the rest, or starts all
-            again.
+        InterruptedRunError: If one no longer answers: torchrun ends the rest, or restarts all of them.
     """
     store = open_store(is_master=os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True")
     yield
@@ -314,10 +314,10 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
     """Run as one of the other processes, job after job, until the first process ends them all.
 
     Args:
-        place: Place of this process.
+        place: The place of this process.
         devices: Devices of this machine; empty if the first process is on it and sends them.
     """
-    is_ours = STORE_VARIABLE in os.environ  # its torchrun tells the parent how a process ended
+    is_ours = STORE_VARIABLE in os.environ  # gpubench's torchrun tells the parent how a process ended
     while (call := answer_call(open_store(), place.rank)).setup is not None:
         known = devices or (call.setup.device, *call.setup.peers)
         take_part = functools.partial(_take_part, call, call.setup, place, known)
@@ -329,8 +329,8 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 
 def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
     # Take part in a job in a child process, and tell the first process if that is killed.
-    # This process ends as the child did, so that torchrun does what it was told to do then. A child that is
-    # still in a job after the next one has begun hangs: it is killed.
+    # This process ends as the child did, so that torchrun reacts as configured. A child that is still in a
+    # job after the next one has begun is hanging, and is killed.
     child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
     child.start()
     while child.exitcode is None:
@@ -355,7 +355,7 @@ def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
 
 
 def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceProfile]) -> None:
-    # Do what the first process announces, to the end of the job; say why if it cannot go on.
+    # Do what the first process announces until the end of the job; report why if it cannot go on.
     store = PrefixStore(call.key, open_store())
     try:
         _do_announced(call, setup, place, devices)
@@ -363,12 +363,12 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
     except (Exception, SystemExit) as error:
         if _follows_from_loss(error):
             store.set(CUT_OFF, "")
-            time.sleep(SAY_IT_S)  # so that torchrun hears of the cause first
+            time.sleep(SAY_IT_S)  # so that torchrun learns the cause first
             raise
         store.set(LOST, f"rank {place.rank} of the job: {one_line(error)}")
         if not isinstance(error, SystemExit):
             raise
-        # torchrun would take that for success
+        # torchrun would count that as success
         raise RuntimeError(f"the model ended its process: SystemExit: {error}") from error
 
 
@@ -382,14 +382,14 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
     for number in itertools.count():
         match _decoder.decode(store.get(str(number))):
             case MeasureCase() as order:
-                work = task = None  # before the next one is built: the two would not fit together
+                work = task = None  # before the next one is built: both may not fit in memory
                 hardware.release()
                 try:
                     task, work = _built(order, setup.seed + place.rank, hardware)
                 except NotHereError:
-                    continue  # the first process fails alike, and reports it
+                    continue  # the first process fails in the same way, and reports it
             case Look():
-                assert work is not None  # a case precedes the commands on it
+                assert work is not None  # a case always comes before commands on it
                 assert task is not None
                 with switches_for(work.case.precision):
                     guards.reference_errors(work, task, guards.Expected(0.0, is_whole=True))
@@ -403,9 +403,9 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
 
 
 def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) -> Store:
-    # Enter the process group: gloo for waiting, and for gradients too where there is no NCCL.
+    # Join the process group: gloo for waiting, and for gradients too if there is no NCCL.
     if hardware.is_cpu:
-        # Divide the cores of a machine: processes that each use all of them wait for one another.
+        # Divide the machine's cores: processes that each use all of them would wait for one another.
         torch.set_num_threads(_own_threads(place.local_size))
     store = PrefixStore(call.key, open_store())
     store.set(f"device/{place.rank}", profile.name or profile.backend)
@@ -438,7 +438,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
 
 
 def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
-    # The same task with its own seed, so that each process has different samples.
+    # Build the same task with a seed per process, so that each process has different samples.
     task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)
     with switches_for(order.case.precision):

@@ -1,8 +1,8 @@
-"""The child process that measures, as ``measure.child.Child`` starts it, or that stands for those of a job.
+"""The child process that measures, or that represents a job's processes; ``launcher.Child`` starts it.
 
-Of a job of several processes on this machine the child is torchrun, which ends with its parent. torch gives
-its workers no descriptors but the first three. So the pipes of the parent are standard input and output
-there, and what is printed goes to standard error.
+For a job of several processes on this machine the child is torchrun, which ends with its parent. torch passes
+only the first three file descriptors to its workers. So there the parent's pipes are standard input and
+output, and anything printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
 
 RANK = "rank"
-"""Tells a process that it is one of the job, and not the one that stands for all."""
+"""Tells a process that it is one process of the job, not the one that represents all of them."""
 LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 KILLED_S: Seconds = 1.0
@@ -61,12 +61,12 @@ def main() -> None:
 
 
 def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None = None) -> None:
-    """Open what is measured on, or say why that cannot be, and do what the parent asks for one by one.
+    """Open the device or report why that fails, then carry out the parent's commands one by one.
 
     Args:
         line: To the parent.
         setup: Its first message.
-        place: That of a process of a job.
+        place: The place of this process in a job, if it has one.
     """
     commands = line.listen(_decoder, messages.Stop)
     line.send(messages.Phase(name="import"))
@@ -83,12 +83,12 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
         return
     while True:
         command = commands.get()
-        line.return_home()  # a reference is a path from there
+        line.return_home()  # references are relative to that folder
         serve_one(command)
 
 
 def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
-    # The process of a Keras backend; nothing of torch is imported unless it is that backend.
+    # Serve as the process of a Keras backend; torch is imported only if it is that backend.
     began_s = time.perf_counter()
     from gpubench.measure import keras_case
 
@@ -103,7 +103,7 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
-    # The process of a device that runs no steps: micro-benchmarks alone.
+    # Serve as the process of a device that runs no steps, only micro-benchmarks.
     began_s = time.perf_counter()
     from gpubench.measure.opencl import open_queue, run_micro
 
@@ -122,7 +122,7 @@ def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
-    """Load torch, reach the device, make sure that it is the one that was probed, and say so."""
+    """Load torch, open the device, make sure that it is the one that was probed, and report that."""
     start = time.perf_counter()
     import torch
 
@@ -203,7 +203,7 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
 
 
 def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) -> None:
-    """Report micro-benchmarks as they come, one message each, until the parent asks to stop."""
+    """Report micro-benchmarks as they finish, one message each, until the parent asks to stop."""
     line.send(messages.Phase(name="micro"))
     for each in results:
         if isinstance(each, Finding):
@@ -231,11 +231,11 @@ def _stand_for_job(line: ParentChannel) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ[STORE_VARIABLE] = f"{folder}/store"
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # it would listen at every address
-    os.environ.setdefault("OMP_NUM_THREADS", f"{torch.get_num_threads()}")  # torchrun would make it 1
-    for name in INTERFACE_VARIABLES:  # gloo and NCCL would look for one of their own, which others may reach
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # it would listen on every address
+    os.environ.setdefault("OMP_NUM_THREADS", f"{torch.get_num_threads()}")  # torchrun would set it to 1
+    for name in INTERFACE_VARIABLES:  # gloo and NCCL might choose one that others can reach
         os.environ.setdefault(name, "lo" if sys.platform == "linux" else "lo0")
-    status, reason, trace = Status.FAILED, "every process of the job has ended before its time", None
+    status, reason, trace = Status.FAILED, "every process of the job has ended early", None
     try:
         run.main(
             [
@@ -253,13 +253,13 @@ def _stand_for_job(line: ParentChannel) -> None:
         )
     except ChildFailedError as error:
         status, reason, trace = _cause(error)
-    except Exception as error:  # noqa: BLE001 - torch reports a start that fails in several kinds
+    except Exception as error:  # noqa: BLE001 - torch has several errors for a failed start
         reason = scrub(f"the job could not be started: {error}")
     line.send(messages.JobOver(status=status, reason=reason, traceback=trace))
 
 
 def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
-    # Say which process was lost first, and why; a Python error is in the file that it left.
+    # Return which process was lost first, and why; a Python error is in the file that it left.
     rank, failure = error.get_first_failure()
     said = failure.error_file_data.get("message")
     if isinstance(said, dict):
@@ -270,21 +270,21 @@ def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
 
 
 def _end_with_parent(read_fd: int) -> None:
-    # Wait until the parent has closed its pipe, and end all at once: torch would be patient.
+    # Wait until the parent has closed its pipe, and end all processes at once: torch would wait for them.
     parent = select.poll()
-    parent.register(read_fd, 0)  # its hanging up is always reported
+    parent.register(read_fd, 0)  # a hang-up is always reported
     parent.poll()
     ranks = psutil.Process().children(recursive=True)
     for rank in ranks:
-        with contextlib.suppress(psutil.Error):  # the first one ends by itself
+        with contextlib.suppress(psutil.Error):  # the first one ends on its own
             rank.kill()
     psutil.wait_procs(ranks, timeout=KILLED_S)
     os._exit(0)
 
 
 def _be_rank(torchrun_pid: int) -> None:
-    # Be one process of the job: take its pipes from where torchrun leaves them, and report an error.
-    # Never returns: what a model has left in this process could keep it from ending.
+    # Run as one process of the job: take its pipes from where torchrun leaves them, and report any error.
+    # Never returns: threads that a model has left in this process could keep it from ending.
     die_with_parent(torchrun_pid)
     pipes = os.dup(0), os.dup(1)
     os.dup2(2, 1)
@@ -301,10 +301,10 @@ def _be_rank(torchrun_pid: int) -> None:
             setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
             record(serve_parent)(line, setup, place)
         else:
-            for pipe in pipes:  # they are the first one's alone
+            for pipe in pipes:  # only the first process uses them
                 os.close(pipe)
             team.follow(place)
-    except BaseException:  # noqa: BLE001 - it is in torch's file by now
+    except BaseException:  # noqa: BLE001 - torch has written it to its file
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(1)

@@ -35,7 +35,7 @@ class MemoryFormat(StrEnum):
 
 
 class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How a workload runs, besides batch and precision: this changes memory and time, but not the task.
+    """How a workload runs, besides batch and precision. A recipe changes memory and time, but not the task.
 
     Attributes:
         weight_type: Storage type of the weights; with adapters, of the frozen base weights.
@@ -68,7 +68,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
 
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
-        """The recipe with these changes; the cache size follows the tokens, the base type the adapters."""
+        """The recipe with these changes; tokens determine the cache size, and adapters the base type."""
         found = msgspec.convert(self.fields | dict(asked), Recipe)
         base = ADAPTER_BASES.get(found.trainable)
         if "trainable" in asked and "weight_type" not in asked and base is not None:
@@ -89,7 +89,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The identity of a number. Figures of different cases are never compared without saying so.
+    """The identity of a number. Any comparison of figures of different cases says so.
 
     A field added after the first version has a default that describes the earlier measurements. Files omit
     fields with default values, so old files remain readable.

@@ -20,7 +20,7 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     Attributes:
         tdp_w: Power limit of the GPU with its memory; None if only a module limit is published.
         module_tdp_w: Power limit of a module shared with a CPU, or one GPU's part of that limit.
-        ecc: Whether the memory can correct errors; True also for boards with ECC off by default.
+        ecc: Whether the memory can correct errors; also True for boards with ECC off by default.
         cooling: active (a fan), passive (server airflow), liquid, or module.
         shared_names: Price-list names shared with other cards; they mean this card only if the memory
             matches.

@@ -14,8 +14,8 @@ from gpubench.precisions import Precision
 
 CHECK_VERSION = 3
 """Schema version. Since 2, cases have the format of run version 2. Since 3, strict fp32 is proven with the
-other precisions, and nothing is announced. Results of quick runs, of jobs on several GPUs and of the largest
-batch in earlier files are ignored, because each run checks them itself."""
+other precisions, and parts are not announced in advance. Results of quick runs, of jobs on several GPUs and
+of the largest batch in earlier files are ignored, because each run checks them itself."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
 """How CUDA's device was matched to the driver's; the last way cannot distinguish two cards of one model."""
@@ -76,7 +76,7 @@ class PrecisionProof(Record, frozen=True, kw_only=True):
 
 
 class ClockProof(Record, frozen=True, kw_only=True):
-    """Compares the step time from the harness with the time that the device worked.
+    """Compares the harness's step time with the time that the device was working.
 
     Attributes:
         by_hand: Rounds of the harness, and the same loop written by hand.

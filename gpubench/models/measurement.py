@@ -56,7 +56,7 @@ UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
 
 
 class Cause(StrEnum):
-    """Why a case ended, if a rule needs more than its status; ``reason`` has it in words.
+    """Why a case ended, if a rule needs more than its status; ``reason`` says it in words.
 
     ``REFUSED_IN_CAPTURE``: CUDA itself refused a call inside a capture; it is not a later error.
     ``SILENCE``: the process was killed because it sent nothing, not because it ran out of time.
@@ -157,7 +157,7 @@ class Launch(Record, frozen=True, kw_only=True):
             and after the timed rounds. Under autocast if the precision uses it; null if an operator did not
             compute in its type.
         control_errors: For fp32 rows on a device with TF32, errors of the same operators on the same inputs
-            under TF32. Unless these are larger, the errors above prove nothing.
+            under TF32. Unless these are larger, ``precision_errors`` prove nothing.
         event_s: Device time between step boundaries of one extra round [s].
         host_issue_s: Host time to issue each of three steps on an idle device [s].
         fused: Whether the optimizer is fused; None if there is none.
@@ -168,11 +168,12 @@ class Launch(Record, frozen=True, kw_only=True):
             ``|x - y| / |y|``; None if weights have fewer bits.
         graph_error: Relative error of the loss after a replay or a compiled step, against the eager step from
             the same state.
-        telemetry: Ten samples per second in the timed rounds, one per second in warm-up (``t_s`` below 0).
+        telemetry: Ten samples per second during the timed rounds, one per second in warm-up (``t_s`` below
+            0).
         energy_edges_j: The device's energy counter at the start of the first timed round and at the end of
             the last [J]; only the difference is meaningful.
-        held_clocks_s: How long each policy (power, thermal, ...) held the clocks down during the timed
-            rounds, from the driver's counters [s]; empty if there are none.
+        held_clocks_s: How long each policy (power, thermal, ...) lowered the clocks during the timed rounds,
+            from the driver's counters [s]; empty if there are none.
         host_load: Share of the host's CPU time used by other processes during the timed rounds, 0 to 1.
         host_steal: The same for other guests of the physical machine, if this machine is a guest.
         memory_errors: Uncorrectable memory errors that appeared during the measurement.
@@ -320,7 +321,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def at_largest_batch(self) -> bool:
-        """Whether the batch is the largest that fits; these rows are never ranked against equal batches."""
+        """Whether the batch is the largest that fits; such a row is never ranked against equal batches."""
         return self.batch_choice == "largest"
 
     @property
@@ -638,10 +639,11 @@ class Measurement(Record, frozen=True, kw_only=True):
 
 # Largest factor between two layouts of the same work; VGG16 at AMP gained 1.46 on an H200.
 LAYOUT_FACTOR = 1.5
-# Largest factor from a step at a precision to one under TF32: half the rate of AMP, and twice the bytes.
+# Largest factor by which a TF32 step is slower than one at this precision: half the rate of AMP, twice the
+# bytes.
 _TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
 LOSS_FACTOR = 10.0
-# A relative difference of losses in float32 that is only their rounding.
+# A relative difference of float32 losses that is due only to rounding.
 LOSS_ROUNDING = 1e-7
 
 

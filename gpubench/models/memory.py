@@ -104,8 +104,8 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         not_linear: How the figure was found if memory is not linear in the batch size; None if it is.
         as_published: Whether the upper ends equal the card's memory, because a published step with as many
             tensors ran on a card of its line with no more memory.
-        algorithm_bytes: Part of the upper ends that cuDNN may take for its fastest strict float32
-            convolution; 0 for a measured peak, which includes it [B].
+        algorithm_bytes: Part of the upper ends that cuDNN may use for its fastest strict float32 convolution;
+            0 for a measured peak, which already includes it [B].
         compiled_loss: Memory held by torch's allocator for the same step in a loop that also compiles the
             loss, if readings cover it; no verdict uses it [B].
     """

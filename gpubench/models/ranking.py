@@ -72,7 +72,8 @@ class Choice(Record, frozen=True, kw_only=True):
     Attributes:
         row: The ranked offer. It has no rank if it is only shown next to the ranking, as hardware to buy is
             unless it was requested.
-        condition: Kind of price: a list price, one host's ask, of new or used cards, or the buyer's quote.
+        condition: Kind of price: a list price, one host's ask, a price of new or used cards, or the buyer's
+            quote.
         purchase_usd: For owned hardware, the price of the GPUs plus the counted host share, ``host_usd``.
         assumed: For owned hardware, the inputs that were assumed.
         price_note: A doubt about the price, or a remark on it; for a card to buy, its source.
@@ -141,16 +142,18 @@ SentenceKind = Literal["answer", "asked", "sureness", "caution", "note"]
 
 
 class BuyOrRent(Record, frozen=True, kw_only=True):
-    """Owning one machine against the best rented offer at equal throughput.
+    """Compares owning one machine with the best rented offer at equal throughput.
 
-    A break-even of None means never. ``_low`` is the end of the interval that favors owning and ``_high`` the
-    other, over the ranges of resale value, utilization and tariff and the interval of the throughput ratio.
+    A break-even of None means never. ``_low`` is the end of the interval that favors owning, and ``_high``
+    the other end. The interval covers the ranges of resale value, utilization and tariff, and the interval of
+    the throughput ratio.
 
     Attributes:
         usd_per_hour: Cost of a useful hour of the owned machine.
         equivalent_usd_per_hour: Cost of the rented alternative for the same work in that hour.
         break_even_hours: Useful hours after which owning is cheaper.
-        break_even_utilization: Those hours as a share of the machine's life: its minimum utilization.
+        break_even_utilization: Those hours as a share of the machine's life, which is the minimum
+            utilization.
         verdict: buy, rent, or depends.
         condition, price_date: Kind and date of the card price: new, used, or quoted by the buyer.
         host_usd: Part of the purchase price for the machine around the cards.
@@ -334,7 +337,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         return row.score.collapsed if self.by_reference else row.samples_per_s
 
     def value_of(self, row: Row) -> Interval:
-        """Return what a dollar buys from a row and its interval, in ``value_unit``."""
+        """Return the work per dollar of a row, and its interval, in ``value_unit``."""
         return row.reference_hours_per_usd.collapsed if self.by_reference else row.samples_per_usd
 
     @property

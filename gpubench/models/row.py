@@ -28,12 +28,12 @@ class Estimate(Record, frozen=True, kw_only=True):
     if the memory model gave it. ``peak_memory_bytes`` is tensor memory; ``device_bytes`` is memory in use on
     the device with its interval, and ``memory_text`` is the verdict for this card. ``fewest_gpus`` is how
     many GPUs must shard weights, gradients and states (FSDP) for the case to fit. If it is above 1,
-    throughput is of one GPU as if it held everything, and memory is of one GPU of that number.
-    ``first_token_s`` is known only for a measured generation [s]; ``per_token_s``, the time of each later
-    token, also for a predicted one, then with its own interval. ``power_w`` is the mean power of one GPU,
-    measured or as the usual share of board power. Under ``power_limit_w`` a job takes ``capped_time``
-    times the time and ``capped_energy`` times the energy. ``published`` describes published readings of this
-    card; an interval that did not include them was widened to do so.
+    throughput is that of one GPU as if everything fit on it, and memory is that of one of these GPUs.
+    ``first_token_s`` is known only for a measured generation [s]. ``per_token_s``, the time of each later
+    token, is also known for a predicted one, with its own interval. ``power_w`` is the mean power of one GPU,
+    measured or as the usual share of board power. Under ``power_limit_w`` a job takes ``capped_time`` times
+    the time and ``capped_energy`` times the energy. ``published`` describes published readings of this card;
+    an interval that did not include them was widened to do so.
     """
 
     case: Case
@@ -99,8 +99,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         estimate: Of one GPU; ``parts`` has the estimates of single workloads if several are combined.
         usd_per_hour: Expected price of the instance with a 90 % interval, on which every figure of the row is
             based. For a list price it is the listed price.
-        samples_per_s: Of the entire instance: the lesser of what its GPUs process, ``gpus_samples_per_s``,
-            and what its vCPUs prepare.
+        samples_per_s: Of the entire instance: the smaller of the rate that its GPUs process,
+            ``gpus_samples_per_s``, and the rate that its vCPUs prepare.
         link: The link between these GPUs, or between one GPU and its host: nvlink, pcie5 ...
         usd_per_million_tokens: Of training, or of generation in a static batch; None without tokens.
         score: Throughput of the instance over that of one reference GPU.
@@ -115,7 +115,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         p_cheapest, p_sensible, p_fastest: Probability that no other offer does the work for fewer dollars,
             for less including its hours, or sooner, whatever the sort order.
         pareto: Whether no other offer is at least as good in speed, price and memory together.
-        dominated_by: The offer that is, and the respects in which it is better.
+        dominated_by: The offer that is at least as good, and the respects in which it is better.
         spot_break_even: Extra work from interruptions, as a share of the job, at which the same machine on
             demand costs as little: 1.5 is one and a half extra jobs; 0 if it costs as little anyway.
     """
@@ -159,7 +159,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_expected_as_listed(self) -> bool:
-        """Whether the expected price is the listed one; that of an old ask is closer to other asks."""
+        """Whether the expected price is the listed one; for an old ask it is closer to other asks."""
         return math.isclose(self.usd_per_hour.value or 0.0, self.listed_usd_per_hour, rel_tol=1e-9)
 
     @property

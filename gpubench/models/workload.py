@@ -50,7 +50,7 @@ class MemoryLine(Record, frozen=True, kw_only=True):
     """Bytes alive at one moment of a step: a constant part and a part per sample.
 
     Attributes:
-        gradient_bytes: Weight gradients among them, which do not grow with the batch.
+        gradient_bytes: The part that is weight gradients, which does not grow with the batch.
     """
 
     fixed_bytes: float
@@ -66,7 +66,7 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     """The memory alive in a step at one separately traced batch size.
 
     Attributes:
-        moments: The candidates for the peak, whatever share of the gradients is held; none grows.
+        moments: The candidates for the peak, for any share of the gradients; none grows with the batch.
         saved_bytes: Memory left alive by the forward pass and the loss.
     """
 
@@ -87,7 +87,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
     powers of the batch.
 
     Attributes:
-        is_amp: Under autocast of either type; fp32 and tf32 need the same memory.
+        is_amp: Whether it ran under autocast of either type; fp32 and tf32 need the same memory.
         lines: Sorted by bytes per sample; from two small batches.
         weights_bytes: Parameters and buffers, included in every line.
         trained_bytes: Weights that have a gradient, also in a forward pass.
@@ -98,7 +98,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         largest_traced: The batch up to which the lines are known to be valid, if no larger batch could be
             traced; None if a large one was.
         keeping: The same step in a loop that keeps a reference to the model outputs until its end, as most
-            do; None if that takes no more memory.
+            loops do; None if that takes no more memory.
     """
 
     task: TaskKind
@@ -169,9 +169,9 @@ class StepMemory(Record, frozen=True, kw_only=True):
     def bound(self, batch_size: int) -> float:
         """Upper bound on actual memory over the estimate at this batch size.
 
-        1 if the estimate is certain: on the lines, at a traced batch, and between points where memory grows
-        ever more steeply, so that no sum of powers is above the chord. Else the ratio for the next larger
-        traced batch.
+        It is 1 if the estimate is certain: on the lines, at a traced batch, and between points where memory
+        grows more and more steeply, so that no sum of powers is above the chord. Otherwise it is the ratio
+        for the next larger traced batch.
         """
         if self.is_on_lines(batch_size) or not self.is_traced_at(batch_size):
             return 1.0
@@ -263,13 +263,13 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         memory_untraced: Why it could not be traced.
         blocks: The repeated blocks; None if there are none.
         recipe: The recipe of the work.
-        settings: The fields of the recipe that may be changed.
+        settings: The recipe fields that may be changed.
         precisions: Precisions measured by default; empty for those of the device.
         also_at: Further precisions available on request.
         checkpointing_from: Default checkpointing by the minimum number of GPUs of a job; empty to use the
             recipe for any number.
         parallel_mode: How the GPUs of one job share the work by default.
-        is_classic: Whether it is among "all".
+        is_classic: Whether "all" includes it.
         is_run: Whether it can be built and measured; otherwise only memory and ranking support it.
         is_by_shape: Whether it comes from the closed form of a language model's shape, not from a trace.
         tokens_per_sample: Tokens of one sample; None if the input is not tokens.

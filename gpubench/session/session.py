@@ -192,7 +192,7 @@ def finished_part(row: Measurement) -> Measurement | None:
 
 
 def without_cut_off(run: Run) -> Run:
-    """Return the run as it goes on: no end yet, and without what was stopped, died or ran out of time."""
+    """Return the run to continue, without an end and without cases that stopped, died or timed out."""
     kept = tuple(filter(None, map(finished_part, run.measurements)))
     return msgspec.structs.replace(run, finished_at=None, interrupted=False, measurements=kept)
 
@@ -253,14 +253,14 @@ _runs = itertools.count()
 
 
 def run_id_under_torchrun() -> str:
-    """Return the id of this process's next run: the same again after torchrun has started it again."""
+    """Return the id of this process's next run, which stays the same when torchrun restarts the process."""
     agent = psutil.Process(os.getppid())
     began = datetime.fromtimestamp(agent.create_time(), UTC)
     return f"{began:%Y%m%dt%H%M%Sz}-{next(_runs) << 24 | agent.pid:08x}"
 
 
 def spread(request: RunRequest, place: Place) -> RunRequest:
-    """Return the request with torchrun's machines, and the GPUs of each unless the request names them."""
+    """Return the request with torchrun's number of machines, and of GPUs on each unless requested."""
     gpus = place.local_size if request.gpus == 1 else request.gpus
     return msgspec.structs.replace(request, gpus=gpus, nnodes=place.machines)
 
@@ -387,7 +387,7 @@ def run(request: RunRequest) -> Run:
 
 @contextmanager
 def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
-    # Explain why a device could not be opened, in the driver's words or with torch's message explained.
+    # Explain why a device could not be opened, with the driver's message or an explanation of torch's.
     try:
         yield
     except NoDeviceError as error:
@@ -400,8 +400,8 @@ def prepare(
 ) -> Prepared:
     """Check everything that can be checked before measuring: options, device, folder, sharing, cases.
 
-    If the largest batch is requested, the search is here; ``on_trial`` is called for each tried batch. A run
-    to resume that another process is writing is refused here too.
+    If the largest batch is requested, it is searched for here; ``on_trial`` is called for each tried batch. A
+    run to resume that another process is writing is refused here too.
 
     Raises:
         MisuseError: If the requested cases cannot be measured.

@@ -81,7 +81,7 @@ def test_each_effect_of_amp_says_of_which_batch_it_speaks() -> None:
         ("fp32 (IEEE, TF32 off)", "1"),
         ("fp32 (IEEE, TF32 off)", "64"),
     ]
-    assert "cnn, amp-bf16 against fp32" in sentences[0]
+    assert "amp-bf16 against fp32 on cnn, eager, batch 1" in sentences[0]
 
 
 def test_the_latency_of_a_searched_batch_says_so() -> None:

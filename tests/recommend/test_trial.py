@@ -354,7 +354,7 @@ def trained(**asked):
 def test_a_published_model_is_trained_by_the_stack_that_was_assumed(asked, lines):
     script, work = trained(**asked)
     compile(script, "train.py", "exec")
-    for line in (*lines, "BATCH = 4", "told 20 (14 to 30)"):
+    for line in (*lines, "BATCH = 4", "predicted 20 (14 to 30)"):
         assert line in script
     assert "meta-llama/Meta-Llama-3.1-8B" in script
     assert work.command.endswith("torchrun --nproc-per-node 8 train.py")

@@ -16,7 +16,7 @@ from gpubench.profile import load_profiles
 from gpubench.record.figures import frame, measurement_document
 from gpubench.record.store import read_run, write_run
 from gpubench.sections.data import of_run
-from gpubench.sections.measured import screen
+from gpubench.sections.method import cases
 from gpubench.session import session
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
@@ -38,7 +38,7 @@ def test_a_searched_batch_says_so_wherever_it_is_shown(chosen, tmp_path: Path) -
     searched, fixed = chosen("largest"), chosen("fixed")
     assert "batch 64, the" in outcome(searched.measurements[0], 0)
     assert "largest" not in outcome(fixed.measurements[0], 0)
-    tables = [screen(of_run(run))[0].twin for run in (searched, fixed)]
+    tables = [cases(of_run(run))[0] for run in (searched, fixed)]
     cells = [table.rows[0][0] for table in tables]
     assert "batch 64, " in cells[0]
     assert cells[1].endswith("batch 64")
