@@ -338,6 +338,7 @@ class ChildProcess(Generic[_Report]):
         """
         self._mark = os.urandom(8).hex()
         self.swept: tuple[str, ...] = ()
+        self.was_awaited = True
         self._decoder = decoder
         self._lines = Lines()
         self._received: list[bytes] = []
@@ -405,7 +406,7 @@ class ChildProcess(Generic[_Report]):
             write_message(self._write_fd, command)
 
     def receive(self, until_s: Seconds) -> _Report:
-        """Return the next report.
+        """Return the next report; ``was_awaited`` then says whether this process was waiting when it came.
 
         Args:
             until_s: Deadline on ``time.monotonic``. An earlier ``end_by_s``, which a signal handler may set
@@ -417,6 +418,7 @@ class ChildProcess(Generic[_Report]):
         """
         with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
+            self.was_awaited = not (self._received or selector.select(0))
             while not self._received:
                 left_s = min(until_s, self.end_by_s) - time.monotonic()
                 gone = self._process.poll() is not None  # checked first: earlier messages are in the pipe

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -154,39 +154,41 @@ class Progress:
     phase: str = "start"
     warmup: list[Round] = field(default_factory=list)
     timed: list[Round] = field(default_factory=list)
-    arrived_s: list[Seconds] = field(default_factory=list)
+    timed_s: Seconds = 0.0
+    arrived: list[_Point] = field(default_factory=list)
     began_s: Seconds = field(default_factory=time.monotonic)
     reports: int = 0
 
-    def take(self, report: messages.RoundDone) -> None:
+    def take(self, report: messages.RoundDone, *, was_awaited: bool = True) -> None:
         """Keep one round; for a timed one also its arrival time, minus the time spent outside rounds.
 
         A process with a slow clock also reports too little of that outside time, so the slowness still shows.
+        The arrival time of a report that was not awaited is unknown.
         """
         (self.timed if report.timed else self.warmup).append(report.round)
         if report.timed:
-            self.arrived_s.append(time.monotonic() - report.outside_s)
+            self.timed_s += report.round.wall_s
+        if report.timed and was_awaited:
+            self.arrived.append((self.timed_s, time.monotonic() - report.outside_s))
 
     def told_in_s(self) -> Seconds | None:
         """Return the time from the arrival of the first timed round to the last, without the pauses [s].
 
         On a busy host this process may read a report late, and never early. The pace is therefore that of the
-        most prompt reports on both sides of the middle.
+        most prompt reports on both sides of the middle. None if this process was rarely waiting for them.
         """
-        points = [*zip(accumulate(done.wall_s for done in self.timed), self.arrived_s, strict=True)]
-        if len(points) < 2:
-            return None
         edges: list[_Point] = []  # the lower convex hull: no report lies below the line of the prompt ones
-        for point in points:
+        for point in self.arrived:
             while len(edges) > 1 and _pace(*edges[-2:]) >= _pace(edges[-1], point):
                 edges.pop()
             edges.append(point)
-        (first_s, first_arrived_s), (last_s, last_arrived_s) = points[0], points[-1]
-        if first_s == last_s:
-            return last_arrived_s - first_arrived_s
-        middle = points[len(points) // 2]
-        pace = next(_pace(one, other) for one, other in pairwise(edges) if other >= middle)
-        return pace * (last_s - first_s)
+        span_s = sum(done.wall_s for done in self.timed[1:])
+        if len(edges) < 2 or edges[-1][0] - edges[0][0] < span_s / 2:
+            return None
+        if span_s == 0:
+            return edges[-1][1] - edges[0][1]
+        middle = self.arrived[len(self.arrived) // 2]
+        return span_s * next(_pace(one, other) for one, other in pairwise(edges) if other >= middle)
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
         """Say how a result differs from the reports that led to it; None if it agrees.
@@ -563,7 +565,7 @@ class Launcher:
             messages.CaseDone,
         )
         while isinstance(report := self._next(child, kinds, seen), messages.RoundDone):
-            seen.take(report)
+            seen.take(report, was_awaited=child.was_awaited)
             self.on_event(report)
         if contradiction := seen.contradiction(report):
             raise ChildEndedError(contradiction)
