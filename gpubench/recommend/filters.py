@@ -297,7 +297,7 @@ def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
     if bandwidth is None or not known:
         return ""
     nearest_key = min(known, key=lambda key: (abs(math.log(known[key] / bandwidth)), key))
-    return f"; of the ranked GPUs, the {gpu_name(nearest_key)} is closest in memory bandwidth"
+    return f"; of those that rank, the {gpu_name(nearest_key)} is nearest in memory bandwidth"
 
 
 def _named(specs: Sequence[GpuSpec | None]) -> str:
