@@ -68,7 +68,7 @@ class HttpTransport:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return the body of a successful answer, after up to three retries on 429, 5xx or a lost connection."""
+        """Return the body of a success, after up to three retries on 429, 5xx or a lost connection."""
         host, most = _host(url), MAX_RETRIES + 1 if self._last_s is None else 1
         for attempt in range(most):
             try:
