@@ -52,7 +52,7 @@ def print_json(document: Any, *, compact: bool = False) -> None:
     encoded = _encoder.encode(document)
     if not compact and len(encoded) <= _INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
-    _write_bytes(encoded)  # decoding 100,000 rows to text would hold three copies in memory
+    _write_bytes(encoded)  # decoding 100,000 rows to text would keep three copies in memory
 
 
 def say_meanings(gpus: Iterable[str]) -> None:

@@ -53,7 +53,7 @@ ADMITTED_BY = "the setting accept-outliers"
 
 _ROUNDING = 1e-9
 
-_LOOSENED = ("", ", clouds and marketplaces alike", ", however paid")
+_LOOSENED = ("", ", on clouds and marketplaces together", ", however paid")
 
 
 class Standard(NamedTuple):
@@ -278,7 +278,7 @@ class AskedPrices:
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
         if rate is None or bandwidth is None or not self._is_alone(gpu_key, hand):
             return None
-        whose = "what the cheapest GPUs cost by their bandwidth"
+        whose = "the price of the same bandwidth on the cheapest GPUs"
         return Standard(rate * bandwidth, whose, whose, ", and no other provider sells this GPU")
 
     def _is_far(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:

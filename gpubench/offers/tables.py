@@ -265,7 +265,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     kind, region, note = read_kind(said("kind", "")), said("region", ""), said("note")
     source = said("source") or f"own price file {plain(table.name)}"
     pricing, term_years = PRICES.get(column) or (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
-    stated, name = counted(row["gpu_key"])  # "8x H100" beside a count of 8
+    stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     gpu_count = said("gpu_count", str(stated or 1))
     gpu = name if stated == figure_in(gpu_count) else row["gpu_key"]
     cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
@@ -300,7 +300,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
         note=note,
         ask_count=said("ask_count"),
         ask_median=said("ask_median_usd_per_hour") or None,
-        seller=said("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is told
+        seller=said("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is reported
         is_floor=msgspec.convert(is_floor, bool, strict=False) if is_floor else None,
         host=msgspec.structs.replace(NO_HOST, **told) if told else NO_HOST,
         row=where,

@@ -192,7 +192,7 @@ def run_judged(checked: RunCheck) -> list[Part]:
     parts: list[Part] = []
     for (weight, said), found in places.items():
         parts += [Paragraph(text=f"{weight}: {said}"), Bullets(items=tuple(found))]
-    verdict = "no problem found" if checked.trustworthy else "do not rely on what is named under a problem"
+    verdict = "no problem found" if checked.trustworthy else "do not rely on anything listed under a problem"
     cases = count(checked.cases, "case") if checked.cases else "no cases"
     return [*parts, Paragraph(text=f"run {plain(checked.run_id)}, {cases}: {verdict}")]
 

@@ -376,8 +376,8 @@ def _pace(pair: Effect) -> str:
 def frameworks(data: ReportData) -> list[Part]:
     """The cost of a framework on this device: the same work in Keras with each backend, against torch."""
     what = (
-        "The work is the same: layers, batch, optimizer, precision; weights are drawn by each framework's "
-        "own rules. Batches lie on the device: what feeding or a first step costs is not in it."
+        "The work is the same: layers, batch, optimizer, precision; each framework draws weights by its own "
+        "rules. Batches are already on the device, so neither feeding nor the first step is included."
     )
     return explained(
         what,

@@ -120,7 +120,7 @@ def _end(run: Run) -> str:
     if run.finished_at is not None and not run.interrupted:
         return moment_words(run.finished_at)
     end = f"interrupted {moment_words(run.finished_at)}" if run.finished_at else "not finished"
-    return f"{end}; finished cases are kept, gpubench run --resume {plain(run.run_id, 60)} goes on"
+    return f"{end}; finished cases are kept; gpubench run --resume {plain(run.run_id, 60)} continues"
 
 
 def _text(value: str | None) -> str:

@@ -46,7 +46,7 @@ class SourceSkippedError(SourceError):
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about one host, named like the fields of an offer; None is not stated."""
+    """Facts about one host, named like the fields of an offer; None if not stated."""
 
     host_id: str | None = None
     machine_id: str | None = None
