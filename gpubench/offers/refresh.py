@@ -457,8 +457,8 @@ def import_offers(
 ) -> Imported:
     """Read a price table and store it; from then on it overrides the refreshed ones.
 
-    A catalog replaces an earlier import for the same cloud, the user's own table an earlier import of the
-    same file.
+    A catalog replaces an earlier import for the same cloud, the user's own table one of the same folder and
+    file name.
 
     Args:
         file: CSV, or JSON with gpubench's columns.
