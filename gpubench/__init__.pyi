@@ -131,7 +131,7 @@ def rank(
     Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None, lora: bool =
     False, qlora: bool = False,
 ) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours. It needs no network and no GPU.
+    """Rank GPUs and instances for a job by dollars and hours, without a network and without a GPU.
 
     Returns:
         The three answers, the ranked offers, the excluded offers with reasons, and the sentences about them.
@@ -178,7 +178,7 @@ def report(
     False, reference: str = "nvidia-a100-sxm-80gb", sort: Literal["value", "time", "cost", "throughput",
     "joules"] = "value", limit: int | None = None, one_a_gpu: bool = False, draws: int = 2000, seed: int = 0,
 ) -> str:
-    """Write the report of the newest run and of the ranking, and return the path of the file.
+    """Write the report on the newest run and on the ranking, and return the path of the file.
 
     Returns:
         The path of the file.

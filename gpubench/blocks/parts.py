@@ -1,13 +1,14 @@
-"""Output as data: a block of sentences, facts, tables and charts, from which renderers make markup.
+"""Output as data: blocks of sentences, facts, tables and charts, from which renderers make markup.
 
 A block never contains markup, so an untrusted name cannot become markup and a plug-in cannot break the page.
-The same block prints on a terminal, in a notebook, as HTML and as Markdown with equal figures and names.
+The same block is rendered on a terminal, in a notebook, as HTML and as Markdown, with the same figures and
+names.
 Every ``Charts`` part has an equivalent table, which a terminal shows instead.
 
-Figures are plain JSON values for plotly, which is not imported; a test checks each against its schema. They
-use the light colors; ``PALETTE`` has the dark equivalents for the page's script. The eight hues follow the
-Okabe-Ito set, which color-blind readers can distinguish, and no meaning depends only on hue: bases differ in
-symbol, precisions in their row.
+Figures are plain JSON values for plotly, which is not imported; a test checks each against plotly's schema.
+They use the light colors; ``PALETTE`` has the dark equivalents for the page's script. The eight hues follow
+the Okabe-Ito set, which color-blind readers can distinguish, and no meaning depends on hue alone: bases also
+differ in symbol, precisions in their row.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """A few named values; ``prominent`` shows them in large type."""
+    """A few named values, in large type if ``prominent``."""
 
     rows: tuple[Fact, ...]
     prominent: bool = False
@@ -64,7 +65,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Bullets:
-    """A list of short remarks, ``numbered`` where a table refers to them."""
+    """A list of short remarks, ``numbered`` if a table refers to them."""
 
     items: tuple[str, ...]
     numbered: bool = False
@@ -76,10 +77,10 @@ class Column:
 
     Attributes:
         optional: A narrow terminal omits columns from the highest number down; 0 always stays.
-        below: On a page its text goes below that of the first column, to save width.
-        link: On a page its text is a link, if it is a URL.
-        glyph: Its text starts with a symbol, which a narrow terminal puts before the first column when it
-            omits the column.
+        below: Whether a page shows its text below that of the first column, to save width.
+        link: Whether a page shows its text as a link, if it is a URL.
+        glyph: Whether its text starts with a symbol. A narrow terminal that omits the column puts the symbol
+            in front of the first column.
     """
 
     title: str
@@ -98,7 +99,7 @@ class Table:
 
     Attributes:
         marks: For each row None, ``tie`` (tied for the top of the ranking), ``here`` (this user's device) or
-            ``bad``; shown by a rule next to the row, never only by color.
+            ``bad``; it is shown by a rule next to the row, never by color alone.
         folded: Whether the table is collapsed under its caption, for details that few readers need.
     """
 
@@ -109,7 +110,7 @@ class Table:
     folded: bool = False
 
     def __post_init__(self) -> None:
-        """Reject a ragged table, in which cells would be under the wrong heading."""
+        """Reject a ragged table, whose cells would be under the wrong headings."""
         wrong = next((row for row in self.rows if len(row) != len(self.columns)), None)
         if wrong is not None or (self.marks and len(self.marks) != len(self.rows)):
             raise ValueError(
@@ -204,7 +205,7 @@ def table(
 
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-"""Within what stays on one line while a cell is laid out; a terminal draws a plain space."""
+"""Keeps words on one line while a cell is laid out; a terminal prints a plain space."""
 
 
 def held_together(cell: str) -> str:
@@ -230,7 +231,7 @@ def drop_empty_columns(shown: Table) -> Table:
 def printable(value: Any) -> Any:
     """Strip control characters from every text of a block, whatever its source.
 
-    Every renderer starts with this, so that no escape sequence and no bidirectional control character is
+    Every renderer calls this first, so that no escape sequence and no bidirectional control character is
     printed.
 
     >>> printable(Paragraph(text="a" + chr(27) + "[31mb")).text
@@ -257,7 +258,7 @@ def as_html(block: Block) -> str:
 
 @cache
 def environment() -> Environment:
-    """Jinja with autoescape, which is off by default, because every name may be untrusted."""
+    """Return Jinja with autoescape, which is off by default but needed, because any name may be untrusted."""
     import jinja2
 
     made = jinja2.Environment(
@@ -277,7 +278,7 @@ def environment() -> Environment:
 
 # --- Markdown -------------------------------------------------------------------------------------------
 
-# Everything that Markdown may read as structure inside a line.
+# All characters that Markdown may read as structure inside a line.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~])")
 
 
@@ -285,7 +286,7 @@ MOST_OF_A_LONG_TABLE = 20
 
 
 def as_markdown(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
-    """Return the whole report as one GitHub-flavoured Markdown document."""
+    """Return the whole report as one document in GitHub-flavored Markdown."""
     lines = [f"# {escape(title)}", "", escape(subtitle), ""]
     for block in blocks:
         lines += [f"## {escape(block.title)}", ""]
@@ -295,7 +296,7 @@ def as_markdown(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
 
 
 def escape(text: str) -> str:
-    """Make text print as itself: no markup, no link, no image, one line.
+    """Escape text so that it is shown literally: no markup, no link, no image, one line.
 
     >>> escape("<b>a</b>")
     '&lt;b&gt;a&lt;/b&gt;'
@@ -322,7 +323,7 @@ def prose(text: str) -> str:
 
 
 def _escape_inside(piece: str) -> str:
-    # Escape a part of a line and keep the spaces at its ends.
+    # Escape a part of a line, but keep the spaces at its ends.
     left, right = piece[: len(piece) - len(piece.lstrip())], piece[len(piece.rstrip()) :]
     return f"{left}{escape(piece)}{right}" if piece.strip() else piece
 
@@ -357,7 +358,7 @@ def _table(table: Table) -> list[str]:
         _row([column.title for column in table.columns]),
         _row_raw(["---:" if column.numeric else "---" for column in table.columns]),
         *(_row(row) for row in rows),
-        *(["", f"{left:,} further rows stand on the page."] if left else []),
+        *(["", f"{left:,} more rows are on the page."] if left else []),
     ]
 
 
@@ -393,7 +394,7 @@ BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predi
 """Descriptions of the marks ``BASIS_LOOKS`` in a chart."""
 
 _FEWEST_TICKS, _MOST_TICKS = 3, 12
-# Maximum characters of an axis title, to fit on a phone.
+# Maximum number of characters of an axis title, so that it fits on a phone.
 _AXIS_LENGTH = 46
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
@@ -415,7 +416,7 @@ class Mark:
         row: Label of its row, from ``label`` or ``two_lines``.
         hover: Tooltip text.
         told: Name and value in words, for readers who cannot see the chart.
-        kind: The key of its look.
+        kind: The key of its look in the looks of the chart.
     """
 
     row: str
@@ -448,14 +449,14 @@ BASIS_LOOKS: Mapping[str, Look] = {
 
 
 def two_lines(name: str, detail: str) -> str:
-    """Return a row's label: its name, and a detail below; narrow enough for a phone."""
+    """Return the label of a row: its name, and a detail below; narrow enough for a phone."""
     return f"{label(name, 34)}<br>{label(detail, 38)}"
 
 
 def label(text: str, limit: int = 60) -> str:
     """Make a name safe and short enough for a figure.
 
-    Plotly reads ``<a href>``, ``<b>`` and entities in every text; a name must never be read so.
+    Plotly interprets ``<a href>``, ``<b>`` and entities in every text, which must never happen to a name.
     """
     return isolated(html.escape(plain(text, limit), quote=False))
 
@@ -471,7 +472,7 @@ def dots(
     line_at: float | None = None,
     logarithmic: bool = False,
 ) -> Figure:
-    """Draw dots with their intervals, those of one label in one row, from zero or on a logarithmic axis.
+    """Draw dots with their intervals, one row per label, on an axis from zero or a logarithmic axis.
 
     Args:
         marks: The marks to draw, in reading order.
@@ -532,7 +533,7 @@ def dots(
 
 
 def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
-    """An axis with ticks at 1, 2 and 5 of each decade, written out; plotly would write a bare 2 or 5."""
+    """Return an axis with ticks at 1, 2 and 5 of each decade, written in full; plotly would write just 2."""
     low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
     pad = max(room * (high - low), 0.05)
     decades = range(math.floor(low - pad), math.ceil(high + pad) + 1)
@@ -562,7 +563,7 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
 
 
 def whiskers(intervals: Sequence[Interval], **look: Any) -> dict[str, Any]:
-    """Return the ends of intervals as plotly has them; an end that is not known is at the value."""
+    """Return the ends of intervals in plotly's form; an unknown end is at the value."""
     return {
         "type": "data",
         "symmetric": False,
@@ -574,7 +575,7 @@ def whiskers(intervals: Sequence[Interval], **look: Any) -> dict[str, Any]:
 
 
 def dress() -> dict[str, Any]:
-    """The layout that every figure starts from."""
+    """Return the layout on which every figure is based."""
     return {
         "font": {"family": _FONT, "size": 13, "color": INK},
         "paper_bgcolor": "rgba(0,0,0,0)",

@@ -1,7 +1,7 @@
 """Renders blocks on a terminal: plain text in a pipe, ASCII without Unicode, within the terminal's width.
 
-A table has one line per row if that fits. Otherwise the detail of a cell goes below it, and then optional
-columns are omitted, highest number first.
+A table has one line per row if that fits. If not, details of cells go below them; if that does not suffice,
+optional columns are omitted, highest number first.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from gpubench.blocks.parts import (
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# Default width of a file or a pipe without COLUMNS: no line is broken and no column omitted.
+# Default width of a file or a pipe without COLUMNS: no line is broken and no column is omitted.
 _PIPED_WIDTH = 10_000
 
 # Minimum width of a text column, unless its longest word is shorter.
 _LEAST_TEXT, _LONGEST_WORD = 10, 26
 
-# Optional columns from this number on are shown only if no line of the table wraps.
+# Optional columns with this number or a higher one are shown only if no line of the table wraps.
 _WHERE_THERE_IS_ROOM = 6
 
-# Maximum lines of a text; optional columns are omitted before a text takes more.
+# Maximum number of lines of a text in a cell; optional columns are omitted before a text takes more.
 _TALLEST = 3
 
-# Number of rows that determine the column widths of a table.
+# The column widths of a table are determined by this many rows.
 _LAID_OUT_BY = 100
 
-# Minimum assumed width of a terminal; a narrower one has no room for a number with its unit.
+# Minimum assumed width of a terminal: a narrower one has no room for a number with its unit.
 _LEAST_WIDTH = 20
 
 GAP = "  "
@@ -55,7 +55,7 @@ _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
 
 
 def heed_columns() -> None:
-    """Ignore COLUMNS unless it is a positive number, as shutil does; rich would print nothing."""
+    """Ignore COLUMNS unless it is a positive number, as shutil does; otherwise rich would print nothing."""
     try:
         columns = int(os.environ.pop("COLUMNS", ""))
     except ValueError:
@@ -82,7 +82,7 @@ def show(*parts: Part) -> None:
 
 
 def _drawn(part: Part, console: Console) -> list[RenderableType]:
-    # Return what rich prints of a part: texts and tables, none of them read as markup.
+    # Return a part as texts and tables of rich, in which nothing is read as markup.
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -133,7 +133,7 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
 
 
 def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    # Yield the lines of a row: details of a cell go below it, indented in the first column.
+    # Yield the lines of a row; the details of a cell go below it, indented in the first column.
     from rich.cells import set_cell_size
 
     cells = []
@@ -151,7 +151,7 @@ def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[
 
 
 def _broken(text: str, width: int) -> list[str]:
-    # Return a text in lines of so many places, broken between words; a longer name after its marks.
+    # Break a text into lines of this width: between words, and long names after punctuation marks.
     from rich.cells import chop_cells
 
     if _len(text) <= width:
@@ -175,8 +175,8 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
     """Fit a table into the width of a terminal.
 
     Returns:
-        The table, with details on the line of their value if that fits, else without the necessary number of
-        optional columns; the width of each column; and the titles of the omitted columns.
+        The table, with details on the line of their value if that fits, else with as many optional columns
+        omitted as necessary; the width of each column; and the titles of the omitted columns.
     """
     joined = replace(table, rows=tuple(tuple(map(_joined, row)) for row in table.rows))
     natural = [_natural(joined, i) for i in range(len(joined.columns))]
@@ -198,7 +198,7 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
 
 
 def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int) -> list[int]:
-    # Give the remaining width, one character at a time, to the column that makes the most rows tall.
+    # Give the remaining width, one character at a time, to the column that adds lines to the most rows.
     rows = [tuple(column.title for column in table.columns), *table.rows[:_LAID_OUT_BY]]
     heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
     for _ in range(width - _sum(widths)):
@@ -220,10 +220,10 @@ def _height(cell: str, width: int) -> int:
 
 
 def _without(table: Table, goes: int) -> tuple[str, Table]:
-    """Omit a column, but move the symbol at the start of its text before the first column.
+    """Omit a column, but move the symbol at the start of its text in front of the first column.
 
     Returns:
-        The title of the omitted column, with the meaning of each remaining symbol; and the table.
+        The title of the omitted column, with the meaning of each symbol that is left; and the table.
     """
     column, rows = table.columns[goes], table.rows
     title = column.title.replace("\n", " ")
@@ -259,13 +259,13 @@ def _natural(table: Table, i: int) -> int:
 
 
 def _wanted(table: Table, i: int, most: int) -> int:
-    # Return the width that a column should have for its optional ones to stay.
+    # Return the width that a column needs before optional columns may be shown.
     natural = _natural(table, i)
     return natural if most >= _WHERE_THERE_IS_ROOM else max(_least(table, i), -(-natural // _TALLEST))
 
 
 def _least(table: Table, i: int) -> int:
-    # Return how narrow a column can be: no figure is broken, nor a word of a text unless it is long.
+    # Return the minimum width of a column, at which no figure and no word is broken, except long words.
     column, texts = table.columns[i], _texts(table, i)
     words = max(_len(word) for text in texts for word in text.split(" "))
     if column.numeric:
@@ -275,7 +275,7 @@ def _least(table: Table, i: int) -> int:
 
 
 def _len(text: str) -> int:
-    # Return how many places a text takes: some letters take two.
+    # Return the width of a text in columns of the terminal: some letters take two.
     from rich.cells import cell_len
 
     return len(text) if text.isascii() else cell_len(text)

@@ -1,6 +1,6 @@
 """The command line: parsing, dispatch to a verb, startup and exit codes.
 
-A verb's options are built when it is called or its help is requested; its file is imported when it is called.
+A verb's options are built for a call or for its help; its file is imported only for a call.
 """
 
 import csv
@@ -20,9 +20,9 @@ from gpubench.folders import package_text
 from gpubench.names import nearest
 from gpubench.units import listing
 
-# Maximum columns of a help text.
+# Maximum width of a help text in columns.
 _HELP_WIDTH = 120
-# Garbage collection threshold. Python's default, 700, rescans all offers: a fifth of a ranking's time.
+# Threshold of garbage collection. With Python's default, 700, rescanning offers takes a fifth of a ranking.
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -34,11 +34,11 @@ class Verbs(click.Group):
     path = ""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names in the order of the table."""
+        """Return the names of the verbs in the order of the table."""
         return [name.rpartition(" ")[2] for name in table.VERBS if name.rpartition(" ")[0] == self.path]
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
-        """Return one by name."""
+        """Return a verb by its name."""
         path = f"{self.path} {name}".strip()
         if path not in table.VERBS or table.VERBS[path].asked:
             return table.command_of(path) if path in table.VERBS else None
@@ -47,13 +47,13 @@ class Verbs(click.Group):
         return actions
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Treat a leading model name as a call of ``rank``: ``gpubench resnet50 --spot``."""
+        """Treat a model name in place of a verb as a call of ``rank``: ``gpubench resnet50 --spot``."""
         if not self.path and args[0] not in table.VERBS and _is_a_model(args[0]):
             args = ["rank", *args]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; left alone, the parser answers an interruption with an empty line."""
+        """Run the verb; the parser by itself would print an empty line on an interruption."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -132,8 +132,8 @@ def main() -> None:
 
 
 def _misuse(error: click.UsageError) -> str:
-    # Return what the parser objects to, the verb that may have been meant, and the help to read.
-    # The parser finds an option without its value before it creates a context.
+    # Return the parser's error, the verb that may have been meant, and the help to read. The parser detects
+    # an option without its value before it creates a context.
     path = (
         error.ctx.command_path
         if error.ctx

@@ -1,4 +1,4 @@
-"""Failure of the command line: one line on stderr, and a log if the error is unexpected.
+"""How the command line fails: with one line on stderr, and a log if the error is unexpected.
 
 A failure may occur while modules load, or when no more files can be opened; this code works in both cases.
 """
@@ -24,7 +24,7 @@ def fail(message: str, exit_code: int) -> NoReturn:
 
 
 def fail_unexpectedly(error: BaseException) -> NoReturn:
-    """Report an unexpected error and the log with its traceback; call this while handling the error."""
+    """Report an unexpected error and log its traceback; call this while handling the error."""
     try:
         report = f"please report it with {_log()}"
     except Exception as why:  # noqa: BLE001 - a full disk, no folder for it, no descriptor left to load a module

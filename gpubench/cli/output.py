@@ -1,6 +1,6 @@
 """Output of the command line: JSON, paths and text parts on stdout, messages on stderr.
 
-A stream may be unable to encode some characters, be closed, or lose its reader early.
+A stream may be closed, may lose its reader early, or may be unable to encode some characters.
 """
 
 import io
@@ -28,12 +28,12 @@ def answer(
     parts: Callable[[], Iterable[Part]],
     brief: Callable[[], Any] | None = None,
 ) -> None:
-    """Print one JSON document, or text for a person; only the printed one is built.
+    """Print one JSON document, or text for a reader; only the one that is printed is built.
 
     Args:
         as_json: Whether to print JSON.
         document: Builds the full document.
-        parts: Builds the text for a person.
+        parts: Builds the text for a reader.
         brief: Builds the short document, if that was requested.
 
     Raises:
@@ -48,11 +48,11 @@ def answer(
 
 
 def print_json(document: Any, *, compact: bool = False) -> None:
-    """Write one JSON document to stdout in UTF-8: structs as objects, unknown as null, money as a number."""
+    """Write one JSON document to stdout in UTF-8: structs as objects, unknown as null, money as numbers."""
     encoded = _encoder.encode(document)
     if not compact and len(encoded) <= _INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
-    _write_bytes(encoded)  # decoding 100,000 rows to text would hold three copies in memory
+    _write_bytes(encoded)  # decoding 100,000 rows to text would keep three copies in memory
 
 
 def say_meanings(gpus: Iterable[str]) -> None:
@@ -68,7 +68,7 @@ def say(*messages: str) -> None:
 
 
 def print_path(path: str | Path) -> None:
-    """Write a path to stdout: unchanged to a program, without escape sequences to a terminal."""
+    """Write a path to stdout: unchanged for a program, without escape sequences for a terminal."""
     if sys.stdout.isatty():
         print(printable(str(path)))
     else:
@@ -80,11 +80,11 @@ def _write_bytes(line: bytes) -> None:
     sys.stdout.buffer.writelines((line, b"\n"))
 
 
-# --- imperfect streams -------------------------------------------------------------------------------------
+# --- limited or broken streams -----------------------------------------------------------------------------
 
 
 def make_safe() -> None:
-    """Make the streams print a question mark for a character that their encoding lacks, instead of failing.
+    """Make the streams print a question mark, instead of failing, for a character that their encoding lacks.
 
     Python sets a stream that was closed before startup (`>&-`) to None; its output is discarded.
     """

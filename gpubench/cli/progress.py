@@ -27,7 +27,7 @@ def watch() -> Iterator[messages.OnEvent]:
 
     def note(event: messages.Event) -> None:
         shown.note(event)
-        text = None if isinstance(event, messages.MicroEnded) else line_of(event)  # told below the cases
+        text = None if isinstance(event, messages.MicroEnded) else line_of(event)  # printed below the cases
         if text is not None:
             live.console.print(Text(text))
 
@@ -40,13 +40,13 @@ def watch() -> Iterator[messages.OnEvent]:
 
 
 def _say_event(event: messages.Event) -> None:
-    # Print a line for an event that deserves one, such as a finished case.
+    # Print a line for an event that has one, such as a finished case.
     if (text := line_of(event)) is not None:
         print(text, file=sys.stderr, flush=True)
 
 
 class Shown:
-    """The current case: time, and how much of it in rounds, then the interval so far, device and phase.
+    """The current case: its time, the time in rounds, the interval so far, the device and the phase.
 
     A narrow terminal cuts off the end of the line.
     """
@@ -99,7 +99,7 @@ def _minutes(seconds: float) -> str:
 
 
 def line_of(event: messages.Event) -> str | None:
-    """Return the permanent line for an event; None for an event that only updates the progress."""
+    """Return the permanent line for an event; None if it only updates the progress line."""
     match event:
         case messages.RunPlanned(trainings=trainings) if trainings:
             what = f"{units.count(trainings, 'pair')} of workload and precision"
@@ -123,7 +123,7 @@ def line_of(event: messages.Event) -> str | None:
 
 
 def _count(planned: messages.RunPlanned) -> str:
-    # The number of cases to measure; for a resumed run, the number left.
+    # The number of cases to measure; for a resumed run, the number of remaining cases.
     if planned.left is not None:
         what = "cases" if planned.launches == 1 else "launches"
         return f"what is left, {planned.left} of {planned.cases * planned.launches} {what},"
@@ -132,7 +132,7 @@ def _count(planned: messages.RunPlanned) -> str:
 
 
 def outcome(measurement: Measurement, launch: int) -> str:
-    """One line on a finished case: its result, or why it has none."""
+    """Return a line about a finished case: its result, or why it has none."""
     label = units.plain(measurement.label)
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:

@@ -1,8 +1,8 @@
-"""The verbs of the command line: the purpose, requests and aliases of each, and the command built from them.
+"""The verbs of the command line: the purpose, requests and aliases of each, and the commands built from them.
 
-Each verb is a row of this table and a function in its own file in ``gpubench.cli.verbs``, which is imported
-when the verb is called: ``offers list`` is ``list_`` in ``offers.py``. The function takes the requests of its
-row in order and ``as_json``, and returns the exit code, or None for 0.
+Each verb is a row of this table and a function in a file of ``gpubench.cli.verbs``, which is imported when
+the verb is called: ``offers list`` is ``list_`` in ``offers.py``. The function takes the requests of its row
+in order and ``as_json``, and returns the exit code, or None for 0.
 """
 
 from collections import Counter
@@ -50,17 +50,17 @@ from gpubench.units import listing, plain
 class BriefRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to print the full or the short document."""
 
-    brief: Annotated[bool, Option("With --json: what a script acts on, in 8 kB.", OUTPUT)] = False
+    brief: Annotated[bool, Option("With --json: only what a script needs, in 8 kB.", OUTPUT)] = False
 
 
 class TableRequest(BriefRequest, frozen=True, kw_only=True):
     """Whether to print everything known about each GPU."""
 
-    table: Annotated[bool, Option("List every GPU, and what each figure rests on.", OUTPUT)] = False
+    table: Annotated[bool, Option("List every GPU, with the basis of each figure.", OUTPUT)] = False
 
 
 class ShownRequest(BriefRequest, frozen=True, kw_only=True):
-    """What to print of a ranking besides its best rows."""
+    """What to print of a ranking in addition to its best rows."""
 
     table: Annotated[
         bool,
@@ -72,7 +72,7 @@ class ShownRequest(BriefRequest, frozen=True, kw_only=True):
     ] = False
     explain: Annotated[
         bool,
-        Option("Also list every note, and what is left out and why; with --table, every offer.", OUTPUT),
+        Option("Also list every note, and what is left out and why; with --table, list every offer.", OUTPUT),
     ] = False
 
 
@@ -87,11 +87,9 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: Annotated[
         bool,
-        Option(
-            "List the GPUs of the specification table instead, and the processors that nothing is timed on."
-        ),
+        Option("List the GPUs of the specification table instead, and the processors without timings."),
     ] = False
-    mlperf: Annotated[bool, Option("List published MLPerf Training runs, with today's cost of one.")] = False
+    mlperf: Annotated[bool, Option("List published MLPerf Training runs, with today's cost of each.")] = False
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +108,10 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     cuda: Annotated[bool, Option("Check an NVIDIA GPU against itself, in 5 minutes, and write one file.")] = (
         False
     )
-    full: Annotated[bool, Option("With --cuda: leave nothing out, however long it takes.")] = False
+    full: Annotated[bool, Option("With --cuda: run every part, however long it takes.")] = False
     output: Annotated[
-        Path | None, Option("With --cuda: the file.", short="-o", default="cuda-check-GPU-TORCH.json")
+        Path | None,
+        Option("With --cuda: the file to write.", short="-o", default="cuda-check-GPU-TORCH.json"),
     ] = None
     results: Results = None
 
@@ -151,10 +150,10 @@ class Verb(msgspec.Struct, frozen=True):
     """A verb, or one of its actions; a verb with actions has no requests.
 
     Attributes:
-        help: Its purpose; the list of verbs shows the first sentence.
-        asked: Its requests in order.
+        help: Its purpose, of which the list of verbs shows the first sentence.
+        asked: Its requests, in order.
         also_called: Names that other tools use for it.
-        only: The options to offer, each with its panel in the help; if empty, all options of its requests.
+        only: The options of the command, each with its panel in the help; if empty, all of its requests.
     """
 
     help: str
@@ -163,19 +162,19 @@ class Verb(msgspec.Struct, frozen=True):
     only: Mapping[str, str | None] = {}
 
 
-_ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
+_ASK = "Options of the ranking (for all of them see gpubench rank)"
 _OF_REPORT = dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(
     ("workload", "offers", "as_of"), _ASK
 )
 
 VERBS: Mapping[str, Verb] = {
     "probe": Verb(
-        "Say what the devices of this machine are, and what limits them.",
+        "Show the devices of this machine, and what limits them.",
         (DumpRequest,),
         ("info", "detect", "device", "devices", "gpus", "status"),
     ),
     "doctor": Verb(
-        "Check what a measurement needs, from the software up; exit 1 if something keeps it from running.",
+        "Check whether this machine is ready to measure, software first; exit code 1 if it is not.",
         (ResultsRequest,),
     ),
     "list": Verb("List the workloads: parameters, work per sample, default batches.", (ListRequest,)),
@@ -184,24 +183,24 @@ VERBS: Mapping[str, Verb] = {
         (RunRequest, PageRequest),
         ("bench", "benchmark", "measure", "start", "test", "train"),
     ),
-    "check": Verb("Say whether a run, or this GPU, can be trusted; exit code 1 if not.", (CheckRequest,)),
+    "check": Verb("Check whether a run, or this GPU, can be trusted; exit code 1 if not.", (CheckRequest,)),
     "compare": Verb(
-        "Compare two runs case by case: B over A, so that above 1 B is faster.",
+        "Compare two runs case by case, as ratios of B to A: above 1, B is faster.",
         (CompareRequest,),
         ("diff", "regress"),
     ),
-    "results": Verb("List stored runs, or take in runs of other machines."),
+    "results": Verb("List stored runs, or add runs from other machines."),
     "results list": Verb("List the stored runs, oldest first.", (ResultsRequest,)),
     "results add": Verb(
-        "Take in runs that other machines made; each is checked before it is copied.\n\n"
-        "A run that is stored already with the same content is left as it is; one with other content under "
+        "Add runs from other machines; each is checked before it is copied.\n\n"
+        "A run that is already stored with the same content is left unchanged; one with other content under "
         "the same id is refused, and the exit code is 5.",
         (AddRequest,),
     ),
     "share": Verb(
-        "Show what of a run would be shared, write it to one file, and print the text of a pull request.\n\n"
-        "The file names no host, path, serial number or user. Exit code 1, and no file, where CI would "
-        "refuse it.",
+        "Show what would be shared of a run, write it to one file, and print the text of a pull request.\n\n"
+        "The file names no host, path, serial number or user. If CI would refuse it, no file is written and "
+        "the exit code is 1.",
         (ShareRequest,),
         ("contribute", "publish", "upload"),
     ),
@@ -218,17 +217,17 @@ VERBS: Mapping[str, Verb] = {
         (RefreshRequest,),
     ),
     "offers import": Verb(
-        "Keep a price table of your own; it is read beside the shipped and the refreshed prices from then "
-        "on.",
+        "Store a price table of your own; from then on it is used together with the shipped and the "
+        "refreshed prices.",
         (ImportRequest,),
     ),
     "predict": Verb("Predict throughput on GPUs that are not here."),
     "predict show": Verb(
-        "Print throughput, interval and reasons for each GPU, the fastest first.",
+        "Print throughput, interval and reasons for each GPU, fastest first.",
         (PredictRequest, TableRequest),
     ),
     "predict seal": Verb(
-        "Write what is predicted of a CSV of cases, with version, commit and one hash over all of it.",
+        "Write the predictions for a CSV of cases, with version, commit and one hash over all of them.",
         (SealRequest,),
     ),
     "predict score": Verb(
@@ -236,33 +235,33 @@ VERBS: Mapping[str, Verb] = {
         (ScoreRequest,),
     ),
     "predict calibrate": Verb(
-        "Rebuild what predictions rest on from the published rows and your own runs, in a checkout.",
+        "Rebuild the basis of predictions from the published rows and your own runs, in a checkout.",
         (CalibrateRequest,),
     ),
     "memory": Verb(
-        "Say what a step needs in memory, on which GPUs it fits, and what would make it fit.",
+        "Show how much memory a step needs, on which GPUs it fits, and what would make it fit.",
         (MemoryRequest, TableRequest),
         ("fit", "fits", "vram", "mem"),
     ),
     "rank": Verb(
-        "Rank GPUs and instances by training per dollar, and say how sure that is.\n\n"
-        "Needs no GPU and no network: measured figures where you have them, predictions elsewhere.",
+        "Rank GPUs and instances by training per dollar, and show how certain the order is.\n\n"
+        "Needs no GPU and no network: it uses your measurements where there are any, predictions elsewhere.",
         (RankRequest, ShownRequest, PricesRequest),
         ("recommend", "best", "buy", "rent", "choose"),
     ),
     "try": Verb(
-        "Write a task of SkyPilot, and one of dstack, that rent the recommended machine and measure there.",
+        "Write a SkyPilot task and a dstack task that rent the recommended machine and measure on it.",
         (TryRequest,),
         ("trial", "skypilot", "dstack"),
     ),
     "report": Verb(
-        "Write one self-contained page that answers what to rent, with what was measured. Prints its path.",
+        "Write one self-contained page with the recommendation and the measurements, and print its path.",
         (ReportRequest,),
         ("html", "page", "export"),
         _OF_REPORT,
     ),
     "feed": Verb(
-        "Say whether this host can prepare images as fast as a GPU trains on them (needs kornia).",
+        "Check whether this host can prepare images as fast as a GPU trains on them (needs kornia).",
         (FeedRequest,),
     ),
     "new-workload": Verb(
@@ -277,7 +276,7 @@ VERBS: Mapping[str, Verb] = {
 _RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
 """Settings files in order of precedence, each with the path of its table."""
-# Marks where a list of choices may wrap, and stands for a hyphen during layout.
+# Marks where a list of choices may wrap, and replaces a hyphen during layout.
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
 
 
@@ -287,7 +286,7 @@ class Command(click.Command):
     panels: Mapping[str | None, str | None] = {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by panel, those without one first, without breaking a word or a choice."""
+        """Write the options by panel, those without a panel first, without breaking a word or a choice."""
         by_panel: dict[str, list[tuple[str, str]]] = {"Options": []}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
@@ -349,9 +348,7 @@ _AS_JSON = click.Option(["as_json", "--json"], is_flag=True, help="Print one JSO
 
 def _recipe_option(offered: Iterable[Option]) -> list[click.Option]:
     keys = [f"{typed(each.name)}: {help_of(each)}" for each in offered if each.way == _RECIPE]
-    about = " ".join(
-        ["How the workload is trained or run, where it is not as the workload itself says.", *keys]
-    )
+    about = " ".join(["How the workload is trained or run, if not as the workload itself defines.", *keys])
     option = click.Option([f"name_{_RECIPE}", "--recipe"], multiple=True, metavar="KEY=VALUE,...", help=about)
     return [option] if keys else []
 
@@ -383,7 +380,7 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
 
 
 def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    # Return the given values by option; a positional value counts as a value of its option.
+    # Return the given values by option; a positional argument counts as a value of its option.
     found: dict[str, Any] = {}
     for each in offered:
         places = [given.get(f"place_{each.name}"), given.get(f"name_{each.name}")]
@@ -415,7 +412,7 @@ def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str
 
 
 def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, Any]]:
-    """Return the settings file of the working folder and its settings; none for a verb that reads none.
+    """Return the settings file of the working folder and its settings; none for a verb without settings.
 
     Raises:
         MisuseError: If a file is not valid TOML, or has a setting that no verb reads.
@@ -460,7 +457,7 @@ def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
 def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
     """Return the completer of an option; it looks up names only when a shell asks for them.
 
-    A space ends a shell word, so an unquoted name has hyphens in place of its spaces, as in GPU names.
+    A space ends a word in the shell, so an unquoted name has hyphens instead of spaces, as in GPU names.
     """
     names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
     if names is None:
@@ -482,7 +479,7 @@ def _workloads() -> Iterable[str]:
 
 
 def _gpus() -> Iterable[str]:
-    # Return GPU names: names of several variants such as "H100", then each GPU's short name and key.
+    # Return GPU names: first names of several variants such as "H100", then each GPU's short name and key.
     from gpubench.specs import find_spec, load_specs
 
     short = [spec.short_name for spec in load_specs().values() if "(" not in spec.short_name]
@@ -497,7 +494,7 @@ def _providers() -> Iterable[str]:
     return sorted({offer.provider for offer in load_offers().offers})
 
 
-# The lookup for each option that takes names.
+# The function that looks up the names for each option.
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "workload": _workloads,
     "gpu": _gpus,

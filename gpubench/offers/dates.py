@@ -1,7 +1,7 @@
-"""The age of a price, and how far a list price may have moved since its date.
+"""The age of a price, and how far a list price may have drifted since its date.
 
 A date may be only a year or a month. A list price is certain on its date; after that its logarithm follows a
-random walk with a step fitted to the table's own history of replaced prices.
+random walk, whose step is fitted to the replaced prices in the table.
 """
 
 import math
@@ -15,10 +15,10 @@ from gpubench.models import Offer
 from gpubench.units import count
 
 STALE_AFTER_DAYS = 30
-"""Older prices are marked: within six weeks of 2026, cloud prices moved by 15 %, street prices by 38 %."""
+"""Age above which a price is marked; in six weeks of 2026 cloud prices moved by 15 %, street prices 38 %."""
 
 NOT_CURRENT_AFTER_DAYS = 180
-"""Age from which a price is not called current."""
+"""Age above which a price is no longer called current."""
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?", re.ASCII)
 
@@ -28,7 +28,7 @@ _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def price_day(price_date: str) -> date:
-    """Return the oldest day that a full or partial date can mean.
+    """Return the earliest day that a full or partial date can mean.
 
     >>> price_day("2026"), price_day("2026-08"), price_day("2026-08-14")
     (datetime.date(2026, 1, 1), datetime.date(2026, 8, 1), datetime.date(2026, 8, 14))
@@ -47,7 +47,7 @@ def price_day(price_date: str) -> date:
 
 
 def age_days(price_date: str, today: date) -> int:
-    """Return the age of a date [days], 0 for a future date; a partial date counts as its oldest day."""
+    """Return the age of a date [days], 0 for a future date; a partial date counts as its earliest day."""
     return max(0, (today - price_day(price_date)).days)
 
 
@@ -57,7 +57,7 @@ def has_day(price_date: str) -> bool:
 
 
 def show_price_date(price_date: str) -> str:
-    """Return the date in words; a partial date says what is missing.
+    """Return the date in words; for a partial date they say that the day is unknown.
 
     >>> show_price_date("2026"), show_price_date("2026-08"), show_price_date("2026-08-14")
     ('2026, day unknown', '2026-08, day unknown', '2026-08-14')
@@ -107,7 +107,7 @@ class PriceChange(NamedTuple):
 def change_of(old: Offer, new: Offer) -> PriceChange | None:
     """Return the change of a list price from one table to the next.
 
-    None for asks, for floors, and within one day.
+    None for asks, for "starting at" prices, and within one day.
     """
     if new.kind == "marketplace" or old.kind != new.kind or old.is_floor or new.is_floor:
         return None
@@ -120,8 +120,8 @@ def change_of(old: Offer, new: Offer) -> PriceChange | None:
 def drift_of(changes: Iterable[PriceChange]) -> float:
     """Return the standard deviation of the logarithm of a list price after a year.
 
-    The table's own history is weighted by its number of observations, and the usual drift by eight. A price
-    that stayed the same for a year counts as much as one that moved.
+    The changes in the table are weighted by their number, the usual drift by eight observations. A price that
+    stayed the same for a year counts as much as one that moved.
     """
     known = list(changes)
     variance = sum(change.log_ratio**2 / change.years for change in known)

@@ -1,7 +1,7 @@
 """Hardware to own: purchase prices of cards, and ``--have`` descriptions of machines.
 
-``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` is a card, its price and its life. This module only reads
-and checks it; ``recommend`` computes its cost per hour.
+``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` gives a card, its price and its life. This module only
+reads and checks the description; ``recommend`` computes the cost per hour.
 """
 
 import re
@@ -28,7 +28,7 @@ CONDITIONS = frozenset(
 
 
 PLANNING_VALUE = "planning value"
-"""The statistic of a planning price without an observed listing."""
+"""The ``statistic`` of a planning price, for which no listing was observed."""
 
 
 class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
         gpu_count: GPUs of a computer; 1 for a card.
         is_computer: Whether it is a complete computer, which needs no host.
         price_low_usd, price_high_usd: The range that the source states.
-        statistic: How the price summarizes the listings: the mean of the 3 cheapest, a stated range.
+        statistic: How the price summarizes the listings, for example as the mean of the 3 cheapest.
         license: License of the source's data, if it restricts its use.
     """
 
@@ -58,11 +58,11 @@ class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """A computer for cards, at an assumed price.
+    """A computer into which cards are built, at an assumed price.
 
     Attributes:
         slots: Number of slots for cards.
-        has_airflow: Whether it cools cards without fans.
+        has_airflow: Whether it cools cards that have no fan.
         power_w: Power draw under load, without its cards.
     """
 
@@ -105,7 +105,7 @@ def card_prices() -> tuple[CardPrice, ...]:
 
 _NUMBER = r"(?P<value>\d+(?:\.\d+)?)"
 _FORMS: tuple[tuple[str, str, float], ...] = (
-    # field, pattern of a complete part, factor; named sums come before the bare price
+    # field, pattern of a complete part, factor; labeled sums come before the bare price
     ("resale_usd", rf"resale {_NUMBER} usd", 1.0),
     ("host_usd", rf"host {_NUMBER} usd", 1.0),
     ("upkeep_usd_per_hour", rf"upkeep {_NUMBER} usd/h", 1.0),
@@ -140,20 +140,20 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     """Read one ``--have`` description.
 
     Args:
-        spec: Parts between commas: the GPU (``2x NAME`` for two), then as wanted, in any order: its price in
-            USD (without one it is owned already), ``host``, ``resale`` and ``upkeep`` sums, years, percent of
-            hours used, W, PUE, USD/kWh.
-        own_keys: Devices that only the user's own runs know: ``cpu``, a Mac.
+        spec: Parts between commas: the GPU (``2x NAME`` for two), then optional parts in any order: its price
+            in USD (without one it is already owned), ``host``, ``resale`` and ``upkeep`` in USD, years,
+            percent of hours used, W, PUE, USD/kWh.
+        own_keys: Devices that only occur in the user's own runs: ``cpu``, a Mac.
 
     Returns:
         Key and number of the GPUs, and what was given: ``purchase_usd`` of all of them without the host,
         ``host_usd``, ``resale_usd`` of both at the end, ``years`` of life, ``utilization`` as a share of all
         hours, ``power_w`` and ``idle_w`` of one GPU, ``pue``, ``tariff_usd_per_kwh``, and
-        ``upkeep_usd_per_hour`` at work.
+        ``upkeep_usd_per_hour`` under load.
 
     Raises:
-        MisuseError: If the GPU is unknown, or a part is not understood; the message
-            names the part and shows a whole example.
+        MisuseError: If the GPU is unknown, or a part is not understood; the message names the part and shows
+            a complete example.
     """
     parts = [" ".join(part.split()) for part in plain(spec, 500).split(",")]
     if not parts[0]:

@@ -1,4 +1,4 @@
-"""Lists the requested offers, with filters on region and age of the price."""
+"""Lists the requested offers, filtered by region and by age of the price."""
 
 import math
 import re
@@ -64,12 +64,12 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     """Return the offers that pass a filter, cheapest GPU-hour first.
 
     Args:
-        offers: Every known offer: a price is compared with the others, unless the user gave it.
-        wanted: What to show.
-        today: The day from which ages are computed.
+        offers: Every known offer, because each price is compared with the others, except the user's own.
+        wanted: The request.
+        today: The day as of which ages are computed.
 
     Raises:
-        MisuseError: If a GPU, provider, region or choice is unknown, or a figure is outside of its limits.
+        MisuseError: If a GPU, provider, region or choice is unknown, or a figure is outside its limits.
     """
     every = Offers.of(offers)
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
@@ -96,7 +96,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
 
 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
-    """Return which prices are superseded by newer ones, and why; the user's own prices never are.
+    """Return which prices newer ones supersede, and why; the user's own prices are never superseded.
 
     A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
     without a day does not rank if there is one with a day for the same GPU, provider, region and count.
@@ -170,7 +170,7 @@ _WORDS = {
 _WORLD_OF = {word: world for world, words in _WORDS.items() for word in words.split()}
 _EUROPEAN = frozenset({"eu", "europe", "not eu"})
 _NAMES = {"eu": {"eu"}, "europe": {"eu", "europe"}, "us": {"us"}, "usa": {"us"}, "asia": {"asia"}}
-# London and Zurich at Google and Amazon, which name them like regions in the European Union.
+# London and Zurich at Google and Amazon, whose names look like those of regions in the European Union.
 _NOT_OF_THE_EU = re.compile(r"(europe-west[26]|eu-west-2|eu-central-2)(?!\d).*")
 _GOOGLE_IN_EUROPE = re.compile(r"europe-[a-z]+\d.*")
 # Australia and New Zealand, which Amazon and Oracle list under Asia Pacific.
@@ -184,7 +184,7 @@ _AZURE = re.compile(
 )
 
 
-# Countries by name and code, with the cities and regions by which clouds name their sites there.
+# Countries by name and code, with the names of cities and regions that clouds use for their sites there.
 _COUNTRIES = {
     "austria at": "vienna austriaeast",
     "australia au": "sydney melbourne ap-southeast-2 ap-southeast-4 australia-southeast1 australiaeast",
@@ -215,7 +215,7 @@ _COUNTRIES = {
 
 @cache
 def _country(wanted: str) -> re.Pattern[str] | None:
-    # Compiled where a region is asked for, not with the module; a code counts only at the beginning.
+    # Compiled when a region is requested, not at import; a country code counts only at the beginning.
     for names, places in _COUNTRIES.items():
         name, code = names.split()
         if wanted in {name, code}:
@@ -261,5 +261,5 @@ def world_of(place: str) -> str | None:
     told = [world for word in words if (world := _WORLD_OF.get(word.strip("(),.")))]
     if told and told[0] in _EUROPEAN:
         return "eu" if "eu" in told and "not eu" not in told else "europe"
-    # The first known word counts: us-east-1 before any later city or code.
+    # The first known word decides, before any later city or code: us-east-1 is in the US.
     return told[0] if told else None

@@ -1,10 +1,10 @@
 """Decides whether a price is plausible, for a refresh, the list of offers and every ranking.
 
-There are two tests. A jump from the last known price of the same instance is set aside when it is fetched. An
-unconfirmed price far below or far above the others is listed with the doubt and by default does not rank. The
-others are the other hosts of its source, else the other providers. If nobody else sells the GPU, they are the
-cheapest GPUs by memory bandwidth. Only an independent source can confirm a price: another provider, in a
-table with another author, because one file can contain any number of provider names.
+There are two tests. First, a fetched price that jumps from the last known price of the same instance is set
+aside. Second, an unconfirmed price far below or far above the others is listed with the doubt, and by default
+does not rank. The others are the other hosts of its source, else the other providers; if nobody else sells
+the GPU, the cheapest GPUs by memory bandwidth. Only an independent source can confirm a price: another
+provider, in a table by another author, because one file can contain any number of provider names.
 """
 
 import math
@@ -37,8 +37,8 @@ from gpubench.units import count, format_number, format_usd, plain
 
 MAX_RATIO = 5.0
 """Beyond this ratio to the last known price of the same instance or to the median of the other providers, a
-price is considered a mistake. Providers differ by a factor of 7; of the shipped prices only one cloud's V100
-is under 0.3 of the median of the others of its kind, and it is confirmed."""
+price is considered a mistake. Providers differ by a factor of 7. The only shipped price under 0.3 of the
+median of others of its kind is one cloud's V100, and it is confirmed."""
 
 LOOSENING = 2.0
 """Factor by which the limit widens for each respect (kind of seller, pricing) in which the others differ."""
@@ -53,14 +53,14 @@ ADMITTED_BY = "the setting accept-outliers"
 
 _ROUNDING = 1e-9
 
-_LOOSENED = ("", ", clouds and marketplaces alike", ", however paid")
+_LOOSENED = ("", ", on clouds and marketplaces together", ", however paid")
 
 
 class Standard(NamedTuple):
-    """The reference for a price [USD per GPU-hour], and its origin in words.
+    """The price with which another is compared [USD per GPU-hour], and its origin in words.
 
     Attributes:
-        unless: The missing confirmation, in words.
+        unless: In words, the confirmation that is missing.
         loosened: Number of respects in which the others differ.
         providers: Number of other providers behind it; 0 if it is not a median of providers.
     """
@@ -78,7 +78,7 @@ class _Asks(NamedTuple):
 
     Attributes:
         usd: Price per GPU-hour.
-        gpus: GPUs of the offer.
+        gpus: Number of GPUs in the offer.
         pricing, is_host: The pricing, and whether it is on a marketplace, where asks may be a sixth as high.
         provider, origin: Indexes of the provider and the table.
     """
@@ -92,7 +92,7 @@ class _Asks(NamedTuple):
 
 
 class _Hand(NamedTuple):
-    """The author of a price; origin 0 is trusted, and provider -1 is unknown."""
+    """The author of a price. Origin 0 is trusted; provider -1 is unknown."""
 
     provider: int
     origin: int
@@ -162,11 +162,15 @@ class AskedPrices:
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None if it is plausible.
 
-        It is doubted below a fifth of the median of the hosts in its own source. It is doubted below a fifth
-        of the median of the other providers, and above five times that of its own kind, unless a second
-        provider in another table is within a factor of two. The price of a GPU that nobody else sells is
-        doubted, unless it is shipped, below half of what the cheapest GPUs cost by bandwidth. A price no
-        higher than the same provider's for half as many GPUs is doubted, unless it is shipped or confirmed.
+        It is doubted in these cases:
+
+        - It is below a fifth of the median of the hosts in its own source.
+        - It is below a fifth of the median of the other providers, or above five times that of its own kind,
+          and no second provider in another table is within a factor of two.
+        - Nobody else sells the GPU, the price is not a shipped one, and it is below half the price of the
+          cheapest GPUs by bandwidth.
+        - It is no higher than the same provider's price for half as many GPUs, and neither shipped nor
+          confirmed.
         """
         if (standard := self._doubted_by(offer)) is None:
             return None
@@ -181,15 +185,15 @@ class AskedPrices:
         return None if standard is None else _times(offer, standard)
 
     def is_below(self, offer: Offer) -> bool:
-        """Return whether a doubtful price is too low; only such a price can make the answer wrong."""
+        """Return whether a doubtful price is too low; only a low price can make the answer wrong."""
         standard = self._doubted_by(offer)
         return standard is not None and offer.usd_per_gpu_hour < standard.usd
 
     def caution(self, offer: Offer) -> str | None:
         """Return the caution for a plausible but unconfirmed price; None if it is confirmed.
 
-        It applies to a price under half of the others' prices, and to a GPU that nobody else sells, unless
-        the price is a company's list price that is shipped or is the user's own.
+        It applies to a price under half of the others', and to a GPU that nobody else sells, unless the price
+        is the user's own or a company's list price in the shipped table.
         """
         if offer.pricing is Pricing.OWNED:
             return None
@@ -223,7 +227,7 @@ class AskedPrices:
         return suspects
 
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        # Return the range without doubted prices, unless their source has the asks of other hosts.
+        # Return the range of prices without doubted ones, unless their source has the asks of other hosts.
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return -math.inf, math.inf
@@ -274,14 +278,14 @@ class AskedPrices:
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
         if rate is None or bandwidth is None or not self._is_alone(gpu_key, hand):
             return None
-        whose = "what the cheapest GPUs cost by their bandwidth"
+        whose = "the price of the same bandwidth on the cheapest GPUs"
         return Standard(rate * bandwidth, whose, whose, ", and no other provider sells this GPU")
 
     def _is_far(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:
         """Compare a price with its reference, and look for a confirmation.
 
-        A high price is compared with the median of its kind. A single other provider of that kind suffices
-        only if a third provider of any kind confirms it; otherwise one absurdly low price could discredit an
+        A high price is compared with the median of its kind. If that kind has a single other provider, a
+        third provider of any kind must confirm its price; otherwise one absurdly low price could discredit an
         honest one.
         """
         ratio = offer.usd_per_gpu_hour / standard.usd
@@ -293,7 +297,7 @@ class AskedPrices:
         return not self._witnesses(offer, hand, offer.usd_per_gpu_hour)
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
-        """Return the others' price for the same GPU; None if there is none or the price is not judged.
+        """Return the price that others ask for the same GPU; None if there is none or it is not judged.
 
         The others are those of the same kind and pricing, else all with the same pricing, else all. For a
         third-party table, prices in other tables come first.
@@ -318,7 +322,7 @@ class AskedPrices:
         return _voices(asks, scope & is_another_hand)
 
     def _for_fewer(self, offer: Offer, hand: _Hand) -> Standard | None:
-        # Return the same provider's price for at most half as many GPUs, if its total is as high.
+        # Return the same provider's price for at most half as many GPUs, if their total price is as high.
         total_usd = offer.usd_per_gpu_hour * offer.gpu_count
         for fewer, usd in self._least(offer.gpu_key, offer.pricing, hand).items():
             if 2 * fewer <= offer.gpu_count and fewer * usd >= total_usd:
@@ -334,14 +338,14 @@ class AskedPrices:
         return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
 
     def _of_another(self, asks: _Asks, hand: _Hand) -> Flags:
-        # Return which prices can confirm one: those of another provider in a table with another author.
+        # Return which prices can confirm one: those of another provider, in a table by another author.
         is_another: Flags = (asks.provider != hand.provider) & (asks.origin != (hand.origin or -1))
         return is_another
 
     def _witnesses(self, offer: Offer, hand: _Hand, usd: float, *, of_its_kind: bool = False) -> set[int]:
         """Return the providers that confirm a price, including those that leave the form factor open.
 
-        Private hosts and rental companies are different kinds.
+        Private hosts and rental companies count as different kinds.
         """
         asks = self._asks(*_means(offer.gpu_key, or_open=True))
         paid = [self._pricings[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
@@ -366,7 +370,7 @@ class AskedPrices:
 
 @cache
 def _means(gpu_key: str, *, or_open: bool = False) -> tuple[str, ...]:
-    # Return a GPU with the variants that it can mean, or the ambiguous names that can mean it.
+    # Return a GPU key with the variants that it can mean, and if requested the ambiguous names for it.
     spec = load_specs().get(gpu_key)
     left_open = (key for key, each in load_specs().items() if or_open and gpu_key in each.variants)
     return (gpu_key, *(spec.variants if spec else ()), *left_open)

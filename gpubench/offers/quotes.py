@@ -1,8 +1,8 @@
-"""Converts quotes of all sources to offers: identifies the GPU, and checks plausibility.
+"""Converts the quotes of all sources to offers: identifies the GPU, and checks plausibility.
 
-A cloud's GPU name ("H100", "A100") leaves the form factor open. The name of its instance does not:
-p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv has these instances.
-Each field has one rule, for cells of tables, for answers, and for the structs of a file.
+A cloud's GPU name ("H100", "A100") leaves the form factor open. The name of the instance does not:
+p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv lists such instances.
+Each field has one rule, which applies to cells of tables, to answers, and to the structs of a file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gpubench.units import GIB, figure_in, listing, plain
 
 
 class Sorted(NamedTuple):
-    """The offers of an answer, the offers without a usable price, and the parts in which it is complete."""
+    """The offers of an answer, the offers without a usable price, and the parts for which it is complete."""
 
     table: OfferTable
     unusable: tuple[Offer, ...]
@@ -51,10 +51,10 @@ class Sorted(NamedTuple):
 
 
 def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date | None = None) -> Sorted:
-    """Turn quotes into offers; what is unknown, implausible or a duplicate is set aside with the reason.
+    """Turn quotes into offers; unknown, implausible and duplicate quotes are set aside with the reason.
 
     Args:
-        quotes: From a source, an import or the user's table.
+        quotes: The quotes of a source, an import or the user's table.
         retrieved_at: UTC time of the retrieval; its day is the date of undated quotes.
         latest: A price with a later day is set aside, because it would count as fresh until that day. None
             for the day after the retrieval.
@@ -104,7 +104,7 @@ def _aside(quote: Quote, reason: str) -> SetAside:
 
 
 def _named_alone(quote: Quote) -> Quote:
-    # Return the identity of a quote's offer.
+    # Return a quote with only the fields that identify its offer.
     unsaid = dict.fromkeys(("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median"))
     kind = "vm" if quote.kind == "free" else quote.kind
     return msgspec.structs.replace(quote, price="1", kind=kind, host=NO_HOST, **unsaid)
@@ -114,7 +114,7 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     is_table = quote.row is not None
     if not is_table:  # plug-in sources may fill in anything
         msgspec.convert(msgspec.structs.asdict(quote), Quote)
-    if (tpu := tpu_slice(quote.gpu)) is not None:  # "v5litepod-8", one piece, is eight chips
+    if (tpu := tpu_slice(quote.gpu)) is not None:  # one "v5litepod-8" is eight chips
         version, chips = tpu
         quote = msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
     machine = None if is_table else find_machine(quote.provider, quote.instance)
@@ -177,8 +177,8 @@ def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) -> str:
-    # Return the key of a GPU: by its name, else by the name of the instance, which often contains it.
-    # Google's types include the form factor where its short names do not: V100 is nvidia-tesla-v100.
+    # Return the key of a GPU by its name, else by the name of the instance, which often contains it.
+    # Google's types include the form factor, unlike its short names: V100 is nvidia-tesla-v100.
     google = (f"nvidia-tesla-{gpu.lower()}",) if provider == "gcp" else ()
     for name in (*google, gpu, instance):
         if name and (key := offered_gpu_key(name, memory_gib)) is not None:
@@ -210,7 +210,7 @@ def _price(price: float | str, kind: str, usd_per_unit: Decimal | None = None) -
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance, a row of data/instances.csv; None is not known from the name."""
+    """An instance, a row of data/instances.csv; a field is None if the name does not determine it."""
 
     provider: str
     instance: str
@@ -224,7 +224,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def find_machine(provider: str, instance: str) -> Machine | None:
     """Return the machine of an instance name; None if the table has no such name.
 
-    A row's instance may end in ``*``; it then matches every name with that prefix. The longest match wins.
+    An instance in the table may end in ``*``; it then matches every name with that prefix. The longest match
+    is returned.
     """
     name = instance.lower()
     rows = _table().get(provider, {})
@@ -243,18 +244,18 @@ def _table() -> Mapping[str, Mapping[str, Machine]]:
     return table
 
 
-# --- what can be true -------------------------------------------------------------------------------------
+# --- plausibility -----------------------------------------------------------------------------------------
 
 _LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
 
-# Limits of exchange rates: a rial is worth millionths of a dollar, a dong 0.00004, a Kuwaiti dinar 3.25.
+# Limits of exchange rates [USD]: a rial is worth millionths, a dong 0.00004, a Kuwaiti dinar 3.25.
 _LEAST_USD_PER_UNIT, _MOST_USD_PER_UNIT = 1e-7, 10.0
 
 MAX_CELL_CHARACTERS = 600
-# No rental price is older.
+# No rental price is older than this.
 _EARLIEST_DAY = date(2000, 1, 1)
 
-# Upper limits of figures that are unknown or above 0.
+# Upper limits of figures; each figure is unknown or above 0.
 _MOST: Mapping[str, float] = {
     "gpu_count": 1024,
     "vcpus": 100_000,
@@ -277,15 +278,15 @@ _STAMP = re.compile(r"(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.
 
 
 class ImplausibleError(ValueError):
-    """One row has an unusable value; the message is the reason shown to the user."""
+    """A row has an unusable value; the message is the reason shown to the user."""
 
 
 @lru_cache(maxsize=100_000, typed=True)
 def read_field(field: str, said: Any) -> Any:
-    """Return the value of an offer's field from a cell or a source; blank is unknown.
+    """Return the value of an offer's field from a cell or a source; a blank value is unknown.
 
     Raises:
-        ImplausibleError: If that cannot be true.
+        ImplausibleError: If the value is implausible.
     """
     value = None if said == "" else said
     if value is not None and field in _MOST:
@@ -302,11 +303,11 @@ def read_field(field: str, said: Any) -> Any:
 
 
 def _check_field(field: str, value: Any, latest: date = date.max) -> None:
-    """Raise unless a value is possible for a field of an offer or of a coverage.
+    """Raise unless a value is plausible for a field of an offer or of a coverage.
 
     Args:
-        field: Its name.
-        value: None is unknown.
+        field: The name of the field.
+        value: The value; None if unknown.
         latest: The last valid day of a date.
     """
     if value is None:
@@ -328,10 +329,10 @@ def _check_field(field: str, value: Any, latest: date = date.max) -> None:
 
 
 def _check_together(offer: Offer) -> None:
-    # Raise unless the fields of an offer, each plausible by itself, are plausible together.
+    # Raise unless the fields of an offer, each of which is plausible, are plausible together.
     if (offer.term_years is not None) != (offer.pricing is Pricing.RESERVED):
         raise ImplausibleError(f"a price that is {offer.pricing!s} cannot have the term {offer.term_years}")
-    # Hosts of a marketplace are vetted or not; a list price is a company's, or of vetted hosts.
+    # Hosts of a marketplace are vetted or not; a list price is that of a company or of vetted hosts.
     allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
     if offer.seller not in allowed:
         raise ImplausibleError(f"seller {offer.seller!r} of a {offer.kind} is none of {', '.join(allowed)}")
@@ -341,11 +342,11 @@ def _check_together(offer: Offer) -> None:
 
 
 def check(struct: Offer | Coverage, latest: date = date.max) -> None:
-    """Raise unless a stored or fetched offer or coverage keeps every rule.
+    """Raise unless a stored or fetched offer or coverage meets every rule.
 
     Args:
-        struct: Its fields have their types.
-        latest: The last day that a date in it may name.
+        struct: The offer or coverage; the types of its fields are correct.
+        latest: The last valid day of a date in it.
 
     Raises:
         ImplausibleError: With the reason.
@@ -368,7 +369,7 @@ def check(struct: Offer | Coverage, latest: date = date.max) -> None:
 
 
 def _read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None) -> Decimal:
-    """Return a price of the entire instance [USD/h], or raise with the reason; only free offers cost 0.
+    """Return the price of an entire instance [USD/h], or raise with the reason; only free offers cost 0.
 
     Args:
         text: The price.
@@ -414,7 +415,7 @@ def _check_text(text: str) -> None:
 
 @lru_cache(maxsize=10_000)
 def read_kind(text: str) -> str:
-    """Return the kind of ``KINDS`` that a word names, in any case, spacing and number.
+    """Return the kind in ``KINDS`` that a word names, in any case and spacing, singular or plural.
 
     >>> read_kind("cloud"), read_kind("Attach Fees"), read_kind("")
     ('vm', 'attach-fee', 'vm')

@@ -60,7 +60,7 @@ from gpubench.units import count, listing, plain, utc_stamp
 _SOURCE_LIMIT_S = 600.0
 
 LEAST_SHARE = 0.5
-"""An answer with fewer than this share of the previously known offers is considered truncated."""
+"""An answer with less than this share of the previously known offers is considered truncated."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 
@@ -68,7 +68,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a refresh; ``path`` is None if no source answered and nothing was written.
 
-    ``notes`` name unreadable earlier snapshots, in place of which an older one was used.
+    ``notes`` name unreadable earlier snapshots that were replaced by an older one.
     """
 
     path: Path | None
@@ -84,8 +84,8 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 class _Known(NamedTuple):
     """The start of a refresh: the newest snapshot, and every offer to compare new ones with.
 
-    ``folder`` has the snapshots, and ``notes`` are about unreadable ones. Rows set aside in the newest
-    snapshot are not kept.
+    ``folder`` has the snapshots; ``notes`` name the unreadable ones. Rows that were set aside in the newest
+    snapshot are dropped.
     """
 
     folder: Path
@@ -119,7 +119,7 @@ def refresh(
     on_source: Callable[[str, SourceOffers], None] = lambda _name, _source: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Refreshed:
-    """Query each source, and write one dated snapshot of everything then known.
+    """Query each source, and write one dated snapshot of every known offer.
 
     Args:
         sources: The sources to query; rows of other sources in a snapshot are kept.
@@ -162,7 +162,7 @@ def _look_back(results: Path | None) -> _Known:
 def _written(
     known: _Known, asked: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
 ) -> Refreshed:
-    # Write the known prices as a snapshot with this time; None if nothing is new.
+    # Write the known prices as a snapshot of this time; return None if nothing is new.
     path = None
     if stamp is not None:
         snapshot = Snapshot(retrieved_at=stamp, sources=in_order({**known.newest.sources, **asked}))
@@ -242,7 +242,7 @@ def take_over(
     accept_outliers: bool = False,
     now: datetime | None = None,
 ) -> Refreshed:
-    """Read a published snapshot and write one for the user, with everything then known.
+    """Read a published snapshot and write one for the user, with every known offer.
 
     Args:
         url: URL of a snapshot written by ``gpubench offers refresh``. It must match the SHA-256 in
@@ -290,11 +290,11 @@ def _published(url: str, transport: Transport, present: datetime) -> ReadSnapsho
         raise SourceError(f"{who} is not what its SHA-256 says: it was cut or changed; try again later")
     written = decode(raw, SnapshotAsWritten, f"{who} is not a price snapshot: it")
     if written.schema_version > SNAPSHOT_VERSION:
-        raise SourceError(f"{who} is of a newer gpubench: upgrade gpubench")
+        raise SourceError(f"{who} was written by a newer gpubench: upgrade gpubench")
     try:
         return believable(written, latest_day(present.date(), days_ahead=1))
     except ValueError as reason:
-        raise SourceError(f"{who} is not taken: {reason}") from None
+        raise SourceError(f"{who} is rejected: {reason}") from None
 
 
 def _digest_beside(place: str, transport: Transport) -> str:
@@ -360,8 +360,8 @@ def _take(
     covers, reason, gone = (*claims, *_still_held(last, unknown)), None, covered - named
     if len(named) < LEAST_SHARE * len(covered):
         reason = (
-            f"lists {len(named)} offers where {len(covered)} were known: not taken for complete, "
-            "so the others stay as they were"
+            f"lists {len(named)} offers where {len(covered)} were known: considered incomplete, "
+            "so the others are kept"
         )
         covers, gone = last.covers if last else (), set()
     elif silent := _covered(unknown, before, earlier):
@@ -372,8 +372,8 @@ def _take(
         )
         whose = dict.fromkeys(chain.from_iterable(words))
         reason = (
-            f"names none where {count(len(silent), 'offer')} of {listing(whose, most=3)} were known: "
-            "unknown, so they stay as they were"
+            f"lists none of the {count(len(silent), 'offer')} of {listing(whose, most=3)} that were known: "
+            "they may have been renamed, so they are kept"
         )
     old = tuple(offer for key, offer in before.items() if key not in fresh and key not in gone)
     kept = SourceOffers(
@@ -392,7 +392,7 @@ def _heard(
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
     """Return the claims of completeness with at least one listed offer, and those without.
 
-    If no offer is listed, the offers may be gone or their name may have changed; it is impossible to know.
+    If an answer claims completeness but lists no such offer, the offers may be gone or may have been renamed.
     """
     heard: list[Coverage] = []
     unknown: list[Coverage] = []
@@ -416,7 +416,7 @@ def _covered(
 
 
 def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
-    # Yield earlier claims of completeness outside the new answer, so that retired offers stay retired.
+    # Yield earlier claims of completeness where the new answer lists nothing: retired offers stay retired.
     for new in unknown:
         for old in last.covers if last else ():
             pricings = tuple(pricing for pricing in old.pricings if pricing in new.pricings)
@@ -457,7 +457,8 @@ def import_offers(
 ) -> Imported:
     """Read a price table and store it; from then on it overrides the refreshed ones.
 
-    A catalog replaces an earlier import for the same cloud, an own table that of the same folder and file.
+    A catalog replaces an earlier import for the same cloud, the user's own table one of the same folder and
+    file name.
 
     Args:
         file: CSV, or JSON with gpubench's columns.

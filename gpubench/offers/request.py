@@ -1,4 +1,4 @@
-"""The requests of ``gpubench offers``: one field per option of listing, refreshing and importing."""
+"""The requests of ``gpubench offers``: one field per option of ``list``, ``refresh`` and ``import``."""
 
 from datetime import date
 from pathlib import Path

@@ -58,7 +58,7 @@ class SourceRows(msgspec.Struct, Generic[_Row, _Claim], frozen=True, kw_only=Tru
         state: ``ok``; or ``failed`` or ``skipped``, with ``offers`` from an earlier refresh.
         retrieved_at: UTC time at which ``offers`` were read; None if the source never answered.
         reason: Why it failed or was skipped; for ``ok``, why the answer is not considered complete.
-        covers: The parts in which the answer was complete.
+        covers: The parts for which the answer was complete.
         retired: Number of earlier offers that the answer no longer lists.
     """
 
@@ -138,9 +138,9 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
 def load_dated(
     results: Path | None = None, extra: Path | None = None, as_of: date | None = None
 ) -> tuple[OfferTable, date, str | None]:
-    """Return every known offer, and the day from which ages are computed: the requested day, else today.
+    """Return every known offer, and the day as of which ages are computed: the requested day, else today.
 
-    If the clock is before the newest price or the release of gpubench, the later of the two replaces it.
+    If today's date is before the newest price or the release of gpubench, the later of the two replaces it.
     Args as in ``load_offers``.
 
     Returns:
@@ -201,7 +201,7 @@ def _refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
             kept = (
                 f"its prices of {source.retrieved_at} are kept"
                 if source.offers
-                else "the shipped prices stand"
+                else "the shipped prices are used"
             )
             failure = (plain(f"{name} could not be refreshed ({source.reason}); {kept}", 400),)
         aside = read.set_aside[name]
@@ -210,7 +210,7 @@ def _refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
 
 
 def known_before(folder: Path) -> Sequence[Offer]:
-    """Return the shipped and refreshed offers, with which new ones are compared."""
+    """Return the shipped and refreshed offers, with which new offers are compared."""
     return overlay([embedded_offers(), _refreshed_offers(folder)]).offers
 
 
@@ -234,7 +234,7 @@ def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        notes.append(f"cannot list {plain(str(folder), 1000)}: {cause_of(error)}; no prices of it count")
+        notes.append(f"cannot list {plain(str(folder), 1000)}: {cause_of(error)}; its prices are not used")
         return ()
 
 
@@ -254,7 +254,7 @@ def imported_offers(folder: Path) -> Iterator[OfferTable]:
 
 
 def read_snapshot(path: Path) -> ReadSnapshot:
-    """Read one snapshot; a row that breaks a rule is set aside.
+    """Read one snapshot; a row that violates a rule is set aside.
 
     Raises:
         MisuseError: If it is too large, damaged, or written by a newer gpubench.
@@ -262,7 +262,9 @@ def read_snapshot(path: Path) -> ReadSnapshot:
     hint = "run gpubench offers refresh"
     written = read_json(path, SnapshotAsWritten, TABLE_BYTES, what="a price snapshot", hint=hint)
     if written.schema_version > SNAPSHOT_VERSION:
-        raise MisuseError(f"price snapshot {plain(path.name)} is of a newer gpubench: upgrade gpubench")
+        raise MisuseError(
+            f"price snapshot {plain(path.name)} was written by a newer gpubench: upgrade gpubench"
+        )
     try:
         return believable(written, latest_day(today()))
     except ValueError as reason:
@@ -290,7 +292,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
 
 
 def write_json(path: Path, document: Any) -> Path:
-    """Replace a file atomically: a reader sees the old or the new file, never a partial one.
+    """Replace a file atomically: a reader sees either the old or the new file, never a partial one.
 
     Raises:
         StorageError: If the folder cannot be written.
@@ -309,14 +311,14 @@ _DAYS_AHEAD = 366
 def latest_day(present: date, days_ahead: int = _DAYS_AHEAD) -> date:
     """Return the last day with valid prices.
 
-    A clock before the shipped prices is wrong, and cannot identify future dates.
+    A clock that is before the shipped prices is wrong, so it cannot tell which dates are in the future.
     """
     shipped = newest_day(embedded_offers().offers)
     return max(present, shipped) + timedelta(days=days_ahead if present >= shipped else _DAYS_AHEAD)
 
 
 class _Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of an otherwise unusable row's offer; fields in the order of ``OfferKey``."""
+    """The identity of an offer whose row is otherwise unusable; fields in the order of ``OfferKey``."""
 
     provider: str
     instance: str
@@ -328,11 +330,11 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
 def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
     """Return the valid offers and coverages of a snapshot.
 
-    A source with an unidentifiable row is not considered complete.
+    A source with a row that cannot be identified is not considered complete.
 
     Args:
         written: The snapshot.
-        latest: The last valid day of a date.
+        latest: The last valid day.
 
     Raises:
         ImplausibleError: If a time of the snapshot is invalid.
@@ -361,7 +363,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
 def _believed_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
-    # Return the valid offers, and the identities of the others; None if one cannot be identified.
+    # Return the valid offers, and the identities of the others, None if one of them cannot be identified.
     offers, bad = _believed(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
@@ -377,7 +379,7 @@ def _believed_offers(
 
 
 def _believed(rows: Iterable[msgspec.Raw], shape: type[_T], latest: date) -> tuple[list[_T], dict[int, str]]:
-    # Return the valid rows, and the reasons against the others by index.
+    # Return the valid rows, and by index the reasons against the other rows.
     kept: list[_T] = []
     bad: dict[int, str] = {}
     for at, row in enumerate(rows):

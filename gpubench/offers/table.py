@@ -1,7 +1,7 @@
-"""The table of offers: its columns, rows set aside, how tables override each other, and what hosts ask.
+"""The table of offers: its columns, rows set aside, how tables override each other, and the asks of hosts.
 
-Offers are plain structs; columns of their fields are made on demand, as arrays to rank by. An ask on a
-marketplace belongs to one host at one moment: it may be gone tomorrow, and then another host's ask counts.
+Offers are plain structs; columns of their fields are made on demand, as arrays for the ranking. An ask on a
+marketplace is that of one host at one moment: it may be gone tomorrow, and then another host's ask counts.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
 
 
 BY_USER = "the user"
-"""The origin of offers given for this question; they are not checked against other prices."""
+"""The origin of offers that the user gave for this request; they are not checked against other prices."""
 UNTOLD = ""
 """The origin of shipped offers and of offers without a stated origin."""
 
@@ -211,11 +211,11 @@ class Offers(Sequence[Offer]):
         return Offers(self._table, self._rows[flags])
 
     def places(self, among: Offers) -> Flags:
-        """Return which of these offers are also in another selection of the same table."""
+        """Return which of these offers are also in another selection from the same table."""
         return np.isin(self._rows, among._rows)
 
     def spread(self, among: Offers, flags: Flags) -> Flags:
-        """Return the flags of another selection of the same table at these rows."""
+        """Return, at these rows, the flags of another selection from the same table."""
         every = np.zeros(len(self._table.offers), dtype=bool)
         every[among._rows] = flags
         return every[self._rows]
@@ -234,7 +234,7 @@ class Offers(Sequence[Offer]):
 
     @cached_property
     def price(self) -> Floats:
-        """The listed price of each [USD/h of the instance]."""
+        """The listed price of each instance [USD/h]."""
         return self._table.price[self._rows]
 
     @property
@@ -244,17 +244,17 @@ class Offers(Sequence[Offer]):
 
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
-        """The listed price of each, per GPU."""
+        """The listed price of each instance, per GPU [USD/h]."""
         return self._table.usd_per_gpu_hour[self._rows]
 
     @property
     def origin(self) -> Column[str]:
-        """The origin of each offer: a refresh, an imported table, the user."""
+        """The origin of each offer: a refresh, an imported table, or the user."""
         return self._table.origins.take(self._rows)
 
     @cached_property
     def by_user(self) -> Flags:
-        """Whether the user gave each offer for this question."""
+        """Whether the user gave each offer for this request."""
         return self.origin.equals(BY_USER)
 
     @property
@@ -268,7 +268,7 @@ class Offers(Sequence[Offer]):
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
 MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
-"""Limits of a price: the cheapest GPU costs cents an hour, the largest instance a few hundred dollars."""
+"""Limits of a price: the cheapest GPU costs cents per hour, the largest instance a few hundred dollars."""
 
 LEAST_PCIE_BYTES_PER_S = 5e9
 """PCIe bandwidth to a GPU: a slot of eight lanes has 6e9 and more, a riser of one lane under 1e9."""
@@ -277,24 +277,24 @@ NOT_RANKED = {
     "attach-fee": "the price of the GPU alone, without the machine that it needs",
     "free": "free of charge: there is no throughput per dollar",
     "historic": "a historic price: kept for comparison, not on sale",
-    "index": "a figure of a market: nobody offers it",
-    "not-orderable": "listed by its provider, but not to be ordered",
-    "capacity-block": "a block of capacity: paid ahead, for set dates",
-    "cluster": "a cluster of machines: what its network costs a job is not predicted",
+    "index": "a market figure: nobody offers it",
+    "not-orderable": "listed by its provider, but cannot be ordered",
+    "capacity-block": "a block of capacity: paid in advance, for fixed dates",
+    "cluster": "a cluster of machines: how much its network slows a job is not predicted",
 }
-"""Kinds of offers without a current price for a machine, and why they are only listed."""
+"""Kinds of offers that are only listed, because they have no current price of a machine; and why."""
 
 OfferKey: TypeAlias = tuple[str, str, str | None, Pricing, int | None]
 
 
 class SetAside(NamedTuple):
-    """A row set aside: which one (file, line and text), and why."""
+    """A row that was set aside: which one (file, line and text), and why."""
 
     row: str
     reason: str
 
 
-# Maximum GPUs and vendors in one coverage; the table has about 200.
+# Maximum number of GPUs and of vendors in one coverage; the table has about 200.
 _FEW = msgspec.Meta(max_length=1_000)
 
 
@@ -309,7 +309,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     whole_provider: bool = True
 
     def holds(self, offer: Offer) -> bool:
-        """Return whether the answer would list this offer if it were still on sale."""
+        """Return whether a complete answer would list this offer if it were still on sale."""
         spec = load_specs().get(offer.gpu_key)
         return (
             offer.provider == self.provider
@@ -325,7 +325,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     """Offers in the order of their tables; ``notes`` are about entire files (a damaged snapshot).
 
-    ``covers`` are the parts in which the table is complete; ``retired`` are offers that it no longer lists.
+    ``covers`` are the parts for which the table is complete; ``retired`` are offers that it no longer lists.
     ``changes`` are list price changes from one table to the next. ``origin`` is the author of the table;
     prices of the same author do not confirm each other.
     """
@@ -355,7 +355,7 @@ def up_to(table: OfferTable, day: date) -> OfferTable:
 
 
 def require_usable(table: OfferTable, name: str) -> None:
-    """Raise MisuseError if the user's table has no offers; otherwise other tables would answer silently."""
+    """Raise MisuseError if the user's table has no offers; otherwise only other tables would be used."""
     if len(table.offers):
         return
     why = ""
@@ -366,7 +366,7 @@ def require_usable(table: OfferTable, name: str) -> None:
 
 
 def newest_day(offers: Sequence[Offer]) -> date:
-    """Return the day of the newest price, a partial date at its oldest; without prices, the first day."""
+    """Return the day of the newest price, a partial date at its earliest; ``date.min`` without prices."""
     return max(map(price_day, {offer.price_date for offer in offers}), default=date.min)
 
 
@@ -375,9 +375,9 @@ offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "reg
 
 
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
-    """Merge tables, least trusted first. A later offer replaces an earlier one with the same key in place.
+    """Merge tables, least trusted first. A later offer takes the place of an earlier one with the same key.
 
-    If a later table is complete, it retires earlier offers that it does not list.
+    A later table that is complete retires earlier offers that it does not list.
     """
     below: dict[OfferKey, Offer] = {}
     origins: dict[OfferKey, str] = {}
@@ -425,30 +425,30 @@ def _gone(
 # --- asks of marketplaces -------------------------------------------------------------------------------
 
 ASKS_HALF_LIFE_DAYS = 30.0
-"""Half-life of an ask [days], assumed: nobody publishes how long hosts keep an offer."""
+"""Half-life of an ask [days]; assumed, because nobody publishes how long hosts keep an offer."""
 
 USUAL_ASK_SPREAD = 0.33
 """Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
 LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
-"""Standard deviation of the logarithm of the price paid for a fresh ask, assumed: the host may be gone, or
-not good enough, and then the next one counts."""
-# The number of asks that weighs as much as the usual spread.
+"""Standard deviation of the logarithm of the price paid for a fresh ask, assumed. The host may be gone or not
+good enough, and then the next one counts."""
+# The usual spread weighs as much as this number of asks.
 _USUAL_ASKS = 3
 ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
-"""The ask of a kind of host over the median list price of clouds for the same GPU: median of the 23
+"""The ask of a kind of host over the median list price of clouds for the same GPU: the median over the 23
 GPUs with two asks or more since 2026-07 in the shipped tables; for vetted hosts from RunPod's two prices."""
 MARKET_ASKS = 0.5
-"""The number of asks that weighs as much as the price suggested by clouds: asks for one GPU spread by 0.33,
-and their medians by 0.45 around that price, in the logarithm; 0.33^2 / 0.45^2."""
+"""The price suggested by clouds weighs as much as this number of asks. In the logarithm, asks for one GPU
+spread by 0.33, and their medians by 0.45 around that price; 0.33^2 / 0.45^2."""
 
 
 SETS_ITS_PRICES = frozenset({"runpod"})
-"""Marketplaces with one price per GPU for all hosts, which behaves like a list price: of 14 pairs of RunPod's
+"""Marketplaces with one price per GPU for all hosts. It behaves like a list price: of 14 pairs of RunPod's
 dated prices in the shipped tables, 2 to 61 days apart, none moved."""
 
 SPOT_SPREAD = 0.38
-"""Standard deviation of the logarithm of spot prices of one provider for one GPU, over the shipped tables:
-the uncertainty of a very old price. It is approached by halves, as for an ask."""
+"""Standard deviation of the logarithm of one provider's spot prices for one GPU, over the shipped tables: the
+uncertainty of a very old price. With age it is approached by halves, as for an ask."""
 
 
 AskKey: TypeAlias = tuple[str, Pricing]
@@ -457,8 +457,8 @@ AskKey: TypeAlias = tuple[str, Pricing]
 def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """Return the asks of marketplace hosts, by GPU and pricing.
 
-    The number and median of hosts from a source count too. The median of few asks is shrunk toward the price
-    that cloud list prices suggest.
+    If a source states the number of hosts and their median, these count too. The median of few asks is shrunk
+    toward the price that the list prices of clouds suggest.
 
     Args:
         offers: Asks, and the list prices of clouds, if any.
@@ -483,10 +483,10 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
 def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
     """Return the distribution of asks.
 
-    The ends come from the spread, shrunk toward the usual spread if asks are few.
+    Its ends follow from the spread of the asks, which is shrunk toward the usual spread if asks are few.
 
-    For one ask of 0.20 with clouds at 1.00, its own weight is 1 of 1.5, so the middle is 0.20^(2/3) times
-    0.56^(1/3) = 0.282.
+    Example: for one ask of 0.20 with clouds at 1.00, the ask has a weight of 1 in 1.5, so the middle is
+    0.20^(2/3) x 0.56^(1/3) = 0.282.
     """
     logs: list[float] = []
     for offer in offers:

@@ -3,7 +3,7 @@
 gpubench's columns are named after the fields of an offer, with one price per row. A user's table may have up
 to four prices per row, memory in GiB, prices in another currency, and other column names. An unusable row or
 price is set aside with its reason, and the rest is used. Tables of SkyPilot and gpuhunt have no dates, and
-only the file or folder name says the cloud, so both can be given as options.
+only the name of the file or folder says which cloud they are for, so both can be given as options.
 """
 
 import csv
@@ -42,7 +42,7 @@ from gpubench.today import today
 from gpubench.units import GIB, figure_in, plain
 
 MAX_ROWS = 500_000
-# Maximum cells: short rows are padded to the header, so a wide header could exhaust memory.
+# Maximum number of cells, because short rows are padded to the header: a wide header could exhaust memory.
 _MAX_CELLS = 20_000_000
 
 PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
@@ -52,7 +52,7 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "reserved_1y_usd_per_h": (Pricing.RESERVED, 1),
     "reserved_3y_usd_per_h": (Pricing.RESERVED, 3),
 }
-"""Price columns, with their pricing and term in years; None if the row states it."""
+"""Price columns, with their pricing and their term in years; None if the row states it."""
 
 # Column of the on-demand price per GPU, used in rows without a price of the entire instance.
 _PER_GPU = "usd_per_gpu_hour"
@@ -98,7 +98,8 @@ class Table(NamedTuple):
         name: Name of its file.
         day: Day of the file's last modification.
         columns: Column names in lowercase.
-        rows: Stripped text by column, "" for an empty cell, by row number. The key None has extra cells.
+        rows: For each row number, the stripped text by column, "" for an empty cell. The key None has the
+            cells beyond the header.
     """
 
     name: str
@@ -123,7 +124,7 @@ def _read_rows(path: Path) -> Table:
     if len(rows) * len(header) > _MAX_CELLS:
         raise MisuseError(
             f"{plain(path.name)} has {len(header):,} columns for {len(rows):,} rows, over {_MAX_CELLS:,} "
-            "cells in all: leave out the columns that say nothing"
+            "cells in all: leave out empty columns"
         )
     columns = [name.strip().lower() for name in header]
     first = {name: at for at, name in reversed([*enumerate(columns)])}  # the first of equal names wins
@@ -140,7 +141,7 @@ def _read_rows(path: Path) -> Table:
 
 
 def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header, and the rows with their lines.
+    """Return the header, and the rows with their line numbers.
 
     The header determines the delimiter. With semicolons or tabs, a comma may be the decimal separator.
     """
@@ -216,7 +217,7 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 
 def _renamed(table: Table) -> Table:
-    # Return a table with other column names replaced by gpubench's.
+    # Return a table in which other column names are replaced by gpubench's.
     headings = {column: _heading(column) for column in table.columns if column not in PRICES}
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
@@ -264,7 +265,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     kind, region, note = read_kind(said("kind", "")), said("region", ""), said("note")
     source = said("source") or f"own price file {plain(table.name)}"
     pricing, term_years = PRICES.get(column) or (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
-    stated, name = counted(row["gpu_key"])  # "8x H100" beside a count of 8
+    stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     gpu_count = said("gpu_count", str(stated or 1))
     gpu = name if stated == figure_in(gpu_count) else row["gpu_key"]
     cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
@@ -299,7 +300,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
         note=note,
         ask_count=said("ask_count"),
         ask_median=said("ask_median_usd_per_hour") or None,
-        seller=said("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is told
+        seller=said("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is reported
         is_floor=msgspec.convert(is_floor, bool, strict=False) if is_floor else None,
         host=msgspec.structs.replace(NO_HOST, **told) if told else NO_HOST,
         row=where,
@@ -338,21 +339,21 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
     return exchange_rate(usd_per_unit)
 
 
-# --- SkyPilot and gpuhunt----------------------------------------------------------------------------------
+# --- SkyPilot and gpuhunt ---------------------------------------------------------------------------------
 
 _MARKS: dict[Format, frozenset[str]] = {
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
     "gpuhunt": frozenset({"instance_name", "gpu_name"}),
 }
-# SkyPilot's names without a size: the larger cards are A100-80GB and V100-32GB there.
+# SkyPilot's names without a size mean the smaller card: the larger ones are A100-80GB and V100-32GB.
 _PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
 
 _MEMORY = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
-# No GPU on sale has less memory than this in MiB, so a smaller value is in gigabytes.
+# No GPU on sale has less memory than this [MiB], so a smaller figure is in gigabytes.
 _LEAST_MIB = 1000.0
 _NAME = re.compile(r"'?\"?Name'?\"?\s*:\s*['\"]([^'\"]{1,60})['\"]")
 _TOTAL = re.compile(r"TotalGpuMemoryInMiB'?\"?\s*:\s*(\d{1,9})")
-# Instances with the GPU name in their name.
+# Instances whose name contains the name of the GPU.
 _IN_INSTANCE = re.compile(
     r"\d+x-(?P<vast>\D.*)-\d+-\d+|gpu-(?P<nebius>[\w-]+?)_\dgpu-.*|\w+?_(?P<yotta>NVIDIA_\w+)_\d+G_\w+",
     re.ASCII,
@@ -373,16 +374,16 @@ def read_table(
     if format_ == "own":
         return format_, clean(rows, latest)
     if price_date is None:
-        raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
+        raise MisuseError(f"{format_} tables carry no dates: give the date of the prices with --price-date")
     if price_day(read_price_date(price_date, "--price-date")) > latest:
-        raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
+        raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give the day of the prices")
     cloud = file.stem.lower()
     if format_ == "skypilot" and cloud == "vms":
         cloud = file.resolve().parent.name.lower()
     if provider is not None:
         cloud = provider.lower()
     elif not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", cloud):
-        raise MisuseError(f"{plain(file.name)} does not tell the cloud: say it with --provider")
+        raise MisuseError(f"{plain(file.name)} does not name the cloud: say it with --provider")
     else:
         cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
@@ -406,7 +407,8 @@ def _skypilot_quotes(table: Table, provider: str, price_date: str, source: str) 
         gpu, instance, count = row["acceleratorname"], row["instancetype"], row.get("acceleratorcount", "")
         if not gpu:
             continue
-        # A GPU without a machine is only a fee and would look four times too cheap. A TPU includes its host.
+        # The price of a GPU without its machine is only a fee and would look four times too cheap. A TPU
+        # includes its host.
         whole = bool(instance) or tpu_slice(gpu) is not None
         named, memory_gib = _skypilot_gpu(instance, gpu, count, row.get("gpuinfo", ""))
         for pricing, amount in ((Pricing.ON_DEMAND, row.get("price")), (Pricing.SPOT, row.get("spotprice"))):
@@ -431,9 +433,9 @@ def _skypilot_quotes(table: Table, provider: str, price_date: str, source: str) 
 def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, float | None]:
     """Return the most specific name of a GPU, and its memory [GiB].
 
-    Catalogs differ: memory may be that of one GPU next to the sum, or that of one GPU or of all in both
-    places, and some are in gigabytes. The result is the first known card with a form factor that matches both
-    name and memory.
+    Catalogs differ. They have the memory of a GPU in two places: that of one GPU and the sum, that of one GPU
+    twice, or the sum twice; some are in gigabytes. The result is the first known card whose form factor
+    matches both name and memory.
     """
     one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
     sizes: list[float | None] = [one]

@@ -28,20 +28,20 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
 PIECE_BYTES = 64 * 1024
-# Accepted encodings: one layer expands 64 KB to at most 64 MB, two nested layers to far more.
+# Accepted encodings. One layer expands 64 KB to at most 64 MB; two nested layers would expand it far more.
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
-# Status, the requested pause [s], and the body of a success.
+# The status, the requested pause [s], and the body if the request succeeded.
 _Answer = tuple[int, float | None, bytes]
 
 
 class HttpTransport:
-    """A transport based on requests; use as a context manager. See ``sources.Transport`` for the call.
+    """A transport based on requests, to use as a context manager; see ``sources.Transport`` for the call.
 
     Args:
-        sleep: Waits between attempts.
-        within_s: Time limit of all requests together, each tried once; None for no limit.
+        sleep: The function that waits between attempts.
+        within_s: Time limit of all requests together, each of which is tried once; None for no limit.
     """
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep, within_s: float | None = None) -> None:
@@ -68,7 +68,7 @@ class HttpTransport:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return the body of a successful answer, after at most three retries on 429, 5xx or a break."""
+        """Return the body of a success, after up to three retries on 429, 5xx or a lost connection."""
         host, most = _host(url), MAX_RETRIES + 1 if self._last_s is None else 1
         for attempt in range(most):
             try:
@@ -87,13 +87,13 @@ class HttpTransport:
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *asked: Any) -> _Answer:
-        # Follow a URL in a thread: a read returns only complete chunks, and each byte may take seconds.
+        # Request a URL in a thread: a read returns only complete chunks, and each byte may take seconds.
         ended: Future[_Answer] = Future()
 
         def follow() -> None:
             try:
                 ended.set_result(self._follow(url, *asked))
-            except BaseException as error:  # noqa: BLE001 - raised again by who waits for the answer
+            except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
                 ended.set_exception(error)
 
         Thread(target=follow, daemon=True).start()
@@ -131,17 +131,17 @@ class HttpTransport:
         raise SourceError(f"{_host(first)} redirects more than {MAX_REDIRECTS} times")
 
     def _send(self, request: requests.PreparedRequest, url: str) -> requests.Response:
-        # Send a request with the environment's proxy and certificates; without a proxy to this machine.
+        # Send a request with the proxy and certificates of the environment; no proxy for this machine.
         no_proxy = {"no_proxy": _host(url)} if url.startswith("http:") else {}
         around = self._session.merge_environment_settings(url, no_proxy, stream=True, verify=None, cert=None)
         return self._session.send(request, timeout=SILENCE_TIMEOUT_S, allow_redirects=False, **around)
 
 
 class _Session(requests.Session):
-    """A session that leaves redirects to its caller, since requests would read their entire bodies."""
+    """A session that leaves redirects to its caller, because requests would read their entire bodies."""
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return None, for no target."""
+        """Return None: no redirect is followed."""
 
 
 class _ByUrl(AuthBase):

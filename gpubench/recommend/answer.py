@@ -74,7 +74,7 @@ BASES = {
 }
 """The bases of a throughput."""
 
-# Maximum number of machines to buy that a sentence compares with renting; the table has all of them.
+# A sentence compares at most this many machines to buy with renting; the table has all of them.
 _MOST_MACHINES = 2
 
 
@@ -136,7 +136,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
 
 
 def _between(ranking: Ranking) -> Iterator[Told]:
-    # Yield the assumed worth of an hour of waiting, and its price between neighboring answers.
+    # Yield the assumed worth of an hour of waiting, and the cost of each hour that a faster answer saves.
     if ranking.hour_worth_usd is None:
         return
     if ranking.hour_worth_usd:
@@ -152,7 +152,7 @@ def _between(ranking: Ranking) -> Iterator[Told]:
 
 
 def _chances(ranking: Ranking) -> Iterator[Told]:
-    # Yield each answer that is a toss-up, with both chances; nothing if one GPU is left.
+    # Yield each answer that is a toss-up, with both chances; nothing if only one GPU is left.
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
@@ -244,7 +244,7 @@ def _what_helps(reason: str) -> str:
 
 
 def _between_named(found: Eligible) -> Iterator[Told]:
-    # Yield which named GPU is not ranked, and what the cheapest one does for the same money.
+    # Yield which named GPUs are not ranked, and how the cost of the others compares with the cheapest.
     places = named_gpus(found)
     for name in (name for name, place in places.items() if place is None):
         meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
@@ -415,7 +415,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             batch=f"{row.estimate.case.batch_size:,}",
             fits=plain(fits),
         )
-    offered = set(pool.offers.gpu_key.present)  # this CPU is none of them
+    offered = set(pool.offers.gpu_key.present)  # without this machine's CPU
     of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
     batches = {batches_of(p) for key, p in of_each if key in offered}
     if request.max_latency_ms is not None or len(batches) < 2:

@@ -1,4 +1,4 @@
-"""The candidate offers as columns (throughput, price, the rate in each draw), and the job.
+"""The candidate offers as columns (throughput, price, rate in each draw), and the job.
 
 Hours and dollars refer to the requested job, else to a well-known default.
 """
@@ -28,7 +28,7 @@ from gpubench.stats import Z90
 from gpubench.units import plural
 
 QUOTED = "own"
-"""The source of prices that the buyer paid or was quoted; other sources are those of dated card prices."""
+"""The provider of hardware that the buyer owns or was quoted; other hardware has a dated card price."""
 # Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
 _IMAGENET_EPOCHS = 90
 FINE_TUNING_TOKENS = 10_000_000
@@ -38,10 +38,10 @@ IMAGES_PER_VCPU_S = 150.0
 """Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
 decoding not counted. That verb measures your own host."""
 FEED_FACTOR = 2.0
-"""The factor by which a host may prepare more or less than that, in nine of ten cases; assumed too."""
+"""Factor by which a host may prepare more or less than that, in nine of ten cases; also assumed."""
 LINK_SIGMA = 0.3
-"""Standard deviation of the logarithm of the link speed between the GPUs of a private host, assumed: no list
-says how many lanes each card has, and eight of those cards were never measured together."""
+"""Standard deviation of the logarithm of the link speed between the GPUs of a private host. Assumed, because
+no list says how many lanes each card has, and eight of those cards were never measured together."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of the images that a vCPU prepares."""
 
@@ -58,9 +58,9 @@ class Work:
     """The amount of work.
 
     Attributes:
-        samples: At the expected speeds.
-        drawn: (D,) samples that the reference GPU processes in the given hours, in each draw. None if the
-            work is a fixed number of samples.
+        samples: Number of samples, at the expected speeds.
+        drawn: (D,) number of samples that the reference GPU processes in the given hours, in each draw. None
+            if the work is a fixed number of samples.
         reference: Row of the reference GPU among the speeds.
     """
 
@@ -129,19 +129,19 @@ def _many(samples: float) -> str:
 class Candidates:
     """Columns over N offers, for a request; ``gpu`` is the row of each in ``speeds``.
 
-    Rates are of the whole instance.
+    Rates are those of the whole instance.
 
-    A rate is the minimum of the GPUs' rate and ``vcpu_limit``, the vCPUs' rate (infinite if unknown). The
-    vCPUs only have to keep up while the GPUs work, so lost work reduces both by the same share.
+    A rate is the lower of the GPUs' rate and ``vcpu_limit``, the vCPUs' rate (infinite if unknown). The
+    vCPUs only have to keep up while the GPUs work, so lost work reduces both rates by the same share.
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances and on
     private hosts, where work is lost. Every rate includes it. ``pace`` is the rate per GPU of an instance
     over that of a single GPU: the scaling efficiency, times the speedup from the recipe at that number of
-    GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the remaining
-    share of the log width of a GPU's rate if the offer is the measured machine itself, else 1. ``price`` is
-    the expected price of the instance [USD/h], ``prices`` its distribution. ``machine`` is the row of each in
-    ``scalings``: a GPU and its number. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` relative to
-    the reference GPU, without their common error. ``work`` is the job, if there is one.
+    GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is 1, except for the
+    measured machine itself, where it is the share of the log width of its rate that remains. ``price`` is the
+    expected price of the instance [USD/h], ``prices`` its distribution. ``machine`` is the row of each offer
+    in ``scalings``: a GPU and its number. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` relative
+    to the reference GPU, without their common error. ``work`` is the job, if there is one.
     """
 
     request: RankRequest
@@ -171,12 +171,12 @@ class Candidates:
         return len(self.offers)
 
     def asking(self, **changes: Any) -> Self:
-        """Return the same offers for a request with other fields, such as another order."""
+        """Return the same offers for a request with changed fields, such as another sort order."""
         return replace(self, request=msgspec.structs.replace(self.request, **changes))
 
     @property
     def kind(self) -> Indices:
-        """The kind of each offer, ignoring the price: offers of a kind have the same speed and startup."""
+        """The kind of each offer. Offers of a kind have the same speed and startup; prices may differ."""
         spreads, links = np.unique(self.spread, return_inverse=True)
         kept, losses = np.unique(self.delivered, return_inverse=True)
         alike = 4 * (len(kept) * self.machine + losses) + 2 * (self.certain < 1) + self.is_owned
@@ -230,7 +230,7 @@ def candidates_of(
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
-    # An unmeasured link changes the efficiency in proportion to the share of time spent on communication.
+    # The error of an unmeasured link is scaled by the share of time spent on communication.
     exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])
     unread = np.where(offers.kind.equals("marketplace"), exchange[machines.codes], 0.0)
     half_width = np.hypot(half_width, Z90 * LINK_SIGMA * unread)
@@ -288,7 +288,7 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
 
 
 def _certain_here(speeds: Speeds) -> Floats:
-    # Return the remaining share of the width of each GPU's rate on the measured card itself; else 1.
+    # Return how much of the width of each GPU's rate remains on the measured card itself; else 1.
     width = np.log(speeds.high / speeds.low) / 2
     pairs = zip(speeds.keys, speeds.estimates, strict=True)  # unlisted devices are the measured ones
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
@@ -307,7 +307,7 @@ def _rates(
     certain: Floats,
     vcpu_limit: Floats,
 ) -> dict[str, Floats]:
-    # Return rates of instances with intervals, and the intervals of their ratios to the reference GPU.
+    # Return rates of instances with their intervals, and the intervals of ratios to the reference GPU.
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
     below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
@@ -361,7 +361,7 @@ def drawn_rates(pool: Candidates, rows: Indices) -> Floats:
     rate[here] *= error ** (pool.certain[rows[here]] - 1)[:, None]
     spread = pool.spread[rows]
     gpus = pool.gpu[rows]
-    for gpu in np.unique(gpus[spread > 0]).tolist():  # the same scaling error for any number of GPUs
+    for gpu in np.unique(gpus[spread > 0]).tolist():  # one scaling error, whatever the number of GPUs
         off = normals(pool.request.draws, pool.request.seed, "scaling", pool.speeds.keys[gpu])
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
         rate[scaled] *= np.exp(off * spread[scaled][:, None])
@@ -392,11 +392,11 @@ def startup_factors(pool: Candidates, rows: Indices) -> Floats:
 
 
 def farthest_startup(factor: float) -> float:
-    """Return the largest factor of any drawn startup, in either direction, from that of nine in ten."""
+    """Return the largest startup factor of any draw, in either direction, from that of nine draws in ten."""
     return math.pow(factor, 1 / _DRAWN_SHARE)
 
 
-# Share of the drawn startups within the factor.
+# Share of the drawn startups that are within the factor.
 _DRAWN_SHARE = 0.9
 
 

@@ -1,7 +1,8 @@
-"""Time and money: pure formulas in hours and US dollars, the price to expect, and the cost of tokens.
+"""Time and money: pure formulas in hours and US dollars, the expected price, and the cost of tokens.
 
-The formulas take numbers or arrays and have worked examples. The expected price orders the rows, is printed,
-sets cost and budget, and is the median of the draws; the ends of its interval hold nine tenths of them.
+The formulas take numbers or arrays and have worked examples. The expected price is used to sort the rows, for
+the printed price, and for cost and budget. It is the median of the draws, nine tenths of which are within its
+interval.
 """
 
 import math
@@ -46,7 +47,7 @@ _ROUNDING = 1e-9
 def samples_per_usd(samples_per_s: Figure, usd_per_hour: Figure) -> Figure:
     """Return the samples per dollar: 3600 x samples/s / price.
 
-    1,000 samples/s at 2.50 USD/h are 3600 x 1000 / 2.50 = 1,440,000 samples for a dollar.
+    1,000 samples/s at 2.50 USD/h are 3600 x 1000 / 2.50 = 1,440,000 samples per dollar.
     """
     return SECONDS_PER_HOUR * samples_per_s / usd_per_hour
 
@@ -54,7 +55,7 @@ def samples_per_usd(samples_per_s: Figure, usd_per_hour: Figure) -> Figure:
 def train_hours(samples: float, samples_per_s: Figure) -> Figure:
     """Return the hours of work: samples / (rate x 3600).
 
-    90 epochs of 1.281 M images at 3,000/s are 115.29e6 / (3000 x 3600) = 10.675 h.
+    90 epochs of 1.281 M images at 3,000/s take 115.29e6 / (3000 x 3600) = 10.675 h.
     """
     return samples / (samples_per_s * SECONDS_PER_HOUR)
 
@@ -87,7 +88,7 @@ def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
 
 
 def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = _RESTART_HOURS) -> float:
-    """Return the share of work that interruptions cost: writing, repeating and waiting.
+    """Return the share of work that interruptions cost: writing checkpoints, repeating work and waiting.
 
     1/60 / 0.894 for writing, and (0.894 / 2 + 5/60) / 24 for repeating and waiting: 0.0186 + 0.0221 = 0.0407.
     """
@@ -98,8 +99,8 @@ def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = 
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
     """Return the billed hours, rounded up to a multiple of the granularity.
 
-    12.25 h billed by the hour are 13 h, billed by the quarter of an hour 12.25 h. Any positive time is at
-    least one unit, even if it is below the rounding tolerance.
+    12.25 h are 13 h if billed by the hour, and 12.25 h if billed by the quarter of an hour. Any positive time
+    is at least one unit, even if it is below the rounding tolerance.
     """
     units = np.ceil((hours - _ROUNDING) / granularity_hours)
     return np.asarray(np.maximum(units, hours > 0) * granularity_hours)
@@ -125,7 +126,7 @@ def job_cost(
     return usd * (1 + tax) if tax else usd
 
 
-# --- the price to expect --------------------------------------------------------------------------------
+# --- the expected price ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +134,11 @@ class Market:
     """How prices move.
 
     Attributes:
-        today: The day that ages count to.
+        today: The day as of which ages are computed.
         asks: The asks of hosts for each GPU.
-        drift: Standard deviation of the logarithm of a list price after a year, and of a card's.
-        card_share: For hardware to buy at a dated price, the share of the cost of a useful hour that follows
-            the price of the cards. A price that the buyer quoted is certain and has no entry.
+        drift: Standard deviation of the logarithm of a list price, or of a card's price, after a year.
+        card_share: For hardware to buy at a dated price, the share of the cost of a useful hour that is
+            proportional to the price of the cards. A price that the buyer quoted is certain and has no entry.
     """
 
     today: date
@@ -147,7 +148,7 @@ class Market:
 
 
 def ask_words(asks: Asks | None) -> str:
-    """Return whose price a host's ask is: "one of 10 asks", or one host's alone."""
+    """Return what a host's ask is: "one of 10 asks", or the ask of a single host."""
     return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} asks"
 
 
@@ -156,10 +157,10 @@ class Prices:
     """Columns over N offers [USD/h of the instance].
 
     Attributes:
-        expected: The price to expect; the real one is as likely to be above it as below it.
+        expected: The expected price; the real one is as likely to be above it as below it.
         sigma: Standard deviation of its logarithm.
-        group: Prices of one group move together, because a provider sets all its prices of a GPU. Each ask
-            is a group of its own.
+        group: The group of each price. A provider sets all its prices of a GPU, so they form a group and move
+            together. Each ask is a group of its own.
         names: Name of each group. It seeds the draws, which therefore do not depend on the other groups.
     """
 
@@ -212,12 +213,12 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
 
 
 class DrawnPrices(NamedTuple):
-    """The price of N rows in every joint draw, a few rows at a time: 1,500 rows take 24 MB.
+    """The price of N rows in every joint draw, computed for a few rows at a time: 1,500 rows take 24 MB.
 
     Attributes:
-        expected: (N,) of the instance [USD/h].
-        moves: (M, D) factors; rows of one group with the same uncertainty share one.
-        which: (N,) the row of each among the moves.
+        expected: (N,) expected price of the instance [USD/h].
+        moves: (M, D) factors on the price; rows of one group with the same uncertainty share a factor.
+        which: (N,) the row of each price in ``moves``.
     """
 
     expected: Floats
@@ -250,12 +251,12 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
 
 
 def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
-    """Return the price to expect from an ask of this age, and its sigma.
+    """Return the expected price for an ask of this age, and its sigma.
 
     With each half-life, the logarithm of the ask moves halfway to the median of all asks, and its spread
     grows toward that of all asks. Example: after one half-life, an ask of 0.20 is expected at
-    sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few asks, even a fresh one is moved, by the
-    weight of the clouds' prices.
+    sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few asks, even the price of a fresh one is
+    shifted, by the weight of the clouds' prices.
     """
     kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
     middle = math.log(asks.median_usd_per_hour * gpu_count)
@@ -283,7 +284,7 @@ class GenerationTimes(NamedTuple):
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
     """Return the times of a generation, or None for other work.
 
-    The two times of a measured generation have the relative error of its total time.
+    Both times of a measured generation have the relative error of its total time.
     """
     case, per_token_s = estimate.case, estimate.per_token_s
     if case.new_tokens == 0 or per_token_s.value is None:
@@ -319,15 +320,15 @@ def _measured(estimate: Estimate, seconds: float) -> Interval:
 
 
 def token_cost(row: Row) -> Interval | None:
-    """Return the cost of a million tokens (of a generation, the generated ones); None without tokens."""
+    """Return the cost of a million tokens (in a generation, of generated ones); None for other work."""
     return next(reversed(token_costs(row).values()), None)
 
 
 def token_costs(row: Row) -> dict[str, Interval]:
-    """Return the cost of a million tokens of an offer [USD] by the kind of token; empty if none is known.
+    """Return the cost of a million tokens on an offer [USD] by kind of token; empty if unknown.
 
-    The cost of training follows from the throughput of the whole instance. That of a generation is for one
-    static batch on each GPU; a server with continuous batching has other costs.
+    The cost in training follows from the throughput of the whole instance. The cost in a generation is for
+    one static batch on each GPU; a server with continuous batching has other costs.
     """
     case = row.estimate.case
     profile = known_profile(case.workload)

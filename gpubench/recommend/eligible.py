@@ -49,20 +49,20 @@ from gpubench.units import count, format_number, format_usd, listing, plain, plu
 
 @dataclass(frozen=True)
 class FilterResult:
-    """The offers left by the filters, before throughput is known; they do not depend on the workload.
+    """The offers that pass the filters, before throughput is known; they do not depend on the workload.
 
     Attributes:
         every: All offers.
         kept: Offers to rank, with the requested pricing.
-        possible: The same at any pricing.
-        for_sale: Hardware to buy that would pass.
+        possible: Offers to rank, with any pricing.
+        for_sale: Hardware to buy that would pass the filters.
         excluded: The excluded offers, with reasons.
         doubted_as_asked: Excluded offers with an uncorroborated price, at the requested pricing.
         accepted: Ranked offers with an uncorroborated price: the buyer's own, and admitted ones.
-        doubts: The doubt about each of these, in a few words.
+        doubts: Why the price of each accepted offer is doubtful, in a few words.
         asked: The price of every provider.
         market: The expected prices, and the day from which ages are computed.
-        owned: The machines behind the owned offers.
+        owned: The machine behind each owned offer.
         machines: The same, plus hardware that could be bought.
     """
 
@@ -101,8 +101,8 @@ def sift(
     Args:
         request: A checked request.
         offers: Every known offer, in any order.
-        today: The day from which price ages are computed.
-        owned: The machines behind the owned offers.
+        today: The day as of which price ages are computed.
+        owned: The machine behind each owned offer.
         for_sale: Hardware that could be bought and is not ranked; the best is shown next to the ranking.
         drift: Drift of list prices in a year, see ``offers.dates.drift_of``.
 
@@ -143,13 +143,13 @@ def sift(
 
 @dataclass(frozen=True)
 class CandidateFinder:
-    """Evaluates the remaining offers: which of them can run the job, and how fast.
+    """Determines which of the remaining offers can run the job, and how fast.
 
     Attributes:
         request: The request; in relative units if no job can be assumed.
         speeds: Speed of one GPU of each model.
-        without_room: Checks whether each of several GPUs has memory for its share of one job; None if jobs
-            are not shared.
+        without_room: Checks whether each of several GPUs has enough memory for its share of one job; None if
+            jobs are not shared.
         work: The job; None in relative units.
         scalings: Cache of the scaling of machines.
     """
@@ -171,7 +171,7 @@ class CandidateFinder:
 
     @property
     def photograph_share(self) -> float:
-        """Share of samples that the vCPUs of a host must prepare: decoded photographs.
+        """Share of samples that the vCPUs of a host must prepare, because they are decoded photographs.
 
         Several workloads at their geometric mean are not a job, so nothing has to be prepared.
         """
@@ -191,7 +191,7 @@ class CandidateFinder:
         return offers.where(runs), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
-        # Return why this number of GPUs cannot run the job, or may not; None if they can.
+        # Return why this number of GPUs cannot run the job, or may be unable to; None if they can.
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
@@ -201,9 +201,9 @@ class CandidateFinder:
             if gpu_count < part.fewest_gpus:
                 there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
                 workload, batch = part.case.workload, part.case.batch_size
-                smaller = ", or a smaller batch, which `gpubench memory` names" if batch > 1 else ""
+                smaller = ", or a smaller batch (see `gpubench memory`)" if batch > 1 else ""
                 needs = f"{gpus_needed(part.fewest_gpus)}{smaller}"
-                return f"{workload} at batch {batch:,} is not sure to fit on {there}: it {needs}"
+                return f"{workload} at batch {batch:,} may not fit on {there}: it {needs}"
         if self.without_room is None or spec is None or gpu_count == 1:
             return None
         found = (self.without_room(name, spec, gpu_count, part) for name, part in self.parts[gpu_key].items())
@@ -241,7 +241,7 @@ class CandidateFinder:
 
 @dataclass(frozen=True)
 class Eligible:
-    """Offers that can do the job, in order. A place is a position in that order; the best offer is at 0.
+    """Offers that can do the job, best first. A place is a position in this order, starting at 0.
 
     Attributes:
         finder: Evaluates these and other offers.
@@ -265,7 +265,7 @@ class Eligible:
 
     @property
     def filtered(self) -> FilterResult:
-        """The offers left by the filters."""
+        """The offers that pass the filters."""
         return self.finder.filtered
 
     @cached_property
@@ -286,9 +286,9 @@ class Eligible:
 
     @cached_property
     def answers(self) -> Mapping[str, int]:
-        """The positions of the three answers; guesses outside the fit come after all others.
+        """The places of the three answers; guesses outside the fit come after all others.
 
-        The fastest is the cheapest offer of the fastest GPUs: sellers of the same machine differ by little.
+        The fastest answer is the cheapest offer of the fastest GPUs, since a machine's sellers differ little.
         """
         pool, place_of = self.pool, np.empty(len(self), dtype=np.int64)
         place_of[self.order] = np.arange(len(self))
@@ -323,7 +323,7 @@ def eligible(
 
     Args:
         request: A checked request.
-        filtered: The offers left by the filters of the same request.
+        filtered: The offers that pass the filters of the same request.
         evidence_for: Maps GPU keys to their evidence.
         drawer: Joint draws of estimates; None for ``predict.answers.draw``.
 
@@ -411,7 +411,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 
 
 def _misses(pool: Candidates) -> dict[int, Exclusion]:
-    """Return the rows that may miss the deadline or the budget, with their figures, the closest last.
+    """Return the rows that may miss the deadline or the budget, with their figures, closest to it last.
 
     A limit is compared with the unfavorable end of the interval. A row without an interval is judged by its
     estimate.

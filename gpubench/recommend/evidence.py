@@ -1,4 +1,4 @@
-"""The evidence for a ranking: measurements and predictions, and their batches.
+"""The evidence for a ranking: measurements and predictions, and their batch sizes.
 
 It includes devices known only from the user's runs: this CPU, a Mac, a card that is not in the table.
 """
@@ -50,7 +50,7 @@ from gpubench.spread import ANOTHER_CARD
 from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
-"""Maximum GPUs of a job: the largest machine of most clouds."""
+"""Maximum number of GPUs in a job: that of the largest machine in most clouds."""
 LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MS_PER_S = 1000.0
 
@@ -68,7 +68,7 @@ class Runs(NamedTuple):
 
 
 Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
-"""Maps (workload, GPU, number, estimate of one) to why they have no room for one job; None if they have."""
+"""Maps (workload, GPU, number, estimate for one) to why one job does not fit on them; None if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class Evidence:
     """The evidence: an answer for each workload and GPU, and the scaling to several GPUs.
 
     Attributes:
-        without_room: Checks whether each of several GPUs has memory for its share of one job, which needs
-            more than a single GPU; None if not checked.
+        without_room: Checks whether each of several GPUs has enough memory for its share of one job; a share
+            may need more than the job on a single GPU. None if not checked.
         scaler: Scaling efficiency of one job.
         independent: Efficiency of a separate job on each GPU; None if no run has it.
-        photographs: The workloads that train on decoded photographs, which a host must prepare.
+        photographs: The workloads that train on decoded photographs, which the host must prepare.
         usual_job: The well-known job, if there is only one workload.
         host: The job's requirements on the host.
     """
@@ -130,7 +130,7 @@ def _sharers(
         return question, _answers(request, question, specs, runs)
 
     def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> OneOf:
-        """Repeat the question if a job on this many GPUs has another recipe than on one."""
+        """Estimate one GPU again if a job on this many GPUs has a different recipe."""
         rule = questions[name].profile.checkpointing_from
         fewest = max((n for n, _ in rule if n <= gpu_count), default=1)
         if fewest == 1:
@@ -149,7 +149,7 @@ def _sharers(
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         one, sharing = shared(name, spec, gpu_count, alone)
-        assert isinstance(one.answer, Estimate)  # else it does not fit, and there is nothing to scale
+        assert isinstance(one.answer, Estimate)  # a job that does not fit is not scaled
         found = efficiency_of(one, spec, gpu_count, sharing.mode, runs.every)
         by_recipe = one.answer.samples_per_s / alone.samples_per_s  # 1 unless the recipe differs
         return replace(found, by_recipe=by_recipe, mode=sharing.mode, fit=sharing.fit)
@@ -172,8 +172,8 @@ def _side_by_side(runs: Runs) -> Scaler | None:
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
     """Answer for the GPUs of the table, then for other devices that the user measured.
 
-    A card that cannot be predicted (Kepler), or only widely (AMD), counts as measured if its own run has this
-    batch, in either kind of AMP.
+    If a card cannot be predicted (Kepler), or only with a wide interval (AMD), a run on it counts as its
+    measurement if the run has this batch, in either kind of AMP.
     """
     answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
     known = {
@@ -253,13 +253,13 @@ def _within_latency(
 
 
 def _why_late(answer: Estimate, limit_s: float) -> str | None:
-    # Say why an answer may exceed the latency limit, or that this is unknown; None if it meets the limit.
+    # Return why an answer may exceed the latency limit, or that it is unknown; None if it meets the limit.
     batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
     if slow_s is None:
-        return f"the time of a token of each of {batch_size} is not known: its measurement has none"
+        return f"the time per token at batch {batch_size} is not known: its measurement has none"
     if slow_s <= limit_s:
         return None
-    what = "a token of each of" if answer.case.new_tokens else "a batch of"
+    what = "a token at batch" if answer.case.new_tokens else "a batch of"
     return f"{what} {batch_size} may take {format_duration(slow_s)}, above {limit_s * MS_PER_S:g} ms"
 
 
@@ -287,8 +287,8 @@ def measured_by_the_user(
 ) -> dict[str, Estimate]:
     """Return the user's measurements on devices without another answer, by key.
 
-    The case is the question's if it was measured, else the closest one: another execution (a CPU has no
-    graphs), then another batch. The estimate names the case, so the reader sees the difference.
+    The requested case is used if it was measured, else the closest one: first with another execution (a CPU
+    has no graphs), then with another batch. The estimate names its case, so the reader sees the difference.
 
     Args:
         question: Workload, precision, execution, task and batch.
@@ -310,7 +310,7 @@ def measured_by_the_user(
 
 
 def _distance(question: Question, case: Case) -> int | None:
-    # Return the distance of a case from the question; None if it is about something else.
+    # Return how far a case is from the question; None if it is about other work.
     same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
         question.profile.name,
         question.profile.version,

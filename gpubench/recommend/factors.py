@@ -1,4 +1,4 @@
-"""What a GPU and its host must have: the factors by which buyers compare GPUs, and a job's requirements.
+"""Requirements on a GPU and its host: the properties by which buyers compare GPUs, and the needs of a job.
 
 A requirement on the host (memory, disk, PCIe lanes) that no source states is reported as missing, never
 assumed. vCPUs are judged by the images that they prepare; too few slow a row down instead of excluding it.
@@ -21,7 +21,7 @@ from gpubench.units import GIB, format_bytes, format_number
 
 Reason = Callable[[Offer, GpuSpec | None], str | None]
 
-# Minimum FP64 share of the FP32 rate for fast FP64: data-center parts have 1/2, GeForce 1/64.
+# FP64 is fast from this share of the FP32 rate on: data-center parts have 1/2, GeForce 1/64.
 _FAST_FP64 = 0.25
 
 LINES = {
@@ -37,14 +37,14 @@ LINES = {
     "radeon": ("Radeon",),
     "instinct": ("Instinct",),
 }
-"""Buyers' names for product lines, with the corresponding lines of the table."""
+"""Common names for product lines, with the corresponding lines of the table."""
 
 _MODULES = ("SXM", "OAM", "superchip", "system on chip", "module")
 _PASSIVE_LINES = frozenset({"Tesla", "Data Center", "Instinct"})
 
 
 def lines_meant(word: str) -> tuple[str, ...]:
-    """Return the lines of the table for a word; a line's own name stands for itself."""
+    """Return the lines of the table that a word means; a line's own name means that line."""
     return LINES.get(normalize(word), (word,))
 
 
@@ -98,12 +98,12 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
 
 
 def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return the factors of a GPU for its row; unknown is None."""
+    """Return the properties of a GPU for its row; None if unknown."""
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
 class _Limit(NamedTuple):
-    """A condition on a GPU: the field of the data sheet, the accepted values, and the text for others."""
+    """A condition on a GPU: the field of the data sheet, the accepted values, and the text if it fails."""
 
     option: str
     is_asked: bool
@@ -114,9 +114,9 @@ class _Limit(NamedTuple):
 
 
 def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
-    """Yield the option and the test of each factor that the request restricts.
+    """Yield the option and the test of each property that the request restricts.
 
-    An unknown value fails a filter on it, and the reason says so.
+    An unknown value fails the test, and the reason says that it is unknown.
 
     Raises:
         MisuseError: If a line, architecture or memory type is named that the table does not know.
@@ -158,9 +158,9 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
             yield each.option, _reason_of(each)
 
 
-_NO_ECC = "no memory that corrects errors, or not known"
-_NO_FP64 = "no fast FP64, or not known"
-_NO_LINK = "no NVLink, or only with a bridge that is sold apart"
+_NO_ECC = "its memory has no ECC, or this is not known"
+_NO_FP64 = "it has no fast FP64, or this is not known"
+_NO_LINK = "it has no NVLink, or only with a bridge that is sold separately"
 
 
 def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
@@ -187,7 +187,7 @@ def _reason_of(limit: _Limit) -> Reason:
 
 
 def _known(field: str, wanted: Sequence[str], more: Iterable[str]) -> frozenset[str]:
-    # Return the wanted names in the form in which they are compared; a name that no GPU has is a mistake.
+    # Return the wanted names normalized for comparison; a name that no GPU has is an error.
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = frozenset(map(normalize, wanted))
     for name in sorted(chosen - set(map(normalize, known))):
@@ -225,7 +225,7 @@ class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         weights_bytes: Size of the largest weights file, in its usual type.
-        disk_bytes: Size of system, weights and photographs.
+        disk_bytes: Size of the system, the weights and the photographs.
     """
 
     weights_bytes: float = 0.0
@@ -241,12 +241,12 @@ NOTHING_ASKED = HostNeed()
 
 
 def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> HostNeed:
-    """Return the needs of the most demanding workload.
+    """Return the requirements of the most demanding workload.
 
     Args:
-        profiles: The workloads. Weights of a large language model are in 16 bits, others in float32.
+        profiles: The workloads. Weights of a large language model have 16 bits, others are float32.
         task: train or infer; only training reads a data set.
-        images: Photographs in the data set, 0 if unknown.
+        images: Number of photographs in the data set, 0 if unknown.
     """
     every = list(profiles)
     large = [p.tokens_per_sample is not None and p.parameters >= _SIXTEEN_BITS_FROM for p in every]
@@ -261,7 +261,7 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
 class Gate(NamedTuple):
     """A requirement on a host: its column, the minimum, and the text for a host below it.
 
-    ``fields`` are the columns it uses, its own first; ``unsaid`` is the text for an offer without that value.
+    ``fields`` are the columns it uses, its own first; ``unsaid`` is the text if the offer lacks the value.
     """
 
     option: str
@@ -305,6 +305,6 @@ def lacks(gate: Gate, need: HostNeed, offer: Offer, _: GpuSpec | None = None) ->
 
 
 def unsaid(offer: Offer, need: HostNeed) -> Iterator[str]:
-    """Yield the unstated facts about an offer's host, with the job's requirement."""
+    """Yield the facts about an offer's host that no source states, with the job's requirement."""
     silent = (gate for gate in GATES if need.weights_bytes and getattr(offer, gate.fields[0]) is None)
     yield from (gate.unsaid.format(least=format_bytes(gate.least(need, offer.gpu_count))) for gate in silent)

@@ -15,14 +15,14 @@ from gpubench.record.store import own_runs, reference_runs
 from gpubench.specs import require_spec
 from gpubench.units import format_number, format_percent
 
-# One workload bound by arithmetic, and one that consumes images several times as fast.
+# One workload that is limited by arithmetic, and one that consumes images several times as fast.
 _CONSUMERS = ("vgg16", "resnet50")
 EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
 """Default GPUs on a machine without one."""
 
 
 class Consumption(ImageRate, frozen=True, kw_only=True):
-    """Images per second that a GPU consumes in training, and the basis of the figure."""
+    """Images per second that one GPU consumes in training, and the basis of the figure."""
 
     workload: str
     gpu: str

@@ -42,7 +42,7 @@ NO_KERNELS = "a GPU without kernels in today's torch (naming it with --gpu ranks
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
-# Limits with exclusions sorted so that the offer closest to the limit is last.
+# Limits whose exclusions are sorted so that the offer closest to the limit is last.
 _NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
 
@@ -51,9 +51,9 @@ NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with -
 class Filter:
     """One restriction: ``reason`` returns why an offer is dropped, or None if it stays.
 
-    A filter for ``owned`` hardware applies only to it. A filter that only depends on some ``fields`` runs
+    An ``owned`` filter applies only to owned hardware. A filter that only depends on some ``fields`` runs
     once per distinct value, of which there are a few hundred in 100,000 offers. A filter with ``suspects``
-    applies only to those.
+    tests only the offers that this function flags.
     """
 
     option: str
@@ -78,7 +78,7 @@ class Exclusion(NamedTuple):
 
 
 def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, list[Exclusion]]:
-    """Split offers into kept and dropped ones, each dropped offer with its first filter."""
+    """Split offers into kept and dropped ones, each dropped offer with the first filter that it fails."""
     every = Offers.of(offers)
     excluded: dict[int, Exclusion] = {}
     for each in filters:
@@ -91,7 +91,7 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
 
 
 def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
-    # Yield why a filter drops offers; it runs once for offers with equal fields.
+    # Yield why a filter drops offers; it runs once per distinct combination of its fields.
 
     def reason(at: int) -> str | None:
         return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
@@ -112,7 +112,7 @@ def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
 
 
 def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
-    """Return exclusions in their recorded form."""
+    """Return exclusions as they are recorded in the ranking."""
     found: list[ExcludedOffer] = []
     for _, of_one_table in groupby(exclusions, key=lambda each: id(each.among)):
         of_one = list(of_one_table)
@@ -131,12 +131,12 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     return tuple(found)
 
 
-# Maximum number of options named in an empty answer, in descending order of removed offers.
+# An empty answer names at most this many options, those that removed the most offers first.
 _MOST_RULES = 4
 
 
 class NothingLeftError(MisuseError):
-    """Nothing is left to rank, whatever the limits of the job are."""
+    """No offer is left to rank; the limits of the job are not the cause."""
 
 
 def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
@@ -215,7 +215,7 @@ def leave_out_doubted(
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
-    """Return the GPUs of offers that names refer to.
+    """Return the GPUs, among those of the offers, that the names mean.
 
     >>> sorted(match_gpus(["h100"], ["nvidia-h100-sxm-80gb", "nvidia-h100-nvl-94gb", "nvidia-l4-24gb"]))
     ['nvidia-h100-nvl-94gb', 'nvidia-h100-sxm-80gb']
@@ -266,12 +266,12 @@ def _never_ranked(meant: Collection[str]) -> str | None:
 
 
 def _rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
-    # Return the names of GPUs that offers have, or all if none is left, so that the reason is raised.
+    # Return the names that match a GPU on offer; all names if none does, so that the error gives the reason.
     return [name for name in names if why_not_ranked(name, keys) is None] or names
 
 
 def meant_by(name: str, keys: Collection[str]) -> set[str]:
-    """Return the keys that a name means: one exact GPU, else every known key that contains all its words.
+    """Return the keys that a name means: one exact GPU, else every known key that contains all of its words.
 
     Args:
         name: As typed by the user.
@@ -297,11 +297,11 @@ def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
     if bandwidth is None or not known:
         return ""
     nearest_key = min(known, key=lambda key: (abs(math.log(known[key] / bandwidth)), key))
-    return f"; of those that rank, the {gpu_name(nearest_key)} comes nearest by memory bandwidth"
+    return f"; of those that rank, the {gpu_name(nearest_key)} is nearest in memory bandwidth"
 
 
 def _named(specs: Sequence[GpuSpec | None]) -> str:
-    """Name the first GPU and count the others, as subject and verb of a sentence.
+    """Return the first GPU and the number of others, as subject and verb of a sentence.
 
     >>> _named([load_specs()["apple-m4"]])
     'Apple M4 is'
@@ -320,7 +320,7 @@ def _without_kernels(spec: GpuSpec) -> str:
     build = newest_build_for(spec.compute_capability)
     target = spec.compute_capability or ""
     named_target = target if target.startswith("gfx") else f"compute capability {target}"
-    still = "no build that is known has them" if build is None else f"{build} still has them"
+    still = "no known build has them" if build is None else f"{build} still has them"
     return (
         f"torch {newest_release()} as pip installs it has no kernels for {named_target}: {still}; "
         "naming the GPU with --gpu ranks it"
@@ -357,8 +357,8 @@ def filters_of(
     Args:
         request: The request with the restrictions.
         offers: Every known offer; a name that occurs in none of them is an error.
-        market: Their expected prices, and the day from which ages are computed.
-        machines: The machines behind the owned offers.
+        market: Their expected prices, and the day as of which ages are computed.
+        machines: The machine behind each owned offer.
 
     Raises:
         MisuseError: If a named GPU, provider or region is unknown.
@@ -441,7 +441,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
         (
             most_days is None,
             Filter(
-                "being old, with newer prices beside it (setting max-price-age ranks them)",
+                "an old price where newer ones exist (setting max-price-age ranks it)",
                 lambda o, _: old.get(offer_key(o)),
                 suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
             ),
@@ -473,7 +473,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
 
 
 def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
-    """Return the filter on named GPUs; a name may include a number: "4x L40S".
+    """Return the filter on named GPUs; a name may include a number of GPUs, as in "4x L40S".
 
     Raises:
         MisuseError: If a name means no ranked GPU, or nobody offers that number.
@@ -501,7 +501,7 @@ def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
 def _of_the_card(
     request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
 ) -> Iterator[Filter]:
-    """Yield the filters on GPUs without kernels, and on hardware of another kind or beyond a host's limits.
+    """Yield the filters on GPUs without kernels, on the condition of hardware, and on the limits of a host.
 
     A GPU without kernels in today's torch stays if the buyer names it, with ``--gpu`` or in a quote, unless
     the name also means a GPU with kernels.
@@ -520,7 +520,7 @@ def _of_the_card(
         age = age_days(machine.price_date, market.today)
         if age > NOT_CURRENT_AFTER_DAYS:
             return f"its price is {age} days old"
-        return "its price is what somebody plans with" if machine.is_planned else None
+        return "its price is a planning figure" if machine.is_planned else None
 
     def another_condition(offer: Offer, _: GpuSpec | None) -> str | None:
         machine = machines.get(offer)
@@ -542,7 +542,7 @@ def _of_the_card(
 
 
 def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
-    """Return the filters on pricing; owning may still be compared with the offers that they drop.
+    """Return the filters on pricing; the offers that they drop may still be compared with owning.
 
     Args:
         request: The request with the restrictions.
@@ -585,7 +585,7 @@ def _paid_as(of: Collection[Pricing], words: str) -> Reason:
 
 
 def gates_of(need: HostNeed) -> list[Filter]:
-    """Return a job's requirements on a rented host, each with its column."""
+    """Return a job's requirements on a rented host, each as a filter on its column."""
     return [Filter(gate.option, partial(lacks, gate, need), fields=gate.fields) for gate in GATES]
 
 
@@ -640,7 +640,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
             months > 1 + _ROUNDING,
             (
                 f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work "
-                f"for it: {math.ceil(months - _ROUNDING)} such machines do them"
+                f"for it: {math.ceil(months - _ROUNDING)} such machines would be needed"
             ),
         ),
         (not has_fan and (in_a_desktop or request.own_fan), f"it has no fan of its own{fan}"),

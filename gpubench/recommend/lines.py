@@ -1,4 +1,4 @@
-"""The lines of an answer: its rows in words, and what commitments and spot would change."""
+"""The lines of an answer: its rows in words, and the effect of commitments and spot prices."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -47,7 +47,7 @@ OR = "or"
 
 _FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}
 HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
-"""Units of a time, the longest first: from how many hours on, how many hours it is, its name."""
+"""Units of time, longest first: the hours from which it is used, its length in hours, its name."""
 
 
 class Line(NamedTuple):
@@ -92,7 +92,7 @@ def lines(ranking: Ranking) -> list[Line]:
 
 
 def _chance(answer: Answer) -> str:
-    # Return the chance that no other GPUs are a better answer and, in a toss-up, that of the main rival.
+    # Return the chance that no other GPUs are a better answer; in a toss-up also that of the main rival.
     mine = "" if answer.p_best is None else format_chance(answer.p_best)
     if answer.toss_up is None:
         return mine
@@ -167,16 +167,17 @@ def precisions_of(estimates: Iterable[Estimate]) -> str:
 
 # --- commitments ----------------------------------------------------------------------------------------
 
-# Maximum number of sellers named that state no price for a term.
+# A sentence names at most this many sellers that state no price for a term.
 _MOST_SELLERS = 3
 
 
 def on_commitments(found: Eligible) -> Iterator[Told]:
-    """Yield the cost of the best commitment and the use from which it pays, for the term asked and others.
+    """Yield the cost of the best commitment and the utilization from which it pays, for each term.
 
-    A commitment is paid around the clock. It pays off once the use exceeds its share of the price on demand:
-    2.00 USD against 3.20 pays from 62.5 % use on. It is compared with the seller's own list price on demand,
-    and with the cheapest list price of any seller; "starting at" prices and hosts' asks do not count.
+    A commitment is paid around the clock. It pays off once the utilization exceeds the ratio of its price to
+    that on demand: 2.00 USD against 3.20 pays from 62.5 % on. It is compared with the seller's own list price
+    on demand, and with the cheapest list price of any seller; "starting at" prices and hosts' asks do not
+    count.
     """
     if found.request.commit is None:
         return
@@ -201,7 +202,7 @@ def _of_term(offers: Offers, years: int) -> np.ndarray:
 
 
 def _cheapest(found: Eligible, possible: Offers, years: int, gpu_key: str | None = None) -> Offer | None:
-    # Return the commitment that does the work for the least, for one GPU if it is named.
+    # Return the commitment with the lowest cost of the work, for one GPU if it is named.
     same = _of_term(possible, years) & (True if gpu_key is None else possible.gpu_key.equals(gpu_key))
     committed = found.finder.runnable(possible.where(same))[0]
     if not len(committed):
@@ -240,8 +241,8 @@ class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
     """Known interruption rates of one GPU at one provider.
 
     Attributes:
-        month_class: Share of the machines taken away in a month, in the worst of six regions.
-        traced_per_hour: Interruptions in an hour of one machine in a published trace, the worst of the zones.
+        month_class: Share of the machines interrupted in a month, in the worst of six regions.
+        traced_per_hour: Interruptions per machine and hour in a published trace, in the worst zone.
     """
 
     provider: str

@@ -1,14 +1,14 @@
 """The objective by which a ranking is sorted.
 
-For a job it is the cost plus the worth of its hours, or either one, including spot losses, startup, billing
-increments, storage, egress and tax. Without a job (``relative``) it is samples per dollar, or throughput.
-Rows, P(best), ties, deadlines, the Pareto set and the verdict all use this module, so that they are
+For a job it is the cost plus the worth of its hours, or either one alone, including spot losses, startup,
+billing increments, storage, egress and tax. Without a job (``relative``) it is samples per dollar, or
+throughput. Rows, P(best), ties, deadlines, the Pareto set and the verdict all use this module, so they are
 consistent.
 
 Ranks, ties and chances say which offers differ, and how certain their order is. They are computed over joint
 draws. Offers of one GPU share its draw, so only the price decides between them. Different GPUs have different
-draws. An error common to all GPUs (from a shared anchor) is in every draw and cancels. Overlapping intervals
-would not be a valid test, because they count that common error twice.
+draws. An error common to all GPUs (from a shared anchor) is in every draw and cancels. Checking whether
+intervals overlap would not be a valid test, because it counts that common error twice.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ from gpubench.recommend.request import RankRequest
 _AT_ONCE = 16
 
 ALIKE = 0.02
-"""Two jobs count as equally long if their hours differ by less than this share; an hour between them then has
-no price."""
+"""Two jobs count as equally long if their hours differ by less than this share; no price of an hour saved is
+then given."""
 
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "value": "value",
@@ -89,19 +89,19 @@ def merit(
     """Return the sort criterion at a rate of the instance: larger is better; shape of ``rate``.
 
     Args:
-        pool: The offers, and what was asked of them.
-        rate: (N,) or (N, D) of these rows.
+        pool: The offers, and the request.
+        rate: (N,) or (N, D) rates of these rows.
         rows: Which rows.
-        price: Of the shape of ``rate`` [USD/h]; None takes the expected ones.
-        startup: As ``hours`` has it.
+        price: Prices, with the shape of ``rate`` [USD/h]; None for the expected prices.
+        startup: As in ``hours``.
     """
     return _at_price(pool, _before_price(pool, rate, rows, startup), rows, price)
 
 
 def _before_price(pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float) -> Floats:
-    """Return the inputs of a merit except the price, which are equal for all offers of one machine.
+    """Return the inputs of a merit except the price; they are equal for all offers of one machine.
 
-    For a job they are two values on the last axis: the billed hours, and the hours.
+    For a job the last axis has two values: the billed hours, and the hours.
     """
     if sorted_by(pool.request) in {"throughput", "value"}:
         return rate
@@ -169,11 +169,11 @@ def _drawn_merits(
     """Return the (N, D) merit of these rows in every joint draw.
 
     Args:
-        pool: The offers, and what was asked of them.
+        pool: The offers, and the request.
         rows: Which of them.
         of: The drawn inputs of the same rows.
-        price: For the same rows; None takes the expected prices as certain.
-        out: Array for the result: allocating millions of figures costs more than computing them.
+        price: Prices of the same rows; None for the expected prices, taken as certain.
+        out: Array for the result, because allocating millions of figures takes longer than computing them.
     """
     merits = np.empty((len(rows), pool.request.draws)) if out is None else out
     for start in range(0, len(rows), _AT_ONCE):
@@ -184,9 +184,9 @@ def _drawn_merits(
 
 
 def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) rate of these rows at which the likely work takes its time in every joint draw.
+    """Return the (N, D) rate of these rows at which the expected work takes its time in every joint draw.
 
-    For a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
+    For a job in hours of a reference GPU the work is drawn too, so only the ratio of the speeds counts.
     """
     rate = drawn_rates(pool, rows)
     work = pool.work
@@ -205,7 +205,7 @@ def order(pool: Candidates) -> Indices:
 
 
 def first(pool: Candidates, among: Flags | slice = slice(None)) -> int:
-    """Return the row that ``order`` would put first, without sorting."""
+    """Return the row that ``order`` would put first, without sorting the others."""
     rows = np.arange(len(pool))[among]
     for key in reversed(_sort_keys(pool)):
         of_rows = key[rows]
@@ -214,8 +214,8 @@ def first(pool: Candidates, among: Flags | slice = slice(None)) -> int:
 
 
 def _sort_keys(pool: Candidates) -> tuple[NDArray[Any], ...]:
-    # Return the sort keys of rows, the last one the most significant. Rows of equal merit are in order of
-    # the job's other figure, else of the price.
+    # Return the sort keys of rows, most significant last. Rows of equal merit are sorted by the job's other
+    # figure, or without a job by price.
     every, by, other = slice(None), sorted_by(pool.request), pool.price
     if by not in {"value", "throughput", "joules"}:
         other = hours(pool, pool.rate, every)
@@ -230,12 +230,12 @@ def _sort_keys(pool: Candidates) -> tuple[NDArray[Any], ...]:
 
 
 def is_a_guess(pool: Candidates) -> Flags:
-    """Return for which rows the GPU is outside the fit."""
+    """Return which rows have a GPU outside the fit."""
     return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
 
 
 def time_and_cost(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return the axes of the Pareto set other than memory, for the job or, without a job, for one sample."""
+    """Return time and cost, the axes of the Pareto set besides memory: of the job, else of one sample."""
     rate = pool.rate[rows]
     if pool.work is None:
         return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])
@@ -260,7 +260,7 @@ def hours_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Fl
 
 
 def _hours_by_start(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    # Return the hours with a short and a long startup, all else as expected.
+    # Return the hours with a short and a long startup, everything else as expected.
     rate, factor = pool.rate[rows], pool.request.startup_factor
     return hours(pool, rate, rows, 1 / factor), hours(pool, rate, rows, factor)
 
@@ -268,9 +268,9 @@ def _hours_by_start(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Fl
 def hours(pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float = 1.0) -> Floats:
     """Return the hours until the job is done, at a rate of the instance; shape of ``rate``.
 
-    One job over all GPUs has the full rate, as do the streams of inference; independent jobs have one GPU
-    each. Owned hardware needs no startup; the losses of a spot instance are already in its rate. ``startup``
-    is the factor on the assumed startup time, a scalar or with the shape of ``rate``.
+    One job over all GPUs runs at the full rate, as do the streams of inference; independent jobs run on one
+    GPU each. Owned hardware needs no startup; the losses of a spot instance are already in its rate.
+    ``startup`` is the factor on the assumed startup time: a scalar, or an array with the shape of ``rate``.
     """
     assert pool.work is not None  # hours require a job; without one, offers are sorted by value
     if not pool.request.shares_work:
@@ -287,9 +287,9 @@ def cost(
     rows: Indices | slice,
     price: Floats | None = None,
 ) -> Floats:
-    """Return what one job costs [USD]; independent jobs share the instance's price.
+    """Return what one job costs [USD]; independent jobs share the price of the instance.
 
-    ``price`` of the instance has the shape of ``job_hours``; None takes the expected prices.
+    ``price`` of the instance has the shape of ``job_hours``; None for the expected prices.
     """
     return _cost_of_billed(pool, billed(pool, job_hours, rows), rows, price)
 
@@ -323,7 +323,7 @@ def cost_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Flo
 
 
 def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats, Floats]:
-    """Return the same for the cost plus the worth of the hours.
+    """Return the cost plus the worth of the hours [USD], with a 90 % interval.
 
     Throughput, startup and price have independent errors, so their widths add in quadrature on a log scale.
     Fixed costs, such as egress, are certain and shift both ends equally.
@@ -347,7 +347,7 @@ def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Fl
 def value_with_ends(
     pool: Candidates, rows: Indices | slice, rates: tuple[Floats, Floats, Floats]
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the samples per dollar with an interval, from the expected, low and high rates of these rows."""
+    """Return samples per dollar with their interval, from the expected, low and high rates of these rows."""
     price = pool.price[rows]
     likely, low, high = (economics.samples_per_usd(rate, price) for rate in rates)
     factor = np.exp(pool.prices.half_width[rows])
@@ -355,7 +355,7 @@ def value_with_ends(
 
 
 def _ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    # Return the combined low and high end of a figure from the ends for each source of error.
+    # Combine the ends of a figure for each source of error into one low and one high end.
     free = likely == 0  # a cost of zero stays zero at any price
     base = np.where(free, 1.0, likely)
     down, up = (
@@ -369,10 +369,10 @@ def _beside(column: Floats, like: Floats) -> Floats:
 
 
 def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
-    """Return the share of lost work at which spot stops being cheaper; 0 if it never is.
+    """Return the share of lost work from which spot is no longer cheaper; 0 if it never is.
 
-    One-time costs (egress, startup) are not paid again for lost work, so the ratio of the two prices suffices
-    only without a job. A bill is linear in its hours.
+    One-time costs (egress, startup) are not paid again for lost work, so the ratio of the two prices is the
+    answer only without a job. A bill is linear in its hours.
 
     Args:
         pool: The offers.
@@ -395,7 +395,7 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
 
 
-# Tolerance of a bill's figures, in its units.
+# Tolerance for comparing bills, in their units.
 _ROUNDING = 1e-6
 
 
@@ -411,10 +411,10 @@ _BLOCK = 64
 
 
 def wins_of(scores: Floats) -> Floats:
-    """Return P(best) of each row, (N,): rows that are equally best in a draw share it.
+    """Return P(best) of each row, (N,); rows that are equally best in a draw share that draw.
 
     Args:
-        scores: (N, D) score of row i in joint draw d, larger is better.
+        scores: (N, D) score of each row in each joint draw; larger is better.
     """
     best = scores.max(axis=0)
     rows = np.flatnonzero((scores == best).any(axis=1))
@@ -427,13 +427,13 @@ def wins_of(scores: Floats) -> Floats:
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
     """Return rank and tie of each row; rows are in order of merit.
 
-    A band starts at its leader and ends at the last row that ties with it, before the first row of another
-    GPU that does not. All rows of a band have the same rank; ``tie`` marks those that cannot be distinguished
-    from the leader. A more expensive offer of a GPU already in the band keeps its position, unmarked.
+    A band starts at its leader. It ends at the last row that ties with the leader, before the first row of
+    another GPU that does not. All rows of a band have the same rank; ``tie`` marks those that cannot be
+    distinguished from the leader. A more expensive offer of a GPU already in the band stays there unmarked.
 
     Args:
-        scores: (N, D), row 0 the best by its point estimate.
-        kinds: (N,) which GPU each row is.
+        scores: (N, D) scores; row 0 is the best by its point estimate.
+        kinds: (N,) the GPU of each row.
     """
     count = len(scores)
     ranks, ties = [0] * count, [False] * count
@@ -466,13 +466,13 @@ def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
 
 
 IN_DETAIL = 1000
-"""Number of rows with computed ties; rows below have separate ranks."""
+"""Number of rows with computed ties; each row below them has its own rank."""
 
-# Bound on the draws of a normal error, in standard deviations from its mean.
+# Bound on the draws of a normal error, in standard deviations.
 _FARTHEST = 7.0
 
 CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
-"""The names of a row's chances in the table."""
+"""Column titles of a row's chances."""
 
 # An offer behind three better ones of the same machine is almost never the best.
 _CHANCES = 3
@@ -483,9 +483,9 @@ class Chances:
     """One figure per row, in the order of the rows.
 
     Attributes:
-        p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost plus hours, and by its
-            time, whatever the order of the rows. NaN if not computed, as for a row that might lead, below the
-            detailed rows and after three of the same machine.
+        p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost plus hours, and by time,
+            whatever the order of the rows. NaN if not computed: for a row that might lead, but is below the
+            detailed rows or after three of the same machine.
     """
 
     ranks: list[int]
@@ -497,7 +497,7 @@ class Chances:
 
 
 def chances_of(pool: Candidates, order: Indices) -> Chances:
-    """Return rank, tie and chances of each row; ``order`` has them as the function ``order`` does.
+    """Return rank, tie and chances of each row; ``order`` is the result of the function ``order``.
 
     Rank and tie use the expected prices, since a measurement could distinguish the speeds. A guess outside
     the fit never shares the rank of a row that the fit covers. The chances include the uncertainty of prices.
@@ -557,9 +557,9 @@ def costs_over(pool: Candidates, least: int, others: Sequence[int]) -> list[Inte
 def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
     """Return the positions to draw, and which of all positions are never the best.
 
-    Drawn are the detailed positions, and three of each machine that may lead in a draw. A machine is a GPU,
-    its number, and its pricing. Among offers of one machine, the one with the lower listed price is better;
-    between one GPU and eight, startup or billing increment may favor either.
+    The positions to draw are the detailed ones, and three of each machine that may lead in a draw. A machine
+    is a GPU, its number, and its pricing. Among offers of one machine, the one with the lower listed price is
+    better; between one GPU and eight, startup or billing increments may favor either.
     """
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
@@ -578,8 +578,8 @@ def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Fla
 def _may_lead(pool: Candidates, order: Indices) -> Flags:
     """Return which positions may be the best in some draw.
 
-    A row's best draw is compared with the worst draws of others: the ends of its GPU's draws, and
-    ``_FARTHEST`` for errors drawn per row.
+    The best draw of a row is compared with the worst draws of others: the extremes of its GPU's draws, and
+    ``_FARTHEST`` for errors that are drawn per row.
     """
     speeds, price = pool.speeds, pool.price[order]
     slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))

@@ -1,6 +1,6 @@
-"""Owning: the cost of buying and running a machine, and the hours of use after which it is cheaper than rent.
+"""The cost of buying and running a machine, and the hours of use after which owning is cheaper than renting.
 
-This module also has the texts for terminal, page and verdict.
+This module also builds the texts about owning for the terminal, the page and the verdict.
 """
 
 import math
@@ -28,16 +28,16 @@ from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_percent, format_price
 
-# Maximum cards of a set to buy, as many as fit in the largest host.
+# Maximum number of cards in a set to buy: as many as fit in the largest host.
 _MOST_CARDS = 8
 
 PSU_SHARE = 0.8
-"""Maximum load of a power supply over its rating, because cards exceed board power for milliseconds."""
+"""Maximum load of a power supply as a share of its rating: cards exceed board power for milliseconds."""
 
 # Assumed slots of a card with unknown width, as for most large cards.
 _UNKNOWN_SLOTS = 3.0
 
-# Shorter jobs are compared with rent in one-hour sessions, with one startup of the rented machine each.
+# Shorter jobs are compared with rent in sessions of one hour, each with one startup of the rented machine.
 _SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
@@ -51,7 +51,7 @@ def _percent(shares: Range, whole: str) -> str:
     return f"{likely} % of {whole} ({low} to {high} %)"
 
 
-# Texts of the assumed values, by the request field that overrides each.
+# Text of each assumed value, by the request field that overrides it.
 _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "years": (f"a life of {_DEFAULTS.years:g} years", "years"),
     "utilization": (_percent(_DEFAULTS.utilization, "all hours at work"), "utilization"),
@@ -72,19 +72,19 @@ _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """One machine owned or for sale; a range is low, likely, high.
+    """One machine that is owned or for sale; a range is (low, likely, high).
 
     Attributes:
-        purchase_usd: Price of the GPUs and the counted share of the host.
-        host_usd: That share of the host.
+        purchase_usd: Price of the GPUs, plus ``host_usd``.
+        host_usd: The part of the host's price that is counted.
         condition: Kind of the card price.
-        resale_usd: Resale value of the cards at the end.
+        resale_usd: Resale value of the cards at the end of their life.
         power_w, idle_w: Power of all GPUs under load, and idle.
         host_w: Power of the rest of the machine under load; 0 for a complete machine with one GPU.
-        host: The host of the cards, which limits them; None for a complete computer.
+        host: The host of the cards, whose limits apply; None for a complete computer.
         is_planned: Whether the price is a planning figure without an observed listing.
-        price_note: The kind of price, for a card or the computer, and its source.
-        assumed: The values that were not given and have defaults.
+        price_note: The kind of the price, whether it is for a card or for the computer, and its source.
+        assumed: The values that were not given, so their defaults are used.
     """
 
     gpu_key: str
@@ -113,7 +113,7 @@ class Ownership:
 
 
 def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
-    """Return the cost of a useful hour [USD], capital and running, at one resale, use and tariff."""
+    """Return the cost of a useful hour [USD], capital plus running cost, at one resale, use and tariff."""
     capital = (owned.purchase_usd - resale) / (owned.years * HOURS_PER_YEAR * utilization)
     idle_w = owned.idle_w * (1 - utilization) / utilization  # a useful hour also pays for idle hours
     energy = (owned.power_w + owned.host_w + idle_w) / 1000 * owned.pue * tariff
@@ -166,13 +166,13 @@ def offer_of(owned: Ownership) -> Offer:
 def ownerships(
     request: RankRequest, power_w: Mapping[str, float], today: date, own_keys: Collection[str] = ()
 ) -> list[Ownership]:
-    """Return the hardware to compare: the buyer's quotes, and with ``--buy`` every card with a dated price.
+    """Return the hardware to compare: the buyer's quotes and, with ``--buy``, every card with a dated price.
 
     A quote for a GPU replaces those prices. With a purchase limit or a number of jobs per month, sets of 1 to
     8 of each card are considered, otherwise the requested number. A computer is sold as a unit.
 
     Args:
-        request: Has the quotes, and the ranges for everything that they leave open.
+        request: Has the quotes, and the ranges for every value that the quotes omit.
         power_w: Measured mean power of one GPU under load, by GPU key.
         today: The date of a quote.
         own_keys: Devices that the user measured and that are not in the table: ``cpu``, a Mac.
@@ -296,7 +296,7 @@ def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
 
 
 def _price_note(price: CardPrice) -> str:
-    # Return the kind of a price: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)".
+    # Return what kind of price it is: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)".
     low, high = price.price_low_usd, price.price_high_usd
     ends = "" if low is None or high is None or low == high else f"{format_price(float(low))} to {high:,.0f} "
     each = "" if price.is_computer else "each "
@@ -308,11 +308,11 @@ def _price_note(price: CardPrice) -> str:
 def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest) -> list[Ownership]:
     """Return the machines, each with the utilization that follows from the jobs per month.
 
-    4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Independent jobs use one card each, so on two cards
-    they are 20 %. 14 jobs are 140 %, more than one machine can do.
+    4 jobs of 73 h take 4 x 73 / 730 = 40 % of all hours. Independent jobs use one card each, so on two cards
+    they take 20 %. 14 jobs take 140 %, more than one machine can do.
 
     Args:
-        machines: The machines, at any utilization.
+        machines: The machines, with any utilization.
         rows: Their ranking, with the hours of one job.
         request: Has the jobs per month.
     """
@@ -338,7 +338,7 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
 def break_even(
     owned: Ownership, rent_usd_per_hour: float, resale: float, utilization: float, tariff: float
 ) -> float | None:
-    """Return the useful hours after which owning is cheaper, at one rent and corner; None is never.
+    """Return the useful hours after which owning is cheaper, at one rent and one set of costs; None if never.
 
     Example: 30,000 USD, resale 9,000, 4 years, 650 W, PUE 1.3, 0.15 USD/kWh, against 2.99 USD/h. The running
     cost is 0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h.
@@ -349,7 +349,7 @@ def break_even(
 
 
 def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[BuyOrRent, ...]:
-    """Compare each owned row of the pool with the cheapest work on demand and under each commitment.
+    """Compare each owned row of the pool with the cheapest rental on demand and under each commitment.
 
     Args:
         pool: Owned and rented offers; the rented ones are the alternatives.
@@ -369,7 +369,7 @@ def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[Bu
 
 
 def _session(pool: Candidates, machine: int) -> Candidates:
-    # Return the offers for enough consecutive jobs to keep an owned machine busy for at least an hour.
+    # Return the offers for as many consecutive jobs as keep an owned machine busy for at least an hour.
     one, work = np.array([machine]), pool.work
     many = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
@@ -382,8 +382,8 @@ def _session(pool: Candidates, machine: int) -> Candidates:
 def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
     offer = pool.offers[rival]
     is_committed = offer.pricing is Pricing.RESERVED
-    # From the corner that favors owning to what favors renting. A commitment is paid day and night, so
-    # that little use makes its useful hour dear: there, little use favors owning, else much use does.
+    # From the values that favor owning to those that favor renting. High use favors owning, except against a
+    # commitment: it is paid around the clock, so low use makes its useful hour expensive.
     uses = owned.utilization if is_committed else owned.utilization[::-1]
     rents = [
         usd / use if is_committed else usd
@@ -425,7 +425,7 @@ def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyO
 
 
 def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
-    """Return the rental cost of an hour's work of an owned machine [USD], before tax.
+    """Return the rental cost of the work that an owned machine does in an hour [USD], before tax.
 
     For a job, or a session of short ones, the whole cost counts: start-up, billing increments, storage and
     egress. Tax is on both sides, so it does not affect the break-even. The ends are those of the ratio of the
@@ -434,7 +434,7 @@ def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
     pair = np.array([machine, rival])
 
     def rent(rates: Floats) -> Floats:
-        """At (2, D) rates of the two: (D,)."""
+        """Return (D,) costs at (2, D) rates of the two machines."""
         if pool.work is None:
             return np.asarray(pool.price[rival] * rates[0] / rates[1])
         job_hours = hours(pool, rates, pair)
@@ -451,7 +451,7 @@ def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
 
 
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
-    """Say which values were assumed for any of the machines."""
+    """Return which values were assumed for any of the machines."""
     found = {
         "no host to pay for" if name == "host_usd" and not each.host_usd else _assumption(name, each.host_usd)
         for each in machines
@@ -469,8 +469,8 @@ def _assumption(name: str, host_usd: float | None) -> str:
 def must_work(each: BuyOrRent) -> str:
     """Return the utilization at which a machine pays off, with the interval.
 
-    "41 % of all hours (24 % to more than all)". It is unknown against a commitment, which is paid around the
-    clock, so that utilization does not matter.
+    For example "41 % of all hours (24 % to more than all)". There is none against a commitment, because it is
+    paid around the clock.
     """
     if each.against_pricing is Pricing.RESERVED:
         return UNKNOWN
@@ -483,7 +483,7 @@ def must_work(each: BuyOrRent) -> str:
 def payback(each: BuyOrRent) -> str:
     """Return whether a machine pays off within its life, as the predicate of a sentence.
 
-    "pays after 30 of 36 months at 50 %", "does not pay within 36 months at 50 %", "never pays".
+    Examples: "pays after 30 of 36 months at 50 %", "does not pay within 36 months at 50 %", "never pays".
     """
     if each.break_even_hours is None:
         return "never pays"

@@ -70,7 +70,7 @@ from gpubench.units import count, format_duration, format_price, plain
 
 @takes_options_of(RankRequest)
 def rank(request: RankRequest) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours. It needs no network and no GPU.
+    """Rank GPUs and instances for a job by dollars and hours, without a network and without a GPU.
 
     Returns:
         The three answers, the ranked offers, the excluded offers with reasons, and the sentences about them.
@@ -91,8 +91,8 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     """Answer as ``rank`` does.
 
     Args:
-        request: What is asked.
-        only: Chooses the rows to make, because 100,000 of them take seconds; None makes all.
+        request: The question.
+        only: Chooses the rows to build, because 100,000 of them take seconds; None builds all.
 
     Raises:
         MisuseError: As ``rank`` does.
@@ -112,7 +112,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         return sift(asked, offers, today=today, owned=owned, for_sale=for_sale, drift=drift_of(table.changes))
 
     if request.jobs_per_month is not None:
-        # The length of a job determines the utilization of a machine, and that the cost of its hour.
+        # The length of a job determines a machine's utilization, which determines the cost of its hour.
         asked = msgspec.structs.replace(
             request,
             limit=None,
@@ -141,10 +141,10 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
 
 def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
-    """Answer a sum that buys nothing: what to rent, for how many jobs, and what it buys for an owned host.
+    """Answer a sum that buys no machine: what to rent, for how many jobs, and which cards it buys for a host.
 
     Raises:
-        NothingLeftError: If no sum was given, or nothing to rent is left either.
+        NothingLeftError: If no sum was given, or no rental is left either.
     """
     sum_usd = request.max_purchase_usd
     if sum_usd is None or request.rent_or_buy == "buy":
@@ -179,7 +179,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
 def _machines(
     request: RankRequest, runs: Runs, today: date
 ) -> tuple[list[Ownership], Mapping[Offer, Ownership]]:
-    # Return the hardware to rank, and the hardware to buy that is shown beside a ranking of rentals.
+    # Return the hardware to rank, and the hardware to buy that is shown next to a ranking of rentals.
     power_w, own_keys = mean_power_w(runs), {key for run in runs.own if (key := device_key(run))}
     machines = ownerships(request, power_w, today, own_keys)
     if machines or request.buys or request.rent_or_buy is not None:
@@ -189,7 +189,7 @@ def _machines(
 
 
 def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
-    # Yield how many rows were set aside, of the user's table and of others, and how to see them.
+    # Yield how many rows of the user's table and of others were set aside, and how to list them.
     theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
     if theirs:
         first = f"{count(len(theirs), 'row')} ({plain(theirs[0].row)}: {plain(theirs[0].reason)})"
@@ -199,7 +199,7 @@ def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
 
 
 def runs_of(results: Path | None) -> tuple[Runs, tuple[str, ...]]:
-    """Return the measurements, the user's and the shipped ones, and remarks on the results folder."""
+    """Return the user's and the shipped measurements, and remarks on the results folder."""
     from gpubench.folders import results_root
     from gpubench.record.store import newest_runs, reference_runs
 
@@ -221,7 +221,7 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
     Args:
         ranking: The answer.
         asked: The request as given, with its paths and settings, so that ``gpubench try`` can repeat it. None
-            for a report, because a report is shared.
+            for a report, because reports are shared with others.
     """
     by_rule: dict[str, list[ExcludedOffer]] = {}
     for offer in ranking.excluded:
@@ -261,9 +261,9 @@ BRIEF_DIGITS = 6
 
 
 def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
-    """Return the parts of the document that a script acts on: the question, and the answers with their rows.
+    """Return the parts of the document that a script needs: the question, and the answers with their rows.
 
-    Figures in rows have six digits. Above 8 kB, sentences are left out, those of least weight first, and
+    Figures in rows have six digits. Above 8 kB, sentences are left out in ascending order of weight, and
     counted in ``more``; the question and all cautions stay.
 
     Args as in ``document``.
@@ -299,7 +299,7 @@ def judge_offers(
 
     Args:
         request: A checked request.
-        filtered: The offers left by the filters of the same request.
+        filtered: The offers that pass the filters of the same request.
         evidence_for: Maps GPU keys to their evidence.
         drawer: Joint draws of estimates; None for ``predict.answers.draw``.
         notes: Remarks on the evidence and the prices.
@@ -349,7 +349,7 @@ TOSS_UP_ODDS = 2.0
 
 
 def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
-    # Return an answer with the chance of its GPUs and, in a toss-up, that of their most likely rivals.
+    # Return an answer with the chance of its GPUs and, in a toss-up, the chance of their most likely rival.
     p_best = getattr(found.chances, f"p_{name}")
     answer = Answer(choice=choice_of(found, made[place], found))
     machines = found.pool.machine[found.order]
@@ -369,7 +369,7 @@ def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -
 
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
-    # Return the figures of the ranking; ``priced`` has all rentals to compare with owned hardware.
+    # Return the figures of the ranking; ``priced`` also has all rentals, to compare owned hardware with.
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     mine = [(place, found.offers[place]) for place in owned(found).tolist()]
     bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
@@ -412,14 +412,14 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
 
 
 def _jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
-    # Yield the number of jobs that a sum of money pays for by renting.
+    # Yield the number of jobs that a sum of money pays for on a rented machine.
     if usd and rent is not None and rent.row.cost_usd.value:
         gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
         jobs = f"{math.floor(usd / rent.row.cost_usd.value):,}"
         yield tell("buy_or_rent", usd=format_price(usd), gpu=gpu, jobs=jobs)
 
 
-# Fields for paths, display and the day, which the document has elsewhere.
+# Fields that are paths, options of the display, or the day; the document has them elsewhere.
 _NOT_ASKED = frozenset(
     {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
 )
@@ -430,7 +430,7 @@ def _as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, 
 
     Args:
         request: A checked request.
-        workloads: Its workloads by the names in their cases; a user's model is requested by its file.
+        workloads: The names of its workloads in their cases; a user's model is requested by its file.
     """
     fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _NOT_ASKED}
     by_name = zip(workloads, request.workload_names, strict=True)
@@ -447,9 +447,9 @@ def _as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, 
     }
 
 
-# --- contradictions in a request ------------------------------------------------------------------------
+# --- errors in a request --------------------------------------------------------------------------------
 
-# Tolerance on the sum of the shares of a mix: three times 0.33 is 0.99.
+# Tolerance on the sum of the shares of a mix, because three shares of 0.33 sum to 0.99.
 _SHARES_TOLERANCE = 0.011
 
 
@@ -486,7 +486,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    # Yield each possible error of the task: whether it applies, and its text. Similar functions follow.
+    # Yield each possible error about the task: whether it applies, and its text. Similar functions follow.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     yield late and not infers, "--max-latency-ms is for inference: add --task infer"
     yield (

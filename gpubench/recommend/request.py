@@ -1,4 +1,4 @@
-"""What a buyer asks for: one field per option of ``gpubench rank``, and of ``gpubench feed``."""
+"""The requests of ``gpubench rank`` and ``gpubench feed``: one field per option."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -46,24 +46,24 @@ IMAGENET_IMAGES = 1_281_167
 # Assumed time from ordering a machine to the first step: boot, driver, container, data [min].
 _STARTUP_MINUTES = 10.0
 
-# Assumed upload rate to a rented machine: an office line, or one stream from a bucket.
+# Assumed upload rate to a rented machine: that of an office line, or of one stream from a bucket.
 _UPLOAD_MBIT_PER_S = 100.0
 
-# Assumed factor by which a start may be longer or shorter, in nine of ten cases.
+# Assumed factor by which a startup may be longer or shorter, in nine of ten cases.
 _STARTUP_FACTOR = 2.0
 
 HOUR_WORTH_USD = 2.0
 """The default worth of an hour of waiting [USD]."""
 
 COMMITMENTS = {"1y": 1, "3y": 3}
-"""Terms of commitments by their name in options [years]."""
+"""Terms of commitments [years], by their names in options."""
 
 SORTS = ("value", "time", "cost", "throughput", "joules")
-"""Repeated here so that help does not load the models; a test compares them with ``SortedBy``."""
+"""Repeated here so that the help need not import the models; a test compares them with ``SortedBy``."""
 
 
 class Range(NamedTuple):
-    """An assumption: a likely value and its limits."""
+    """An assumed value: the likely one and its limits."""
 
     low: float
     likely: float
@@ -71,14 +71,14 @@ class Range(NamedTuple):
 
     @classmethod
     def of(cls, value: float) -> Self:
-        """Return a known value."""
+        """Return a known value as a range without width."""
         return cls(value, value, value)
 
 
 def _read_range(value: Any, name: str) -> Range:
     """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or a sequence of one to three numbers.
 
-    The likely value of two is their middle.
+    Of two numbers, the likely value is the middle.
 
     >>> _read_range("0.3-0.7", "the setting utilization")
     Range(low=0.3, likely=0.5, high=0.7)
@@ -109,7 +109,7 @@ def _read_mix(value: Any, name: str) -> dict[str, float]:
     """Read ``vgg16=0.5,lstm=0.5``, or accept a dict of shares.
 
     Raises:
-        MisuseError: If a part has no number, or a workload is there twice.
+        MisuseError: If a part has no number, or a workload occurs twice.
         TypeError: If it is something else.
     """
     if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ SHARE = Option(
 )
 
 
-# Share of the work that is repeated; ten times the job is not a valid answer.
+# Maximum share of the work that is repeated; repeating ten times the job is not a valid request.
 _Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
 
 
@@ -440,7 +440,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         return self.rent_or_buy == "buy" or self.max_purchase_usd is not None
 
     def was_given(self, field: str) -> bool:
-        """Whether the user gave a field, even with the default value, rather than gpubench assuming it."""
+        """Return whether the user gave a field, even with its default value."""
         return getattr(self, field) != getattr(RankRequest(), field) or any(
             each.field == field for each in options_of(RankRequest) if each.name in self.asked
         )
@@ -469,33 +469,33 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def rented_startup_minutes(self) -> float:
-        """Time paid for on a rented machine before the first step [min]."""
+        """Billed time on a rented machine before the first step [min]."""
         start = _STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
         return start + (self.dataset_gb or 0.0) * 8000 / _UPLOAD_MBIT_PER_S / 60
 
     @property
     def startup_factor(self) -> float:
-        """Factor by which a start may be longer or shorter, in nine of ten cases; 1 if its time was given."""
+        """Factor by which a startup may be longer or shorter, in nine of ten cases; 1 if it was given."""
         is_certain = self.startup_minutes is not None and self.dataset_gb is None
         return 1.0 if is_certain else _STARTUP_FACTOR
 
     @property
     def billing_unit_minutes(self) -> float:
-        """The billing increment of a rented machine [min]: a second unless given."""
+        """The billing increment of a rented machine [min]: one second unless given."""
         return 1 / 60 if self.billing_minutes is None else self.billing_minutes
 
     @property
     def spot_lost_share(self) -> float:
-        """Share of the work repeated on spot machines: as given, else from one interruption in 24 h."""
+        """Share of the work repeated on spot machines: as given, else for one interruption in 24 h."""
         from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 
         return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost
 
     @property
     def host_lost_share(self) -> float:
-        """Share of the work lost to failures of a private host: work repeated, and all data sent again.
+        """Share of the work lost to failures of a private host: repeated work, and sending all data again.
 
-        As given, else from one failure in a week. Inference loses nothing.
+        The given share, else that of one failure in a week. Inference loses nothing.
         """
         from gpubench.recommend.economics import HOST_HOURS_BETWEEN, MINUTES_PER_HOUR, lost_to_interruptions
 
@@ -505,12 +505,12 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def workload_names(self) -> tuple[str, ...]:
-        """The workloads to estimate, each once, in the order given."""
+        """The workloads to estimate, each once, in the given order."""
         return tuple(dict.fromkeys(self.mix or self.workloads or CLASSIC))
 
     @property
     def shares_work(self) -> bool:
-        """Whether all GPUs of an instance share the job: one model over all, or one stream each."""
+        """Whether all GPUs of an instance share the job: one model over all, or one stream on each."""
         return self.one_job_over_all_gpus or (self.task == "infer" and self.jobs is None)
 
     @property

@@ -1,6 +1,6 @@
-"""The rows of a ranking: which positions become rows, their figures, and which of them are the answers.
+"""The rows of a ranking: which positions become rows, their figures, and which rows are the answers.
 
-A choice is a row with everything to know before paying for it.
+A choice is a row plus everything to know before paying for it.
 """
 
 import math
@@ -55,7 +55,7 @@ def best_places(found: Eligible) -> list[int]:
 
 
 def one_a_gpu(found: Eligible) -> Sequence[int]:
-    """Return the best position of each GPU to rent, and each owned machine; all positions of a sole GPU."""
+    """Return the best position of each GPU to rent, and each owned machine; all positions of a single GPU."""
     if len(found.by_gpu) == 1:
         return range(len(found))
     return sorted({*best_places(found), *owned(found).tolist()})
@@ -69,7 +69,7 @@ def owned(found: Eligible) -> Indices:
 def head(found: Eligible, most: int) -> Indices:
     """Return the first positions, the best of each GPU, and owned hardware.
 
-    Up to twice as many positions of the Pareto set are added, so that enough of them follow the first ones.
+    Up to ``2 * most`` positions of the Pareto set are added, so that enough of them follow the first ones.
     """
     undominated = np.flatnonzero(_dominators(found, np.arange(len(found))) < 0)[: 2 * most]
     first = np.arange(min(most, len(found)))
@@ -93,7 +93,7 @@ def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]
 
 
 def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    # Return the fields of rows that need no arithmetic: the offer, its GPU, the age of its price.
+    # Return the fields of a row that need no computation: the offer, its GPU, the age of its price.
     pool, today = found.pool, found.filtered.market.today
     offers = [_noted(found, found.offers[place]) for place in chosen.tolist()]
     rows = found.order[chosen].tolist()
@@ -125,7 +125,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
 
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
-    # Return an offer whose note begins with the doubt about its price.
+    # Return an offer with the doubt about its price at the start of its note.
     doubt = found.filtered.doubts.get(offer_key(offer)) if found.filtered.doubts else None
     if doubt is None:
         return offer
@@ -134,7 +134,7 @@ def _noted(found: Eligible, offer: Offer) -> Offer:
 
 
 def _estimates(pool: Candidates, gpu: int, machine: int) -> tuple[Estimate, tuple[Estimate, ...]]:
-    # Return the estimate of a machine and its parts, with the memory of each GPU in the job.
+    # Return the estimate of a machine and its parts, with the memory that the job takes on each GPU.
     speeds, scaling = pool.speeds, pool.scalings[machine]
     parts = with_fits(speeds.parts[gpu], scaling.fits, sharded=scaling.mode is ParallelMode.FSDP)
     estimate = speeds.estimates[gpu]
@@ -168,7 +168,7 @@ def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
 
 
 def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
-    # Return the share of work that may be lost before on demand is as cheap; None if it is not spot.
+    # Return the share of lost work at which spot costs as much as on demand; None for other pricings.
     shares: list[float | None] = [None] * len(rows)
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
@@ -232,7 +232,7 @@ def _none_for_nan(values: Floats) -> list[float | None]:
     return list[float | None](plain)
 
 
-# --- what dominates what --------------------------------------------------------------------------------
+# --- dominated rows -------------------------------------------------------------------------------------
 
 _FASTER, _CHEAPER, _LARGER = 1, 2, 4
 _ADVANTAGES = {
@@ -248,7 +248,7 @@ _AT_ONCE = 64
 
 
 def _pareto(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    # Return whether nothing beats a row in time, cost and memory at once, and what does.
+    # Return for each row whether it is in the Pareto set of time, cost and memory, and what dominates it.
     (time, money), memory = found.time_and_cost, _memory(found)
     by = _dominators(found, chosen)
     better = (
@@ -273,7 +273,7 @@ def _dominators(found: Eligible, places: Indices) -> Indices:
 
 
 def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows: Indices) -> Indices:
-    """Return, for each of these rows, a row that dominates it, or -1 if it is in the Pareto set.
+    """Return for each of these rows a row that dominates it, or -1 if it is in the Pareto set.
 
     A row dominates another if it is no worse in time, cost and memory, and better in at least one. Of several
     dominating rows the cheapest is returned, and of equally cheap ones the fastest. Rows equal in all three
@@ -283,7 +283,8 @@ def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows:
         time: (N,) time to train; less is better.
         cost: (N,) cost to train; less is better.
         memory: (N,) memory of one GPU; more is better. NaN means unknown and counts as zero.
-        kinds: (N,) rows of one kind have equal time and memory, so only the cheapest of them is compared.
+        kinds: (N,) kind of each row. Rows of one kind have equal time and memory, so only the cheapest of
+            them is compared.
         rows: (M,) the rows to examine.
     """
     memory = np.nan_to_num(memory, nan=0.0)
@@ -304,11 +305,11 @@ def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows:
 # --- choices --------------------------------------------------------------------------------------------
 
 # Clouds where new accounts have a quota of zero GPUs, according to their documentation of quotas and
-# service limits; for other clouds it is unknown.
+# service limits; the quotas of other clouds are unknown.
 _QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
 
 MOST_NAMED = 4
-"""Maximum number of named GPUs with a line each; the table shows more."""
+"""Maximum number of named GPUs that each get a line; if more are named, only the table shows them."""
 
 # Maximum number of other providers listed with the best offer of a GPU.
 _MOST_ELSEWHERE = 2
@@ -330,7 +331,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     paid_alike = there.where(alike & there.pricing.equals(offer.pricing))
     regions = (offer.region, *paid_alike.region.cells())
     images_per_s: float | None = None
-    if found.finder.photograph_share:  # consumption of the GPUs, before losses
+    if found.finder.photograph_share:  # what the GPUs consume, before losses
         kept = delivered_share(lost_share(found.request, offer.pricing, offer.seller))
         images_per_s = row.gpus_samples_per_s / kept * found.finder.photograph_share
     rent = PriceCondition.SINGLE_HOST if offer.kind == "marketplace" else PriceCondition.LIST
@@ -358,7 +359,7 @@ _OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
 def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
     """Return the probability that an offer of this GPU is the best.
 
-    For owned hardware it is among all owned offers, else among all rentals.
+    Owned hardware is compared with all owned offers, other hardware with all rentals.
     """
     same = found.by_gpu[offer.gpu_key]
     alike = same[found.is_owned[same] == (offer.pricing is Pricing.OWNED)]
@@ -382,7 +383,7 @@ def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhe
 
 
 def cheapest_of_a_cloud(found: Eligible) -> int | None:
-    """Return the position of the cheapest cloud offer, with guesses outside the fit after all others.
+    """Return the position of the cheapest cloud offer; guesses outside the fit come after all others.
 
     None if the cheapest of all offers is a cloud's, or there is no cloud offer.
     """

@@ -40,7 +40,7 @@ Answers = Mapping[str, Estimate | Refusal]
 
 
 class Drawer(Protocol):
-    """A function such as ``predict.answers.draw``."""
+    """The type of ``predict.answers.draw`` and its substitutes."""
 
     def __call__(self, estimates: Sequence[Estimate], n: int, seed: int) -> Floats:
         """Return (len(estimates), n) draws of the throughput [samples/s]."""
@@ -61,8 +61,8 @@ class Speeds:
         draws: (G, D) joint draws of the throughput.
         refusals: The reason for each GPU without a figure, by GPU key.
 
-    If a job fits only on several GPUs of a kind, the throughput is that of one of them as if it held
-    everything.
+    If a job fits only on several GPUs of a kind, the throughput is that of one of them as if the whole job
+    fit on it.
     """
 
     keys: tuple[str, ...]
@@ -86,11 +86,11 @@ def combine(
     """Combine the answers for each workload into one speed for each GPU.
 
     A single workload keeps its speed. Several workloads without shares are combined by the geometric mean of
-    their samples/s, which gives the same order of GPUs as the geometric mean of ratios to any one GPU. With
+    their samples/s, which ranks GPUs in the same order as the geometric mean of their ratios to any GPU. With
     shares, the result is the rate of that mixture of samples: 1 / sum(share_i / s_i).
 
-    The error of a GPU is assumed to be the same for all workloads (its draws use the same random numbers), so
-    that an average over workloads does not look more certain than a single workload.
+    The error of a GPU is assumed to be the same for all workloads: its draws use the same random numbers. An
+    average over workloads therefore does not look more certain than a single workload.
 
     Args:
         answers: The answers by workload, then by GPU key.
@@ -144,7 +144,7 @@ def gpus_needed(fewest: int) -> str:
 
 
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
-    """Return the batch size of each workload behind a figure, in order."""
+    """Return the batch size of each workload that a figure combines, in order."""
     return tuple(estimate.case.batch_size for estimate in estimates)
 
 
@@ -185,7 +185,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
 
 
 def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
-    """Return an estimate with the memory of the workload that needs the most."""
+    """Return an estimate with the memory figures of the workload that needs the most."""
     largest = max(parts, key=lambda part: part.device_bytes.high or 0)
     return msgspec.structs.replace(
         estimate,
@@ -198,7 +198,7 @@ def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
 def with_fits(
     parts: tuple[Estimate, ...], fits: Sequence[MemoryFit | None], *, sharded: bool
 ) -> tuple[Estimate, ...]:
-    """Return the estimates of single workloads, each with the memory of its fit if there is one.
+    """Return the estimates of single workloads, each with the memory figures of its fit if there is one.
 
     Args:
         parts: The estimates for one GPU.
@@ -242,7 +242,7 @@ class Efficiency:
         by_recipe: Rate of one GPU with the recipe of the shared job, divided by its rate with the recipe for
             a single GPU.
         mode: How the GPUs share the job.
-        fit: The fit in the memory of each GPU, if it is known and the job fits.
+        fit: How the job fits in the memory of each GPU, if that is known and it fits.
     """
 
     likely: float
@@ -266,7 +266,7 @@ class Scaling:
         half_width: Half the width of the 9-in-10 interval of the log efficiency.
         by_recipe: As ``Efficiency.by_recipe``. Multiplied by the efficiency, it is the rate of each GPU
             divided by the rate of a single one.
-        mode: How its GPUs share the job: by FSDP if any workload fits only that way.
+        mode: How its GPUs share the job: FSDP if any workload fits only with it.
         fits: ``Efficiency.fit`` of each workload.
     """
 
@@ -290,14 +290,14 @@ def scaling_of(
     scaler: Scaler | None,
     shares: Mapping[str, float],
 ) -> Scaling:
-    """Return how an instance scales and where the figure comes from.
+    """Return how an instance scales, and the basis of the figure.
 
     Args:
         spec: The GPU of the instance.
         gpu_count: Number of its GPUs.
         parts: The estimate for one GPU, by workload.
-        scaler: The model of one job over all GPUs, or of one job on each; None if those jobs do not slow each
-            other down.
+        scaler: The model of one job over all GPUs, or of one job on each; None if separate jobs do not slow
+            each other down.
         shares: Share of the samples by workload; empty for the geometric mean of the workloads.
     """
     if gpu_count == 1:
@@ -333,7 +333,7 @@ class OneOf(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """How several GPUs share one job: the fit in each, if known, or why the job does not fit."""
+    """How several GPUs share one job: how it fits in the memory of each, if known, or why it does not."""
 
     mode: ParallelMode
     fit: MemoryFit | None = None
@@ -343,9 +343,9 @@ class Sharing(NamedTuple):
 def sharing_of(
     one: OneOf, spec: GpuSpec, gpu_count: int, measured: Sequence[Run], peaks: Sequence[Reading]
 ) -> Sharing:
-    """Return how this many GPUs share one job: all weights on each if that fits, else a shard on each.
+    """Return how this many GPUs share one job: each holds all weights if they fit, else a shard of them.
 
-    A measured job on as many GPUs fits; ``peaks`` are the readings of peak memory of the workload.
+    A job that was measured on as many GPUs fits. ``peaks`` are readings of the workload's peak memory.
     """
     alone = one.answer
     if isinstance(alone, Refusal):
@@ -384,7 +384,7 @@ def _whole_on_each(
         return Sharing(mode)
     need = memory.need_of(question, case, spec, peaks)
     if card.verdict_of(need.device) is Verdict.FITS:
-        # The usual case. Only the others need the largest batch.
+        # The usual case; only other cases need the search for the largest batch.
         there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
         return Sharing(mode, there)
     fit = memory.fit_of(question, case, spec, peaks)
@@ -430,7 +430,7 @@ def measured_efficiency(
     """Return the efficiency of n GPUs if runs have the case on one GPU and on n, else None.
 
     Example: three GPUs do 2,700/s and one does 1,000/s, so it is 2,700 / (3 x 1,000) = 0.9. Several GPUs are
-    measured in eager mode. A host-bound row shows the efficiency of the host, so it says nothing of a graph.
+    measured in eager mode. A host-bound row shows the efficiency of the host, so it is not used for a graph.
     """
     several = msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode)
     exact = _efficiency(runs, several, gpu_key, _UNFIT)

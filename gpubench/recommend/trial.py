@@ -1,9 +1,9 @@
-"""Tasks for SkyPilot and dstack that rent a recommended machine, measure there, and return the run.
+"""Tasks for SkyPilot and dstack that rent a recommended machine, measure on it, and return the run.
 
-SkyPilot (0.14) or dstack (0.22) does the renting; nothing here does. Limits bound the cost: a maximum price
-of the machine, a time limit for the measurement, one for the whole task, and shutdown of an idle machine if
-its cloud supports it. gpubench builds no published language model: the machine trains it with a script for
-the stack that its prediction assumed.
+SkyPilot (0.14) or dstack (0.22) rents the machine; this module never does. The cost is limited by a maximum
+price of the machine, a time limit for the measurement, one for the whole task, and shutdown of an idle
+machine if its cloud supports it. gpubench does not build published language models: the machine trains them
+with a script for the stack that the prediction assumed.
 """
 
 import importlib.metadata
@@ -41,9 +41,9 @@ from gpubench.recommend import economics, filters
 from gpubench.recommend.request import RankRequest
 from gpubench.units import GIB, format_usd, plain
 
-# Machine start and installation of torch; until an idle machine ends; from a time limit to the cut-off.
+# Minutes of machine start and installation of torch, of idling until shutdown, and of grace after a limit.
 _SETUP_MINUTES, _IDLE_MINUTES, _GRACE_MINUTES = 15, 5, 5
-# A machine that costs more than the ranked price by more than this is not rented.
+# A machine is not rented if its price exceeds the ranked price by more than this factor.
 _PRICE_SLACK = 1.25
 DISK_GB = 64
 # The name of each tool, the file of its task, and its commands.
@@ -87,7 +87,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """GPUs and place in words: "2x L4 at aws g6.12xlarge"."""
+        """GPUs and seller in words: "2x L4 at aws g6.12xlarge"."""
         words = [self.provider, "" if self.instance == labels.gpu_name(self.gpu_key) else self.instance]
         words += ["(spot)"] if self.pricing is Pricing.SPOT else []
         return f"{labels.gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
@@ -105,7 +105,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The fields of that document that a task needs."""
+    """The fields of a document of ``gpubench rank --json`` that a task needs."""
 
     question: Question
     rows: tuple[Row, ...]
@@ -127,7 +127,7 @@ def _read_answer(path: Path) -> Answer:
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine does: set-up commands, the command that measures, the files to copy, the disk size."""
+    """The work on the machine: setup commands, the measuring command, the files to copy, the disk size."""
 
     setup: tuple[str, ...]
     command: str
@@ -142,8 +142,8 @@ class Trial(msgspec.Struct, frozen=True):
     Attributes:
         script: Script that rents the machine, measures there and shuts it down.
         machine: Its name, with the likely and the maximum cost.
-        passed_over: Better rows that neither tool launches, with the reasons.
-        without_task: By tool, why there is no task of its own.
+        passed_over: Better rows that neither tool can launch, with the reasons.
+        without_task: By tool, why it has no task.
     """
 
     script: Path
@@ -153,7 +153,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> Trial:
-    """Write the tasks of the best row that one of the tools can launch, their working folder, and a script.
+    """Write the tasks for the best row that one of the tools can launch, their working folder, and a script.
 
     Args:
         answer: A document of ``gpubench rank --json``.
@@ -213,7 +213,7 @@ fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1
 trap '{down}; exit 130' INT TERM
 timeout --foreground {limit_s} {launch}
 """
-# The run comes back, and the question is asked again with it.
+# Fetches the run, and ranks again with it.
 _BACK = """{fetch}
 {down}
 trap - INT TERM
@@ -221,7 +221,7 @@ cd {asked_in} || exit 1
 gpubench results add "$fetched" {results} || exit
 gpubench rank {question}
 """
-# dstack brings no files back: what it shows of the task is kept.
+# dstack cannot copy files back, so the run is printed and read from the log.
 _PRINT = "cat results/runs/*/*.json"
 
 
@@ -236,13 +236,13 @@ def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
 
 @cache
 def clouds() -> Mapping[str, Mapping[str, str]]:
-    """Return what the tools can do at each provider that one of them supports."""
+    """Return the capabilities of the tools at each provider that one of them supports."""
     return {row["provider"]: row for row in folders.data_rows("rented_clouds.csv")}
 
 
 @cache
 def accelerator(provider: str, gpu_key: str, tool: str = "sky") -> str:
-    """Return a tool's name of a GPU at a provider, else its usual name; empty if it has none."""
+    """Return a tool's name for a GPU at a provider, else its usual name for it; empty if it has none."""
     names = {(row["provider"], row["gpu_key"]): row[tool] for row in folders.data_rows("rented_gpus.csv")}
     seller = "" if tool == "dstack" else provider  # dstack has its own names, independent of the seller
     return names.get((seller, gpu_key), names.get(("", gpu_key), ""))
@@ -284,7 +284,7 @@ def why_not(row: Row, tool: str) -> str | None:
 
 
 def name_of(row: Row) -> str:
-    """Return a name for the machine in small letters, digits and dashes."""
+    """Return a name for the machine, of lowercase letters, digits and hyphens."""
     words = f"gpubench {row.provider} {labels.gpus(row.gpu_key, row.gpu_count)}".lower()
     return re.sub(r"[^a-z0-9]+", "-", words)[:35].rstrip("-")
 
@@ -292,16 +292,16 @@ def name_of(row: Row) -> str:
 def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     """Return the task of each tool that can launch the row, as data.
 
-    Resources, working folder, set-up and measurement, with all cost limits.
+    A task has the resources, the working folder, setup and measurement, and all cost limits.
     """
     cloud, memory_bytes = clouds()[row.provider], specs.load_specs()[row.gpu_key].memory_bytes
     machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
     if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
         machine = {"instance_type": row.instance}
-    # a region that the cloud knows, and not "eu" or a country
+    # a region of the cloud itself, not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
     stops = {"autostop": {"idle_minutes": _IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
-    # If several cards have that name, this asks for the larger one.
+    # If several cards have that name, this requests the one with enough memory.
     memory = {} if memory_bytes is None else {"memory": f"{round(0.9 * memory_bytes / GIB)}GB.."}
     dstack_gpu = accelerator(row.provider, row.gpu_key, "dstack")
     made: dict[str, dict[str, Any]] = {
@@ -340,7 +340,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     return {tool: task for tool, task in made.items() if why_not(row, tool) is None}
 
 
-# --- what it does ---------------------------------------------------------------------------------------
+# --- the work on the machine ----------------------------------------------------------------------------
 
 _BIN = "~/gpubench-venv/bin"
 _VENV = (
@@ -352,7 +352,7 @@ _TRAINS_WITH = "torch transformers peft trl datasets accelerate bitsandbytes lig
 
 
 def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
-    """Return what the machine does: gpubench measures what was asked, or a script trains a published model.
+    """Return the work on the machine: gpubench measures what was asked, or a script trains a published model.
 
     Raises:
         MisuseError: If a published model is requested together with others, or a file to copy is missing.
@@ -383,7 +383,7 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
 
 
 def _training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
-    # Return a script that trains a published model with its predicted stack: PEFT with TRL.
+    # Return a script that trains a published model with the stack of its prediction: PEFT with TRL.
     (name,) = request.workload_names
     profile = profile_of(name, options.asked_recipe(request), gpu_count=row.gpu_count)
     told = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
@@ -406,7 +406,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     """Return what to measure to answer exactly the question of the ranking.
 
     Raises:
-        MisuseError: If a limit of latency chose a batch for each of several workloads: a run holds one.
+        MisuseError: If a latency limit chose a batch for each of several workloads: a run has only one.
     """
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
@@ -430,7 +430,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
 
 
 def _mode_of(row: Row, request: RankRequest) -> ParallelMode:
-    """Return how the GPUs of a machine share the job, by ranking them again, since the row does not say.
+    """Return how the GPUs of a machine share the job. The row does not say, so they are ranked again.
 
     Raises:
         MisuseError: If no price of such a machine is left.
@@ -445,9 +445,9 @@ def _mode_of(row: Row, request: RankRequest) -> ParallelMode:
 
 
 def package_to_install() -> tuple[str, dict[str, bytes]]:
-    """Return what the machine installs gpubench from, and the files that travel for it.
+    """Return the source from which the machine installs gpubench, and the files to copy for it.
 
-    It is the running or installed source: the package index may have another package of that name.
+    It is the running or installed source, because the package index may have another package of that name.
 
     Raises:
         MisuseError: If that source no longer exists.
@@ -455,7 +455,7 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
     root, origin = discovery.checkout(), {}
     if root is None:
         installed = importlib.metadata.distributions(name=installing.DISTRIBUTION)
-        told = next((each.read_text("direct_url.json") for each in installed), None)  # of PEP 610
+        told = next((each.read_text("direct_url.json") for each in installed), None)  # see PEP 610
         origin = json.loads(told or "{}")
         if vcs := origin.get("vcs_info"):
             return f"{installing.DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
@@ -478,11 +478,11 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
         )
         for path in travels
     }
-    return "./gpubench-source[run]", {".skyignore": b"# Everything here travels.\n"} | files
+    return "./gpubench-source[run]", {".skyignore": b"# Copy everything here.\n"} | files
 
 
 def carried(reference: str, files: dict[str, bytes]) -> str:
-    """Return the name of a workload on the machine; the files of a user's model join the others.
+    """Return the name of a workload on the machine, and add the files of a user's model to ``files``.
 
     Raises:
         MisuseError: If its files are unknown or cannot be copied.

@@ -1,7 +1,7 @@
-"""The data from which the page's script gives the answers of ``rank``: figures, names and words.
+"""The data from which the page's script computes the answers of ``rank``: figures, names and texts.
 
-The script draws the same numbers (``gpubench.draws``) over the same factors. Judgments that it must not make
-itself (which machines run a job, which prices count, who sells where) are computed here and passed as data.
+The script uses the same random numbers (``gpubench.draws``) and factors. Judgments that it must not make
+itself (which machines run a job, which prices count, who sells where) are made here and passed as data.
 """
 
 import math
@@ -40,27 +40,27 @@ from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain
 
-# Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy.
+# Pricing and provider of a GPU that the page lists as owned; without a price it costs only its energy.
 _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
-# Numbers of owned GPUs that the page offers.
+# Numbers of owned GPUs from which the page lets the user choose.
 _HAVE_COUNTS = (1, 2, 4, 8)
 
 MOST_OFFERS = 1000
-"""Offers that the script chooses from; if there are more, those that could be the best of their kind."""
+"""Maximum number of offers for the script; if there are more, those that could be the best of their kind."""
 
 MOST_ALIKE = 3
-"""Offers of one kind that can be the best: as many as the library draws."""
+"""Number of offers of one kind that may be the best: as many as the library draws."""
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
 # Digits of the share of throughput that an offer keeps, in training and inference.
 _KEPT_DIGITS = 9
-# Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand.
+# Digits of a figure: with them, P(best) and dollars equal the library's to one part in 100,000.
 _DIGITS = 6
 
 FIRST = "resnet50"
-"""The default model of the page: the one that most buyers know."""
+"""The default model of the page, which most buyers know."""
 
 SENTENCES = (
     *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
@@ -126,8 +126,8 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     """Return the data of the script, as plain JSON values.
 
     Args:
-        asked: The question of the page: its filters always apply; its model, job and limits are the start of
-            the page.
+        asked: The question of the page. Its filters always apply; its model, job and limits are the initial
+            inputs of the page.
 
     Raises:
         MisuseError: If the question is wrong, or no machine runs any of its workloads.
@@ -144,7 +144,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         budget_usd=None,
         deadline_hours=None,
         relative=False,
-        draws=1,  # the page draws by itself
+        draws=1,  # the page draws its own numbers
         rent_or_buy="buy" if asked.buys else None,
     )
     every = Offers.of(table.offers)
@@ -155,7 +155,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     starts: dict[str, int] = {}
     found = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]
     if not found:
-        raise MisuseError("no machine that is left runs any of the models")
+        raise MisuseError("no remaining machine runs any of the models")
     cases = [case for case, _ in found]
     return {
         "seed": asked.seed,
@@ -222,7 +222,7 @@ def _offered_at(profile: WorkloadProfile) -> tuple[str, ...]:
 
 
 def _is_shipped(market: RankRequest) -> bool:
-    # Whether the page has the case anyway: one shipped model at one of its precisions.
+    # Return whether the page has the case anyway: one shipped model at one of its precisions.
     names = market.workload_names
     given = {each.field for each in options_of(RecipeRequest) if market.was_given(each.field)}
     profile = load_profiles().get(names[0]) if len(names) == 1 else None
@@ -235,7 +235,7 @@ def _is_shipped(market: RankRequest) -> bool:
 def _case(
     asked: RankRequest, filtered: FilterResult, runs: Runs, starts: dict[str, int]
 ) -> tuple[dict[str, Any], Offers] | None:
-    # Return the figures of one model at one precision, and what runs it; None if no machine does.
+    # Return the figures of one model at one precision, and the machines that run it; None if none does.
     try:
         asked = check(asked)
         finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs))
@@ -299,7 +299,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
 
 
 def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
-    # Return rate, deviation of its logarithm, upper limit of the draws, and index of its anchor.
+    # Return the rate, the deviation of its logarithm, the upper limit of its draws, and the anchor's index.
     start = start_of(estimate)
     place = None if start is None else starts.setdefault("\0".join(start), len(starts))
     most = most_of(estimate)
@@ -314,7 +314,7 @@ def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
 def _offers(
     market: RankRequest, filtered: FilterResult, found: list[tuple[dict[str, Any], Offers]]
 ) -> list[dict[str, Any]]:
-    # Return the workload-independent facts of each offer for the script.
+    # Return the facts of each offer that do not depend on the workload, for the script.
     names = [(o.provider, o.instance, o.region or "", str(o.pricing), o.gpu_key) for o in filtered.kept]
     kept = filtered.kept.take(sorted(range(len(names)), key=names.__getitem__))  # ties are sorted by name
     today = filtered.market.today
@@ -395,7 +395,7 @@ def _card(key: str) -> dict[str, str]:
 
 
 def _filters(asked: RankRequest) -> list[str]:
-    # Return the options of a command that the page does not ask about, as given.
+    # Return the options of a command that are not inputs of the page, as given.
     asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
     asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
     kept = {name: value for name, value in asked.question.items() if name not in asked_here}

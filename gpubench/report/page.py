@@ -1,7 +1,7 @@
 """The report: one self-contained HTML page, and the same figures for programs and notebooks.
 
-The page shows the sections. JSON has everything, and CSV one line a figure. In a notebook, rankings and runs
-are plotly figures, and blocks of the page without a script.
+The page shows the sections. JSON has everything, and CSV has one line per figure. In a notebook, rankings and
+runs are shown as plotly figures, and as blocks of the page without a script.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ if TYPE_CHECKING:
     from gpubench.predict.memory_answer import MemoryAnswer
 
 MOST_OFFERS = 1000
-"""Rows of a ranking in a page: each takes 0.4 kB, packed."""
+"""Maximum number of rows of a ranking in a page: each takes 0.4 kB when packed."""
 MOST_ROWS = 40
-"""Machines in the table of a page without scripts."""
+"""Maximum number of machines in the table of a page without scripts."""
 
 
 @takes_options_of(ReportRequest)
 def report(request: ReportRequest) -> str:
-    """Write the report of the newest run and of the ranking, and return the path of the file.
+    """Write the report on the newest run and on the ranking, and return the path of the file.
 
     Returns:
         The path of the file.
@@ -112,8 +112,8 @@ def report(request: ReportRequest) -> str:
             raise MisuseError("--public names its files itself: leave out -o and --format")
         path = request.public / "index.html"
     kind = request.format or format_of(path)
-    whole = kind in {"json", "csv"}  # they cover everything stored, and everything ranked
-    # The ranking's options beyond its defaults; folder and day go to both.
+    whole = kind in {"json", "csv"}  # these formats cover every stored run and every ranked offer
+    # The options of the ranking that differ from their defaults; folder and day are passed separately.
     asked = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     given = {field: value for field, value in asked.items() if value != getattr(RankRequest(), field)}
     data = request.data or gather(
@@ -226,7 +226,7 @@ def _few_offers(calculator: Mapping[str, Any] | None) -> str:
 
 
 def _best_of_each_machine(data: ReportData) -> ReportData:
-    # Return a page's part of a ranking: the best offer of each GPU and number, and few exclusions.
+    # Return the part of a ranking for a page: the best offer of each GPU and number, and few exclusions.
     if data.ranking is None:
         return data
     best = first_of_each(
@@ -236,11 +236,11 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
     return replace(data, ranking=msgspec.structs.replace(data.ranking, rows=tuple(best), excluded=few))
 
 
-# --- the answer in the page's HTML, for readers without scripts and until the script has drawn ----------
+# --- the answer in the page's HTML, for readers without scripts and until the script has run ------------
 
 
 def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
-    # Return a title, the answers and the best offer of each machine in words, as the script shows them.
+    # Return the title, the answers and the best offer of each machine in words, as the script shows them.
     heads = first_of_each(ranking.rows, lambda row: (row.offer.gpu_key, row.offer.gpu_count))
     job = "" if ranking.job is None else plain(ranking.job.words, 80)
     named = [line for line in lines(ranking) if line.answers]
@@ -306,7 +306,7 @@ def _asset(name: str) -> Any:
 
 
 def packed(content: bytes) -> str:
-    """Return content in gzip and base64, as the page's script reads it: a third of its size."""
+    """Return content in gzip and base64, as the page's script reads it; this takes a third of the size."""
     return b64encode(gzip.compress(content, compresslevel=9, mtime=0)).decode()
 
 
@@ -322,7 +322,7 @@ MOST_DOTS = 40
 
 
 def ranking_html(ranking: Ranking) -> str:
-    """Return the card, and the head of the rows as a table."""
+    """Return the card, and the first rows as a table."""
     data = of_ranking(ranking, HEAD_ROWS, more_by="ranking.sentences")
     blocks = (section_of(key).render(data) for key in ("answer", "value"))
     shown = (Block(title=block.title, parts=block.brief) for block in blocks if block is not None)
@@ -330,7 +330,7 @@ def ranking_html(ranking: Ranking) -> str:
 
 
 def ranking_figure(ranking: Ranking) -> Plot:
-    """Return hours against dollars of the job, one dot per machine, as on the page; the answers are named.
+    """Return a plot of hours against dollars of the job, one dot per machine; the answers are named.
 
     Without a job the axes are throughput and price of an hour.
 
@@ -396,7 +396,7 @@ def _dots(
 
 
 def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
-    # Return the line below which there is no machine, in steps, since there is none between two.
+    # Return the line below which there is no machine. It has steps: no machine is between two others.
     least, steps = math.inf, []
     for row in sorted(rows, key=lambda row: (row.hours.value or 0.0, row.cost_usd.value or 0.0)):
         usd = row.cost_usd.value or 0.0
@@ -415,12 +415,12 @@ def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def run_frame(run: Run) -> DataFrame:
-    """Return one row a measurement of the run."""
+    """Return one row per measurement of the run."""
     return frame((run,))
 
 
 def run_figure(run: Run) -> Plot:
-    """Return the throughput of every case on one logarithmic axis, with its interval.
+    """Return a plot of the throughput of every case with its interval, on one logarithmic axis.
 
     Raises:
         MisuseError: If no case of the run has a figure.
@@ -442,7 +442,7 @@ def run_figure(run: Run) -> Plot:
 
 
 def predictions_figure(answers: Predictions) -> Plot:
-    """Return the predicted throughput of every GPU on one logarithmic axis, with its interval.
+    """Return a plot of the predicted throughput of every GPU with its interval, on one logarithmic axis.
 
     Raises:
         MisuseError: If there is no estimate.
@@ -460,7 +460,7 @@ def predictions_figure(answers: Predictions) -> Plot:
 
 
 def memory_figure(answers: Sequence[MemoryAnswer]) -> Plot:
-    """Return the memory in use of each case, with its bounds [GiB]."""
+    """Return a plot of the memory in use in each case, with its bounds [GiB]."""
     marks = [
         Mark(row=label(each.label), interval=each.need.device.over(GIB), hover=label(each.fits_on()))
         for each in answers
@@ -478,8 +478,8 @@ def _plotted(figure: Figure) -> Plot:
 # --- for programs ---------------------------------------------------------------------------------------
 
 REPORT_VERSION = 2
-"""Version of the report's own keys; the runs and the ranking within it have versions of their own."""
-# Maximum telemetry samples in a page, about 0.1 MB when packed; the result files have all.
+"""Version of the report's own keys; the runs and the ranking within it have their own versions."""
+# Maximum number of telemetry samples in a page, about 0.1 MB when packed; the result files have all of them.
 _MOST_SAMPLES = 1_000
 
 CSV_COLUMNS = (
@@ -542,7 +542,7 @@ CSV_COLUMNS = (
     "batch_choice",
     "hfu",
 )
-"""Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
+"""Columns of the CSV, listed here so that a new field elsewhere cannot change a file that others read."""
 
 MOST_DIGITS = 12
 """Digits of a figure inside a page: a nanosecond in a quarter of an hour, finer than any clock. The last five
@@ -584,12 +584,12 @@ def document(data: ReportData) -> dict[str, Any]:
 
 
 def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[str, Any], int]:
-    """``document`` for a page: only of the runs it uses, and only what it needs.
+    """Return ``document`` for a page: only the runs that it uses, and only the data that it needs.
 
     Long telemetry is thinned, and figures keep ``MOST_DIGITS``.
 
     Returns:
-        The document, and the step of the thinning: each n-th sample is kept, 1 is all of them.
+        The document, and the step of the thinning: every n-th sample is kept; 1 keeps all.
     """
     on_threads = (pair.of for pair in data.thread_pairs)
     results = (*data.everything, *on_threads, *data.failures)
@@ -620,7 +620,7 @@ def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _storable(value: Any) -> Any:
-    # Replace values that JSON in UTF-8 cannot hold: NaN and infinity by null, lone surrogates by a mark.
+    # Replace values that JSON in UTF-8 cannot represent: NaN and infinity by null, lone surrogates by "?".
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", errors="replace").decode("utf-8")
     if isinstance(value, float):
@@ -636,7 +636,7 @@ def as_json(data: ReportData) -> str:
 
 
 def as_csv(data: ReportData) -> str:
-    """Return one line for each measured case and each ranked offer; ``kind`` distinguishes them."""
+    """Return one line for each measured case and for each ranked offer; ``kind`` distinguishes them."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\r\n")
     writer.writeheader()
@@ -649,7 +649,7 @@ def as_csv(data: ReportData) -> str:
 
 
 def guard(text: str) -> str:
-    """Keep a spreadsheet from reading a name as a formula: text that it would gets a leading quote.
+    """Keep a spreadsheet from reading a name as a formula, by a leading quote where it would.
 
     >>> guard("=1+1"), guard("  @x"), guard("a100"), guard("")
     ("'=1+1", "'  @x", 'a100', '')

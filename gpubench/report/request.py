@@ -13,7 +13,7 @@ FORMATS = ("html", "md", "json", "csv")
 
 
 class ReportRequest(RankRequest, frozen=True, kw_only=True):
-    """Where to write the report, its run, and every option of a ranking."""
+    """Where to write the report, which run it is about, and every option of a ranking."""
 
     output: Annotated[
         Path | None,
@@ -25,12 +25,12 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
     public: Annotated[
         Path | None,
         Option(
-            "Folder of a website: index.html, the page, and data.json, both without what names a machine.",
+            "Folder of a website: index.html, the page, and data.json, both without names of machines.",
         ),
     ] = None
     format: Annotated[
         str | None,
-        Option("Format of the report.", choices=FORMATS, default="by the ending of the file, else html"),
+        Option("Format of the report.", choices=FORMATS, default="from the file's extension, else html"),
     ] = None
     run: Annotated[
         str | None,
@@ -43,7 +43,7 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
     data: Annotated[
         Any,
         Option(
-            "What to report, where it is already at hand; nothing is then read or ranked.",
+            "The data to report, if you already have it; nothing is then read or ranked.",
             python="ReportData | None",
             way="python",
         ),
@@ -61,6 +61,6 @@ def format_of(output: Path | None) -> str:
     if by_ending not in FORMATS:
         raise MisuseError(
             f"{output}: a report is html, md, json or csv, not {plain(ending, 40)!r}; "
-            "give such a name, or say --format"
+            "give a name with one of these extensions, or add --format"
         )
     return by_ending

@@ -83,11 +83,11 @@ from gpubench.units import (
 )
 
 MOST_WORDS = 120
-"""Maximum words of the first screen: as many as one can read at a glance."""
+"""Maximum number of words on the first screen: as many as can be read at a glance."""
 
 
 def title(ranking: Ranking) -> str:
-    """Return model, job and precision, in a sentence."""
+    """Return a sentence with the model, the job and the precision."""
     workloads = dict.fromkeys(case.workload for case in ranking.cases)
     precision = precisions_of(each for line in lines(ranking) for each in line.choice.row.estimates)
     job = ranking.objective if ranking.job is None else ranking.job.words
@@ -131,14 +131,14 @@ def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    # Return the sentences that add to the table, those about the question first.
+    # Return the sentences with information that is not in the table, those about the question first.
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
     return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    # Return the sentences that fit below the table, and how many are left; no caution is left out.
+    # Return the sentences that fit below the table, and the number of the others; cautions always stay.
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])
@@ -155,7 +155,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
 # Words reserved for the worth and cost of an hour of waiting.
 _WORDS_OF_THE_RATE = 15
 
-# Words reserved for the rule of the table and the hint at more.
+# Words reserved for the rule of the table and the hint that there is more.
 _WORDS_OF_THE_REST = 8
 
 
@@ -227,7 +227,7 @@ def _label(choice: Choice) -> str:
 def fits_words(choice: Choice) -> str:
     """Return whether the job fits in memory, with the need: "fits (needs 6.1 to 7.8 of 24 GiB)".
 
-    A device without memory figures ran the job, and needs none.
+    A device without memory figures ran the job itself, so the figures are not needed.
     """
     row = choice.row
     if row.fits_memory is None:
@@ -286,18 +286,19 @@ _TITLES: dict[SortedBy, str] = {
     "joules": "Energy of a sample, ranked",
 }
 _P_OF_GPU = (
-    "P(best) of GPU: any offer of this GPU, whoever's, is the best at the prices of today, which may have "
+    "P(best) of GPU: any offer of this GPU, from any seller, is the best at today's prices, which may have "
     "moved; all GPUs add up to 100 %"
 )
 _P_OF_OFFER = (
-    "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
+    "P(best): this offer is the best at today's prices, which may have moved; all offers add up to 100 %"
 )
 _SHARED_RANK = (
-    "=: a shared rank: the figures cannot tell it from another, or a more expensive offer of a GPU so tied"
+    "=: a shared rank: the figures cannot distinguish it from another row, or it is a more expensive offer "
+    "of a GPU with that rank"
 )
 _FEED_BOUND = (
     f"{FindingKind.FEED_BOUND.value}: its vCPUs prepare fewer photographs than its GPUs take (assumed): "
-    "throughput, time, cost and chances are of what they prepare, a latency is of its GPUs alone"
+    "throughput, time, cost and chances are for what they prepare, a latency is for its GPUs alone"
 )
 _NOT_DOMINATED = "not dominated: nothing else is as fast, as cheap and as large in memory at once"
 
@@ -318,8 +319,8 @@ def _ranking(data: ReportData) -> Block | None:
         caption = f"All {total:,} offers"
         if len(shown) < total:
             caption = (
-                f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked "
-                "are in the raw data"
+                f"The first {len(shown)} of {total:,} offers, with the best of each GPU; the raw data has "
+                "all ranked offers"
             )
         parts += [in_full(ranking), offers(data, ranking, shown, caption)]
         brief = _brief(data, ranking)
@@ -351,7 +352,7 @@ def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
-    # The top of the ranking, the answers in full, the notes, and an explanation of the terms.
+    # Return the top of the ranking, the answers in full, the notes, and explanations of the terms.
     rows = shown_rows(data, ranking)
     one_a_gpu = not _each_is_an_offer(data, ranking)
     shown = offers(data, ranking, rows, "", wide=True, one_a_gpu=one_a_gpu)
@@ -360,8 +361,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     items: list[str] = []
     if one_a_gpu and ranking.offer_count is not None:
         total = ranking.offer_count
-        every = f"--table --explain --limit {total} lists all, which the ranks are among"
-        items.append(f"One row a GPU, its best offer; {every}.")
+        every = f"--table --explain --limit {total} lists all, and ranks count them all"
+        items.append(f"One row per GPU, its best offer; {every}.")
     if data.more_by is None:
         items = [*notes, *items, *legend]
     else:
@@ -378,7 +379,9 @@ def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[s
     if any(row.p_best is not None for row in rows):
         legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}.")
     if any(row.estimate.case.new_tokens for row in rows):
-        legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
+        legend.append(
+            "Static batch: a server batches sequences as they arrive, and gets more tokens from a GPU."
+        )
     return legend
 
 
@@ -407,7 +410,7 @@ def _which(offers: Sequence[ExcludedOffer]) -> list[str]:
 
 
 def beaten_table(rows: Sequence[Row]) -> Table:
-    """The offers that another offer beats in every respect, with that other offer."""
+    """Return the offers that another offer beats in every respect, with that other offer."""
     return table(
         "Beaten in every respect",
         [row for row in rows if row.dominated_by is not None],
@@ -452,7 +455,7 @@ def factor_table(rows: Sequence[Row]) -> Table:
 
 # --- offers as a table ----------------------------------------------------------------------------------
 
-# Length limit of the note on a price in its row; the answers below have it in full.
+# Length limit of the note on a price in its row; the answers below have the full note.
 _NOTE_CHARACTERS = 80
 
 RANK, P_BEST = "Rank", "P(best)"
@@ -471,12 +474,12 @@ def offers(
     """A table of offers, one per row, in the order of the ranking.
 
     Args:
-        data: Has the user's device, whose GPUs are marked.
+        data: Has the user's device; rows with its model are marked.
         ranking: The ranking of the rows, with its units, job and batches.
         rows: The rows to show.
         caption: Title of the table.
         wide: Whether to add columns for latency and for batches that differ.
-        one_a_gpu: Whether each row represents its GPU: then P(best) is that of the GPU, and a column lists
+        one_a_gpu: Whether each row represents its GPU. If so, P(best) is that of the GPU, and a column lists
             other offers.
     """
     late = any(row.latency_s is not None for row in rows)
@@ -594,7 +597,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    # Return the time of a batch; for a generation first the time of a token, to which limits apply.
+    # Return the time of a batch; for a generation also the time of a token, to which limits apply.
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 
@@ -618,7 +621,7 @@ def also_at(ranking: Ranking) -> Callable[[Row], str]:
 
 def remarks_of(row: Row) -> str:
     """Return short remarks on a row."""
-    # The age of a price is in its own column; as a remark on most rows it would be noise.
+    # The age of a price has its own column; repeating it as a remark on most rows would be noise.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
     each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
@@ -662,7 +665,7 @@ def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
 
 
 def _head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    # Return this many rows in order: the best of each GPU to rent and to own, then the first others.
+    # Return this many rows in order: the best of each GPU to rent and to own, and the first of the others.
     if len(rows) <= most:
         return tuple(rows)
     kept = {id(row) for row in best_to_rent_and_to_own(rows)}

@@ -1,4 +1,4 @@
-"""Measured cases against others: several devices on one case, a CPU against a GPU, and the card's roofline.
+"""Comparisons of measured cases: devices on the same case, a CPU with a GPU, and cases with the roofline.
 
 The roofline compares the rate of each step with the limits of arithmetic and memory.
 """
@@ -54,7 +54,7 @@ from gpubench.units import UNKNOWN, count, format_duration, format_number, forma
 
 
 def devices(data: ReportData) -> list[Part]:
-    """The same case, and nothing else, on each of several devices, the fastest first."""
+    """Compare devices on exactly the same case, the fastest first."""
     found: dict[Case, list[Result]] = {}
     for device in data.devices:
         for result in newest((run for run in data.runs if same(run.device, device)), usable=True):
@@ -88,7 +88,7 @@ def devices(data: ReportData) -> list[Part]:
     )
 
 
-# A job to compare both on: about 17 passes over the 60,000 images of the classic digit set.
+# A job on which to compare both: about 17 passes over the 60,000 images of MNIST.
 _JOB_SAMPLES = 1_000_000
 
 # If the expected time of a CPU exceeds the limit by this factor, it is too slow, whatever its interval.
@@ -100,9 +100,10 @@ SMALL_JOB_S = 900.0
 
 @dataclass(frozen=True, kw_only=True)
 class CpuGpuPair:
-    """The fastest CPU row and the fastest GPU row for one workload and task; ``equal`` is the common batch.
+    """The fastest CPU row and the fastest GPU row for one workload and task.
 
-    ``cpus`` has all valid rows of the CPU; the fastest decides whether a GPU is needed.
+    ``equal`` is whether both have the same batch. ``cpus`` has all valid rows of the CPU; the fastest of them
+    decides whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]
@@ -138,12 +139,12 @@ def _key(case: Case) -> tuple[str, int, str]:
 
 
 def processor(data: ReportData) -> list[Part]:
-    """The GPU compared with the CPU on the same work, and whether a small network needs a GPU at all."""
+    """Compare the GPU with the CPU on the same work, and say whether a small network needs a GPU at all."""
     found = cpu_gpu_pairs(data)
     if not found:
         return []
     trained = [pair.cpus for pair in found if pair.cpus and pair.cpu.case.task is TaskKind.TRAIN]
-    untold = "No training was soundly measured on this CPU, so whether a GPU is needed for one is not known."
+    untold = "No training was soundly measured on this CPU, so it is not known whether one needs a GPU."
     return [
         *(Paragraph(text=said) for said in [*map(_need, trained)] or [untold]),
         table(
@@ -182,7 +183,7 @@ def _need(cpus: Sequence[Result]) -> str:
         return f"{of} this CPU is too slow to train on a million samples within {limit}: {takes}."
     return (
         f"{of} it is undecided whether this CPU trains on a million samples within {limit}: the interval of "
-        "its throughput holds that pace, or is not known."
+        "its throughput includes that pace, or is not known."
     )
 
 
@@ -213,7 +214,7 @@ LOOKS = {
     precision: Look(name=precision.value, color=color, symbol=symbol)
     for precision, color, symbol in zip(Precision, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
 }
-"""The style of each precision, in the order of their table; colors repeat after the last."""
+"""The style of each precision, in the order of the table of precisions; colors repeat after the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +222,7 @@ class Point:
     """One case on the roofline plot.
 
     Attributes:
-        intensity: FLOP of the step for each byte that it must move [FLOP/B].
+        intensity: FLOP of the step per byte that it must move [FLOP/B].
         rate: Its measured rate [FLOP/s].
         roof: The lower of peak and bandwidth times intensity [FLOP/s].
     """
@@ -238,7 +239,7 @@ class Point:
 
 
 def points_of(data: ReportData) -> tuple[Point, ...]:
-    """Return the point of every standard workload's case, from the operators in its profile and the peak."""
+    """Return a point for each case of a standard workload, from the operators in its profile and the peak."""
     device, bandwidth = data.device, _bandwidth(data)
     found: list[Point] = []
     if device is None or bandwidth is None:

@@ -1,6 +1,6 @@
-"""What the sections share: the input of a report, collected once, texts on cases and offers, and their list.
+"""What the sections share: the input of a report, the list of sections, and texts on cases and offers.
 
-Every text is safe to print without escaping.
+The input is collected once. Every text is safe to print without escaping.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,17 +52,17 @@ class ReportData:
     """The input of the sections: frozen, and complete without a GPU, a network or torch.
 
     Attributes:
-        today: The day of the report, from which ages of prices are computed.
+        today: The day of the report, as of which ages of prices are computed.
         runs: This user's stored runs, newest first.
         ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
-        about: Id of the run that determines the page's device; None for the newest with a usable row.
-        buy_or_rent: Owning compared with renting, for the user's cards or those to buy.
+        about: Id of the run whose device the page is about; None for the newest run with a usable row.
+        buy_or_rent: Owning compared with renting, for the user's cards or for cards to buy.
         specs: The specification table by GPU key.
-        most_offers: Maximum rows of the ranking on a terminal; None for all.
-        every_offer: Whether each row is an offer, or the best offer of a GPU.
+        most_offers: Maximum number of rows of the ranking on a terminal; None for all.
+        every_offer: Whether each row is an offer, instead of the best offer of a GPU.
         more_by: The option that shows the notes omitted on a terminal; None if all are shown.
-        calculator: The data of the page's script; None without a calculator.
+        calculator: The data for the script of the page; None without a calculator.
     """
 
     today: date
@@ -81,7 +81,7 @@ class ReportData:
 
     @cached_property
     def run(self) -> Run | None:
-        """The run that the page calls "here": the requested one, else the newest usable one."""
+        """The run that the page calls "here": the requested run, else the newest usable one."""
         if self.about is not None:
             return next((run for run in self.runs if run.run_id == self.about), None)
         usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
@@ -99,12 +99,12 @@ class ReportData:
 
     @cached_property
     def results(self) -> tuple[Result, ...]:
-        """The newest usable measurement of each case on this device, a CPU with all its threads."""
+        """The newest usable measurement of each case on this device; on a CPU, with all threads."""
         return on_all_threads(newest(self.device_runs, usable=True))
 
     @cached_property
     def thread_pairs(self) -> tuple[Effect, ...]:
-        """Each case of the CPU and the same on one thread, from the newest run with both."""
+        """Each case of the CPU, paired with the same case on one thread, from the newest run with both."""
         found: dict[Case, Effect] = {}
         cpu = next((device for device in self.devices if device.is_cpu), None)
         for run in (run for run in self.runs if cpu is not None and same(run.device, cpu)):
@@ -163,7 +163,7 @@ def of_ranking(
     every_offer: bool = False,
     more_by: str | None = None,
 ) -> ReportData:
-    """Data with only a ranking: this many rows on a terminal, one per GPU or per offer."""
+    """Return data with only a ranking: this many rows on a terminal, one per GPU or per offer."""
     return ReportData(
         today=date.min,
         ranking=ranking,
@@ -175,12 +175,12 @@ def of_ranking(
 
 
 def of_run(run: Run) -> ReportData:
-    """Data with only a run."""
+    """Return data with only a run."""
     return ReportData(today=date.min, runs=(run,))
 
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
-    """Whether two records are about the same model of device."""
+    """Return whether two records are about the same model of device."""
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
@@ -197,15 +197,15 @@ def gather(
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
-    If a default ranking fails, the reason replaces it and the rest of the page stays.
+    If the default ranking fails, the page shows the reason in its place.
 
     Args:
         results: Results folder; None for the user's (see ``folders.results_root``).
-        as_of: The day from which ages are computed, and the last day of prices; None for today.
-        run: The run that determines the page's device: a path, an id, or ``latest``; None for the newest
-            usable one.
-        every_run: Whether to read runs that later runs supersede in every case; no section needs them.
-        most_rows: Maximum offers of the ranking, besides those always kept; None for all.
+        as_of: The day as of which ages are computed, and the last day of prices; None for today.
+        run: The run whose device the page is about: a path, an id, or ``latest``; None for the newest usable
+            one.
+        every_run: Whether to also read runs that later runs supersede in every case; no section needs them.
+        most_rows: Maximum number of offers in the ranking, plus those that are always kept; None for all.
         first: The default workload of the ranking; None for that of ``rank``.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
@@ -251,7 +251,7 @@ def gather(
 
 
 def at_named_batches(results: Iterable[Result]) -> list[Result]:
-    """Drop the rows at the largest batch that fits, if there are others, because their batch differs."""
+    """Drop the rows at the largest batch that fits, because their batches differ, if there are other rows."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
@@ -262,7 +262,7 @@ def place(result: Result) -> tuple[bool, float]:
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
-    """The newest usable (or unusable) measurement of each case; ``runs`` are sorted newest first."""
+    """Return the newest usable (or unusable) measurement of each case; ``runs`` are sorted newest first."""
     found: dict[Case, Result] = {}
     for run in runs:
         for measurement in run.measurements:
@@ -282,7 +282,7 @@ HEADINGS = {
     "accuracy": "Accuracy of the predictions",
     "prices": "Prices",
 }
-"""The headings below the answer, in their order."""
+"""The headings below the answer, in order."""
 
 PLACES: Mapping[str, tuple[str, str | None]] = {
     "answer": ("answer", None),
@@ -335,7 +335,7 @@ def unexplained(parts: Iterable[Part]) -> list[Part]:
 
 
 def own_sections() -> tuple[Section, ...]:
-    """Return every section in order."""
+    """Return every section, in order."""
     return tuple(map(section_of, PLACES))
 
 
@@ -352,7 +352,7 @@ def per_s_unit(ranking: Ranking) -> str:
 
 
 def cases_words(cases: Iterable[Case]) -> str:
-    """The cases that a ranking compares, in one line.
+    """Return the cases that a ranking compares, in one line.
 
     >>> cases_words(())
     'no case'
@@ -373,12 +373,12 @@ def cases_words(cases: Iterable[Case]) -> str:
 
 
 def workload_name(case: Case) -> str:
-    """The name of a workload in a sentence or a table; a user's own model may have any name."""
+    """Return the name of a workload for a sentence or a table; a user's own model may have any name."""
     return plain(case.workload, 40)
 
 
 def kinds_words(kinds: Iterable[FindingKind]) -> str:
-    """Distinct kinds of finding for a cell of a table."""
+    """Return the distinct kinds of findings, for a cell of a table."""
     return ", ".join(sorted(set(kinds))) or "none"
 
 
@@ -386,19 +386,19 @@ ALLOCATED, RESERVED, IN_USE = "Allocated by tensors", "Reserved by torch", "In u
 """The three ways to count memory."""
 
 FINDINGS: Cell[Result | Effect] = text("Findings", lambda shown: kinds_words(shown.doubts))
-"""The column of doubts about a figure, or about either of two."""
+"""The title of the column of doubts about a figure, or about either of two figures."""
 
 
 def rate_of(measurement: Measurement) -> str:
-    """A measured throughput with its unit, the ends of its interval on a second line of its cell.
+    """Return a measured throughput with its unit, and the ends of its interval on a second line of the cell.
 
-    It has no more digits than the interval supports.
+    It has only as many digits as the interval supports.
     """
     return stacked(measurement.interval.rate(measurement.case.sample_unit, measurement.digits))
 
 
 def case_words(case: Case) -> str:
-    """A case in words: task, precision, execution, batch, layout."""
+    """Return a case in words: task, precision, execution, batch, layout."""
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     return (
         f"{workload_name(case)}, {'training' if case.task == 'train' else 'inference'}, "
@@ -408,7 +408,7 @@ def case_words(case: Case) -> str:
 
 
 def title_of(result: Result) -> str:
-    """Workload, framework, task, and whether the batch was searched, as the subject of a chart or a row."""
+    """Return the title of a chart or a row: workload, framework, task, and whether the batch was searched."""
     case = result.case
     best = ", best batch" if result.measurement.at_largest_batch else ""
     task = "" if case.task is TaskKind.TRAIN else ", inference"
@@ -417,12 +417,12 @@ def title_of(result: Result) -> str:
 
 
 def layout_words(case: Case) -> str:
-    """The layout of images if it is not the usual one."""
+    """Return the layout of images if it is not the usual one."""
     return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
 
 
 def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
-    """Return a function that names what distinguishes a case besides precision, execution and batch.
+    """Return a function that names the settings of a case other than precision, execution and batch.
 
     Settings that all cases of a workload have in common are omitted.
     """
@@ -443,9 +443,9 @@ def _job_and_recipe(case: Case) -> tuple[str, ...]:
 
 
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
-    """The heaviest workload measured here, at its fastest, as a single figure.
+    """Return the heaviest workload measured here, in its fastest case, as a single figure.
 
-    A figure with a doubtful finding is used only if there is no other, and an invalid one never.
+    A figure with a doubtful finding is used only if there is no other; an invalid one is never used.
     """
 
     def weight(result: Result) -> tuple[bool, float, float]:
@@ -469,9 +469,9 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
 
 
 def price_date_words(row: Row) -> str:
-    """The date of a price and its age, and the listed price if the expected price differs.
+    """Return the date of a price and its age, and the listed price if the expected price differs.
 
-    A partial date counts as its oldest day.
+    A partial date counts as its earliest day.
     """
     offer = row.offer
     if offer.pricing is Pricing.OWNED:
@@ -481,7 +481,7 @@ def price_date_words(row: Row) -> str:
 
 
 def in_stock_words(offer: Offer) -> str:
-    """Whether hardware was in stock, and when."""
+    """Return whether hardware was in stock, and when."""
     return f"{'in stock' if offer.in_stock else 'not seen in stock'} on {offer.stock_date}"
 
 
@@ -500,5 +500,5 @@ def moment_words(stamp: str) -> str:
 
 
 def explained(what: str, caption: str, rows: Sequence[T], *columns: Cell[T]) -> list[Part]:
-    """A table and its explanation; nothing if it has no rows."""
+    """Return a table and its explanation; nothing if the table has no rows."""
     return [Paragraph(text=what, tone="note"), table(caption, rows, *columns)] if rows else []

@@ -1,4 +1,4 @@
-"""A device: the driver's values next to the data sheet, and the rest of this machine."""
+"""A device: the driver's values next to those of the data sheet, and the rest of this machine."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,7 +54,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
-    # A GPU as its driver reports it, next to its data sheet, and the values not reported.
+    # A GPU as its driver reports it, next to its data sheet, and the values that are not reported.
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
     reasons: dict[str, list[str]] = {}
     for name, reason in sorted(device.unavailable.items()):
@@ -76,7 +76,7 @@ def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption:
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
-    # Differences between driver and data sheet beyond the rounding of marketing figures.
+    # Differences between driver and data sheet that are larger than the rounding of marketing figures.
     pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
     if spec is not None:
         pairs += [
@@ -93,7 +93,7 @@ def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
         for what, seen, stated, show in pairs
         if seen is not None and stated and abs(seen / stated - 1) > _DIFFERS
     ]
-    off = f"Off the default or the data sheet: {'; '.join(found)}."
+    off = f"Different from the default or the data sheet: {'; '.join(found)}."
     return [Paragraph(text=off, tone="warning")] if found else []
 
 
@@ -133,7 +133,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
 
 
 def _state(device: DeviceProfile) -> list[Part]:
-    # Driver and switches in a sentence; unknown values are in the list of those not reported.
+    # Driver and switches in a sentence; unknown values are listed with those that are not reported.
     known = [
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
         f"CUDA {plain(device.cuda_driver_version, 20)} at most" if device.cuda_driver_version else "",
@@ -162,7 +162,7 @@ NO_LINK = "No link between host and device is measured: this CPU works in the ho
 
 
 def micro(data: ReportData) -> list[Part]:
-    """Single operations compared with their data-sheet values."""
+    """Compare single operations with their data-sheet values."""
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return []
@@ -188,7 +188,7 @@ def micro(data: ReportData) -> list[Part]:
 
 
 def micro_in_short(data: ReportData) -> list[Part]:
-    """The best size of each operation and precision in a sentence; the page has the table."""
+    """Return the best size of each operation and precision in a sentence; the page has the table."""
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return []

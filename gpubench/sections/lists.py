@@ -1,7 +1,7 @@
-"""Tables of the verbs: lists with one line per item, and the results of checks.
+"""Tables that the verbs print: lists with one line per item, and the results of checks.
 
-The lists are of workloads, GPUs, offers and stored runs; checks are of a run, a card, this machine, two runs,
-and a host's workers.
+There are lists of workloads, GPUs, offers and stored runs, and checks of a run, a card, this machine, two
+runs, and the workers of a host.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpubench.record.run_check import Issue, RunCheck
 
 BILLION = 1e9
-_PLUG_IN = "an installed plug-in, profiled when it is used"
+_PLUG_IN = "an installed plug-in, profiled when used"
 
 
 def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
@@ -55,7 +55,7 @@ def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
 
 
 def has_counted_work(profile: WorkloadProfile) -> bool:
-    """Whether its FLOPs measure its work; for an input pipeline they do not."""
+    """Return whether the FLOPs of a workload measure its work, which is not so for an input pipeline."""
     return profile.parameters > 0
 
 
@@ -185,14 +185,14 @@ def _run_measured(run: Run) -> str:
 
 
 def run_judged(checked: RunCheck) -> list[Part]:
-    """Return each kind of issue once, with its cases and values, problems first."""
+    """Return each kind of issue once, with its cases and values; problems come first."""
     places: dict[tuple[str, str], list[str]] = {}
     for issue in sorted(checked.issues, key=lambda issue: issue.weight != "problem"):
         places.setdefault((issue.weight, issue.text), []).append(_place(issue))
     parts: list[Part] = []
     for (weight, said), found in places.items():
         parts += [Paragraph(text=f"{weight}: {said}"), Bullets(items=tuple(found))]
-    verdict = "no problem found" if checked.trustworthy else "do not rely on what is named under a problem"
+    verdict = "no problem found" if checked.trustworthy else "do not rely on anything listed under a problem"
     cases = count(checked.cases, "case") if checked.cases else "no cases"
     return [*parts, Paragraph(text=f"run {plain(checked.run_id)}, {cases}: {verdict}")]
 
@@ -279,13 +279,13 @@ def compared(found: Comparison) -> list[Part]:
 
 
 def prepared(report: FeedReport) -> list[Part]:
-    """Return the rate that this host's workers prepare, and each GPU's consumption."""
+    """Return the rate at which this host's workers prepare samples, and each GPU's consumption."""
     rate = report.prepared
     clips = rate.frames > 1
     what = f"clips of {rate.frames} frames of 340 x 256" if clips else "500 x 375 photographs"
     per_frame = (
-        "below, a frame is an image: what a network takes that looks at every frame of a clip by layers of "
-        "an image classifier"
+        "below, a frame is an image: the input of a network that applies the layers of an image classifier "
+        "to every frame of a clip"
     )
     lines = [
         *((per_frame,) if clips else ()),

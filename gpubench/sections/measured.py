@@ -1,4 +1,4 @@
-"""Measurements: throughput by case, speedup from each choice, latency, CPU compared with GPU."""
+"""Measurements: throughput by case, the speedup from each choice, latency, and a CPU compared with a GPU."""
 
 from collections.abc import Callable, Sequence
 from itertools import cycle, groupby
@@ -86,7 +86,7 @@ LOOKS = {
     execution: Look(name=execution.value, color=color, symbol=symbol)
     for execution, color, symbol in zip(Execution, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
 }
-"""The style of each execution, in the order of their table; colors repeat after the last."""
+"""The style of each execution, in the order of the table of executions; colors repeat after the last."""
 
 
 def throughput(data: ReportData) -> list[Part]:
@@ -102,8 +102,8 @@ def throughput(data: ReportData) -> list[Part]:
     )
     if any(result.measurement.at_largest_batch for result in results):
         lead += (
-            " Best batch is a group of its own: there each case has the largest batch that fits on this "
-            "device, which is not comparable with an equal batch."
+            " Best batch is a separate group: each case has the largest batch that fits on this device, "
+            "which is not comparable with an equal batch."
         )
     has_tokens = any(result.measurement.tokens_per_s is not None for result in results)
     twin = table(
@@ -178,9 +178,9 @@ def _of_peak(result: Result) -> str:
     return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if again else "")
 
 
-# --- what mixed precision gains ----------------------------------------------------------------------------
+# --- the gain from mixed precision -------------------------------------------------------------------------
 
-# A speedup is stated in words if the ends of its interval are within this factor.
+# A speedup is stated in words only if the ends of its interval are within this factor of each other.
 _SURE_FACTOR = 1.5
 
 _BASELINES = {p: f"against {p.words}" for p in Precision if p.is_usual and not p.is_amp}
@@ -215,7 +215,7 @@ def amp(data: ReportData) -> list[Part]:
         FINDINGS,
     )
     alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
-    one = "Some of these ratios rest on a single launch."
+    one = "Some of these ratios are based on a single launch."
     return [
         Paragraph(text=f"{_amp_sentence(pairs)}{f' {one}' if alone else ''}"),
         Charts(
@@ -238,7 +238,7 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     said = f"The most that AMP gains: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
         slower = f"In {count(len(losing), 'pairing')} AMP is slower, beyond the interval"
-        said += f" {slower}: the host paces a small step."
+        said += f" {slower}: the host limits the speed of a small step."
     return said
 
 
@@ -317,14 +317,14 @@ _RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(p
 
 
 def host(data: ReportData) -> list[Part]:
-    """Eager compared with graph, and thus whether a faster GPU would help at all."""
+    """Eager execution compared with a graph, which shows whether a faster GPU would help at all."""
     pairs = execution_effects(data.results)
     if not pairs:
         return []
     return [
         Paragraph(text=_host_sentence(pairs)),
         table(
-            "What limits speed: eager beside graph and compile",
+            "What limits speed: eager compared with graph and compile",
             pairs,
             _OF,
             number("Eager", lambda pair: rate_of(pair.to.measurement), optional=1),
@@ -339,7 +339,7 @@ def host(data: ReportData) -> list[Part]:
 def _host_sentence(pairs: Sequence[Effect]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH and pair.leads]
     if not graphs:
-        return "No step ran soundly as a graph, so whether the host limits it is not known."
+        return "No step ran soundly as a graph, so it is not known whether the host limits it."
     bound = [pair for pair in graphs if _is_host_paced(pair)]
     most = max(bound or graphs, key=lambda pair: (not pair.doubts, pair.value))
     words = faster_words(most.interval, "graph", "eager")
@@ -376,8 +376,8 @@ def _pace(pair: Effect) -> str:
 def frameworks(data: ReportData) -> list[Part]:
     """The cost of a framework on this device: the same work in Keras with each backend, against torch."""
     what = (
-        "The work is the same: layers, batch, optimizer, precision; weights are drawn by each framework's "
-        "own rules. Batches lie on the device: what feeding or a first step costs is not in it."
+        "The work is the same: layers, batch, optimizer, precision; each framework draws weights by its own "
+        "rules. Batches are already on the device, so neither feeding nor the first step is included."
     )
     return explained(
         what,
@@ -396,16 +396,16 @@ def together(data: ReportData) -> list[Part]:
     pairs = scaling_effects(data.results)
     modes = {pair.of.case.parallel_mode for pair in pairs}
     words = {
-        ParallelMode.FSDP: " With fsdp every GPU has a share of the weights, and fetches the rest.",
-        ParallelMode.INDEPENDENT: " Independent jobs exchange nothing: what they lose they take from others.",
+        ParallelMode.FSDP: " With fsdp every GPU holds a share of the weights and fetches the rest.",
+        ParallelMode.INDEPENDENT: " Independent jobs exchange nothing: any loss comes from sharing the host.",
     }
     what = (
-        "In one data-parallel job every GPU has a batch of its own and the same weights, and the gradients "
-        "are averaged in each step. Efficiency is throughput over that of one GPU, per GPU."
+        "In one data-parallel job every GPU has its own batch and the same weights, and the gradients are "
+        "averaged in each step. Efficiency is the throughput per GPU over that of a single GPU."
     )
     return explained(
         what + "".join(said for mode, said in words.items() if mode in modes),
-        "Throughput of several GPUs, and how many times that of one it is",
+        "Throughput of several GPUs, and its multiple of that of one",
         pairs,
         text("Case", lambda p: f"{workload_name(p.of.case)}\n{p.of.case.precision.value} {_batch_each(p)}"),
         number("GPUs", lambda p: str(p.of.case.gpu_count)),
@@ -432,9 +432,9 @@ def _batch_each(pair: Effect) -> str:
 def threads(data: ReportData) -> list[Part]:
     """How a CPU scales with threads."""
     return explained(
-        "Each number of threads has processes of its own. Efficiency is throughput over that of one "
-        "thread, per thread. No thread is pinned to a core.",
-        "Throughput by threads, and how many times that of one it is",
+        "Each number of threads has its own processes. Efficiency is the throughput per thread over that of "
+        "a single thread. No thread is pinned to a core.",
+        "Throughput by threads, and its multiple of that of one",
         data.thread_pairs,
         _OF,
         number("Threads", lambda p: f"{p.of.threads}{'' if p.of.case.threads else ', all'}"),
@@ -451,8 +451,8 @@ def outputs(data: ReportData) -> list[Part]:
     inferred = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
         "The error is that of all outputs of at most four samples against float32 on the CPU, from the "
-        "same weights: |x - y| / |y|. Weights are drawn, not trained: what a trained model loses, its own "
-        "data tell.",
+        "same weights: |x - y| / |y|. Weights are drawn, not trained: the loss of a trained model must be "
+        "measured on its own data.",
         "Inference at a lower precision",
         [r for r in inferred if r.measurement.output_error is not None],
         text("Case", lambda r: f"{workload_name(r.case)}\n{_how(r)}"),
@@ -465,15 +465,15 @@ def outputs(data: ReportData) -> list[Part]:
     )
 
 
-# --- what a pass takes -------------------------------------------------------------------------------------
+# --- the time of a pass ------------------------------------------------------------------------------------
 
 
 def latency(data: ReportData) -> list[Part]:
     """The latency of a single forward pass."""
     timed = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
-        "Single forward passes at batch 1, each from an idle device to an idle device: what a user of a "
-        "service waits for, without network or queue.",
+        "Single forward passes at batch 1, each from an idle device to an idle device: the wait of a user of "
+        "a service, without network or queue.",
         "Latency at batch 1, and throughput of the main batch",
         [r for r in timed if r.measurement.latency_p50_s is not None],
         text("Case", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value} {r.case.execution.value}"),
@@ -496,9 +496,10 @@ def _quantile(value_s: float | None, timed: int, needed: str) -> str:
 
 
 def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
-    """The throughput of the same work at its main batch, else at the next measured one; never at the best.
+    """Return the throughput of the same work at its main batch, else at the next measured one.
 
-    Only the batch and the memory format may differ; the format is the faster one at each batch.
+    The largest batch that fits does not count. Only the batch and the memory format may differ; the format is
+    the faster one at each batch.
     """
     profile = load_profiles().get(single.case.workload)
     main = None if profile is None else profile.main_batch
@@ -522,9 +523,9 @@ def generation(data: ReportData) -> list[Part]:
     """Token generation: time to first token, time per later token, and the throughput of both phases."""
     timed = [r for r in data.results if r.case.new_tokens and r.measurement.first_token_s is not None]
     return explained(
-        "One static batch, greedy, with a key-value cache: the prompts are computed at once, then one "
-        "token a sequence after the other, each copied to the host. A server joins sequences as they come "
-        "and leave, and so makes more tokens of the same GPU.",
+        "One static batch, greedy, with a key-value cache: the prompts are computed at once, then one token "
+        "per sequence after the other, each copied to the host. A server batches sequences as they come and "
+        "go, and so gets more tokens from the same GPU.",
         "Tokens of a generation",
         timed,
         text("Case", _generated),
@@ -555,8 +556,8 @@ def quality(data: ReportData) -> list[Part]:
     signs = {"accuracy": "at least", "loss": "at most"}
     return explained(
         "A small network is trained from several seeds until held-out samples show the stated quality. "
-        "Times are of the steps alone; 95 % intervals are of the mean over seeds. Steps over fp32's pair "
-        "the seeds: an interval that holds 1 shows no difference in learning.",
+        "Times are those of the steps alone; 95 % intervals are those of the mean over seeds. The ratio of "
+        "steps to fp32 pairs the seeds: an interval that includes 1 shows no difference in learning.",
         "Time to a stated quality",
         rows,
         text("Workload", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value}"),
@@ -593,7 +594,7 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """A run on a terminal, below its cases: other figures, and the certain speedups from each choice."""
+    """Return what a terminal shows below the cases of a run: other figures, and the certain speedups."""
     sure = _sure(amp_effects(data.results))
     parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
     gains = table(

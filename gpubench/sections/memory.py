@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from gpubench.predict.capacity import Capacity
 
 _SHARED = {
-    ParallelMode.DDP: "one job that holds all weights on each GPU (--jobs ddp)",
-    ParallelMode.FSDP: "one job that holds a share of the weights on each GPU (--jobs fsdp)",
+    ParallelMode.DDP: "one job with all weights on each GPU (--jobs ddp)",
+    ParallelMode.FSDP: "one job with a share of the weights on each GPU (--jobs fsdp)",
 }
 
 
 def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool, whole: bool = True) -> Iterator[Part]:
-    """The terminal's answer: the need of each step, its parts, and whether it fits on each card.
+    """Yield the answer for a terminal: the memory that each step needs, its parts, and where it fits.
 
     Args:
         answers: One per workload.
-        in_short: Whether to show only the need, one line per workload.
-        by_name: Whether cards were named: then each is listed, with fixes or the reason for no answer.
+        in_short: Whether to show only the memory needed, one line per workload.
+        by_name: Whether cards were named; each is then listed, with fixes or the reason for no answer.
         whole: Whether to list every size of card.
     """
     if in_short:
@@ -68,7 +68,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
         folded=True,
     )
     if not (by_name or whole):
-        yield Paragraph(text="Every size of card: --table; one card, and what would help: --gpu NAME")
+        yield Paragraph(text="Every size of card: --table; one card, and fixes: --gpu NAME")
         return
     most = None if by_name else MOST_NAMES
     if answer.cards:
@@ -113,7 +113,7 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
-    """The capacity of a card: the longest sequence of each model, by kind of use."""
+    """Return the capacity of a card: the longest sequence of each model, by kind of use."""
     from gpubench.predict.capacity import MOST_CONTEXT, WORDS
 
     ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
@@ -153,30 +153,30 @@ def _verdict(fit: MemoryFit) -> str:
 
 
 _AS_PUBLISHED = (
-    "the upper ends are what the card has, for a published step with as many tensors ran on one with no more "
-    "memory"
+    "the upper ends are the memory of the card, since a published step with as many tensors ran on a card "
+    "with no more memory"
 )
 
 
 def _rests_on(need: MemoryNeed) -> str:
-    # The basis and contents of the figures, in a sentence without its period.
+    # Return the basis and contents of the figures, as a sentence without its period.
     words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with the overheads of allocator and driver",
         MemoryBasis.TRACED: "a trace of the whole step, with overheads from readings",
         MemoryBasis.SHAPE: "the shape of the model, with overheads from readings",
-        MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
+        MemoryBasis.FORMULA: f"a formula with the widest bounds; not traced: {need.untraced}",
     }
     said = [words[need.basis]]
     if need.basis in {MemoryBasis.TRACED, MemoryBasis.SHAPE}:
         said += filter(None, (need.not_linear, _AS_PUBLISHED if need.as_published else None))
     if need.algorithm_bytes:
         said.append(
-            f"of the upper ends up to {format_bytes(need.algorithm_bytes)} are what cuDNN may take for its "
+            f"the upper ends include up to {format_bytes(need.algorithm_bytes)} that cuDNN may take for its "
             "fastest convolution in strict fp32"
         )
     if need.compiled_loss is not None:
         said.append(
             "a loop of your own that compiles its loss too reserves some "
-            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it, and judges no card by that"
+            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it, and no verdict counts it"
         )
     return "; ".join(said)

@@ -1,4 +1,4 @@
-"""How it was measured: protocol, launches, rounds, environment, findings, and every case that failed."""
+"""How the figures were measured: protocol, launches, rounds, environment, findings, and every failed case."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def _unread(data: ReportData) -> list[Part]:
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:
-    # The facts of each run in a column, side by side to show differences.
+    # The facts of the runs, one column per run, so that differences show.
     facts = [_run_facts(run) for run in runs]
     terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
     return Table(
@@ -120,7 +120,7 @@ def _end(run: Run) -> str:
     if run.finished_at is not None and not run.interrupted:
         return moment_words(run.finished_at)
     end = f"interrupted {moment_words(run.finished_at)}" if run.finished_at else "not finished"
-    return f"{end}; finished cases are kept, gpubench run --resume {plain(run.run_id, 60)} goes on"
+    return f"{end}; finished cases are kept; gpubench run --resume {plain(run.run_id, 60)} continues"
 
 
 def _text(value: str | None) -> str:
@@ -141,7 +141,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def cases(data: ReportData) -> list[Part]:
-    """Every measured case on a line of a terminal; findings by their number in the list below."""
+    """Return every measured case on a line of a terminal; findings by their number in the list below."""
     numbers = {kind: number for number, kind in enumerate(_seen(data), 1)}
     apart = told_apart([result.case for result in data.results])
     executions = {result.case.execution for result in data.results}
@@ -181,7 +181,7 @@ def _listed(numbers: set[int]) -> str:
 
 
 def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
-    # Failures, the worst value of each kind of finding, and one-time costs.
+    # Return failures, the worst value of each kind of finding, and one-time costs.
     said = []
     for found in _seen(data).values():
         (worst,) = unique(finding for finding, _ in found)
@@ -240,7 +240,7 @@ def _ledger_table(results: Sequence[Result]) -> Table:
         )
 
     return table(
-        "What each figure may be wrong by (95 %); host and card are those of another of the kind",
+        "Error of each figure by source (95 %); host and card mean another one of the same kind",
         [result.measurement for result in results],
         text("Case", lambda m: plain(m.label, 100)),
         *map(share, PARTS),

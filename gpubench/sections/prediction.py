@@ -1,4 +1,4 @@
-"""The reliability of the figures: measurements, the basis of predictions, and their intervals."""
+"""The reliability of the figures: what was measured, the basis of predictions, and their intervals."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,12 +16,12 @@ from gpubench.sections.data import MOST_OF_A_NOTE, ReportData, kinds_words, meas
 from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
-"""Maximum rows on one screen: with one line each, and with several lines each."""
+"""Maximum number of rows on one screen: with one line per row, and with several."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Regret for a job of $100, from the table in docs/decision.md; a test compares the two."""
+"""Regret of a choice by prediction for a job of $100, as in docs/decision.md; a test compares the two."""
 CAPPED = (
-    "time and energy are those under a limit of {limit} W, over those without; the power without one is as "
-    "read where the case was measured, else the usual share of board power"
+    "time and energy are ratios: under a limit of {limit} W, over without a limit; the power without a limit "
+    "is the reading if the case was measured, else the usual share of board power"
 )
 
 
@@ -123,7 +123,7 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
     shown = answers.estimates[: MOST_TALL_ROWS if energy else MOST_ROWS]
     cases = listing(dict.fromkeys(e.case.label for e in shown), most=2)
     more = (
-        f"{count(len(answers), 'GPU')} in all, and what each figure rests on: --table; some alone: --gpu NAME"
+        f"all {count(len(answers), 'GPU')}, with the basis of each figure: --table; single GPUs: --gpu NAME"
     )
     head = table(
         "",
@@ -138,7 +138,7 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
 
 
 def _published(answers: Predictions) -> Iterator[str]:
-    # Published readings of the cards; for many cards, the number of cards with a reading.
+    # Return the published readings of the cards; for many cards, only the number of cards with a reading.
     read = [each for each in answers.estimates if each.published]
     for each in read if len(answers) <= MOST_ROWS else ():
         yield f"{gpu_name(each.gpu_key)}: {each.published}"
@@ -147,7 +147,7 @@ def _published(answers: Predictions) -> Iterator[str]:
 
 
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
-    """The errors of predictions: overall, then by slice."""
+    """Return the errors of predictions: overall, then by slice."""
     owned, heaviest = document["no_gpu_owned"], document["heaviest_source"]
     scores, mends = {"all pairs": document, **document["by_slice"]}, document.get("mends", {})
     if document.get("inference") is not None:
@@ -194,7 +194,7 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
-    """The errors of sealed forecasts, case by case."""
+    """Return the errors of sealed forecasts, case by case."""
     told = f"{count(document['readings'], 'reading')}, MAPE {format_percent(document['mape'])}"
     covered = format_percent(document["coverage_90"])
     return (
@@ -219,7 +219,7 @@ def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
-    # A column with one score of a slice, or of a subset of its scores.
+    # Return a column with one score of a slice, or of a subset of its scores.
 
     def cell(item: tuple[str, Mapping[str, Any]]) -> str:
         found = item[1] if within is None else item[1].get(within) or {}
@@ -251,14 +251,14 @@ def _kinds(e: Estimate) -> list[FindingKind]:
 
 
 def _width(estimate: Estimate) -> str:
-    # The interval as factors of the estimate, which are easier to compare between GPUs than its ends.
+    # Return the interval as factors of the estimate, which are easier to compare between GPUs than its ends.
     if estimate.low is None or estimate.high is None:
         return UNKNOWN
     down, up = estimate.low / estimate.samples_per_s, estimate.high / estimate.samples_per_s
     return f"×{format_number(down, 2)} to ×{format_number(up, 3)}"
 
 
-# --- what the answer rests on -------------------------------------------------------------------------
+# --- the basis of the answer --------------------------------------------------------------------------
 
 
 def _measured_and_noted(data: ReportData) -> Block:

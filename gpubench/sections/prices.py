@@ -1,6 +1,6 @@
-"""Prices with their dates, owning compared with renting, doubts about the used specification rows.
+"""Prices with their dates, owning compared with renting, and doubts about the specification rows in use.
 
-Also the cost today of published MLPerf Training runs.
+Also the cost of published MLPerf Training runs today.
 """
 
 from collections import Counter, defaultdict
@@ -37,9 +37,9 @@ from gpubench.units import UNKNOWN, count, format_number, format_price, format_u
 MOST_ROWS = 12
 _OWN = "`gpubench rank --have` takes your own figures."
 _VERDICTS = {
-    "buy": "buying is the cheaper over the whole range of assumptions.",
+    "buy": "buying is cheaper over the whole range of assumptions.",
     "depends": "it depends on how many hours the card works.",
-    "rent": "renting is the cheaper over the whole range of assumptions.",
+    "rent": "renting is cheaper over the whole range of assumptions.",
 }
 
 
@@ -124,7 +124,7 @@ def _hours_to_pay(each: BuyOrRent) -> str:
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 
-# Length limit of a source, which is shown with its license because some licenses require that.
+# Length limit of a source. It is shown with its license, because some licenses require that.
 _MOST_LETTERS_OF_SOURCE = 300
 
 
@@ -206,10 +206,10 @@ MOST_GPUS_OF_A_MACHINE = 8
 
 
 class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A published run and the cheapest cloud machines that it would fit on.
+    """A published run, and the cheapest cloud machines on which it would fit.
 
     Attributes:
-        offer: One machine; None if no cloud lists it on demand.
+        offer: The offer of one machine; None if no cloud lists one on demand.
         machines: The number of machines.
         usd: Hours of the run times the price of all machines, without startup; None without an offer.
     """
@@ -237,7 +237,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
 
     def one(run: PublishedRun) -> PricedRun:
-        # a system with more GPUs than a machine has is priced as several full machines
+        # a system with more GPUs than one machine has is priced as several full machines
         machines, rest = divmod(run.gpus, min(run.gpus, MOST_GPUS_OF_A_MACHINE))
         offer = cheapest.get((run.gpu_key, run.gpus // machines))
         if offer is None or rest:

@@ -122,7 +122,7 @@ def test_rank_waits_a_second_for_a_snapshot_and_continues_with_the_prices_here(t
         assert time.monotonic() - began < 5
         done, known = _ranked(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}/latest.json")
     assert "took over 1 s" in done.stderr
-    assert "the prices that are here stand" in done.stderr
+    assert "the prices that are here are used" in done.stderr
     assert known == {}
     assert "Sensible" in done.stdout
 

@@ -118,7 +118,7 @@ def test_a_module_an_old_price_and_a_planned_one_are_not_bought_unless_the_card_
     reasons = {(each.gpu_key, each.rule): each.reason for each in found.excluded if each.provider == "buy"}
     old = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
     assert "days old" in reasons["nvidia-rtx-a6000-48gb", old]
-    assert "plans with" in reasons["nvidia-rtx-pro-5000-blackwell-48gb", old]
+    assert "planning figure" in reasons["nvidia-rtx-pro-5000-blackwell-48gb", old]
     named = spend(50000, "resnet50", gpu=["rtx a6000"])
     assert named.answers["fastest"].row.offer.gpu_key == "nvidia-rtx-a6000-48gb"
     module = gpubench.rank("resnet50", max_purchase_usd=50000, gpu=["h100-sxm"], as_of="2026-11-20", draws=50)

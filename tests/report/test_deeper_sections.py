@@ -565,7 +565,7 @@ def test_the_spread_of_rounds_and_launches_and_what_is_paid_once_are_in_the_meth
     spread = next(table for caption, table in tables.items() if caption.startswith("Launches"))
     assert len(spread.rows) == len(data.results)
     assert all(row[2].startswith("60 × ") and len(row[5].split(", ")) == 3 for row in spread.rows)
-    ledger = next(table for caption, table in tables.items() if caption.startswith("What each figure"))
+    ledger = next(table for caption, table in tables.items() if caption.startswith("Error of each figure"))
     assert [column.title for column in ledger.columns[1:]] == [name.capitalize() for name in PARTS]
     measured = [result.measurement for result in data.results]
     assert [row[2] for row in ledger.rows] == [format_percent(m.between_launches) for m in measured]

@@ -1,1 +1,1 @@
-"""The verbs, one file each, with ``_`` for ``-`` in its name; the table describes each verb."""
+"""The verbs, one file each, whose name has ``_`` for ``-``; the table of verbs describes them."""

@@ -57,13 +57,11 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
 
 def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> str:
     if judge.failed(verdicts):
-        return f"a part failed: send {path} with your report, it names neither this machine nor its user"
+        return f"a part failed: send {path} with your report; it names neither this machine nor its user"
     if judge.cut_off(verdicts):
-        return (
-            f"a part gave no answer in its time: run it with --full, which sets no limit; the file is {path}"
-        )
+        return f"a part gave no answer in its time: add --full, which sets no time limit; the file is {path}"
     if judge.confirms(check):
-        return f"all that was judged agrees: attach {path} to a pull request under {CONFIRMED}"
+        return f"everything judged agrees: attach {path} to a pull request under {CONFIRMED}"
     undecided = sum(verdict.state == "undecided" for verdict in verdicts)
     why = f"{units.count(undecided, 'judgment')} undecided" if undecided else "a part is missing"
     return f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}"

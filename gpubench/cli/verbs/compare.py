@@ -28,7 +28,7 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
 
 
 def _against_b(found: compare.Comparison, tolerance: float | None) -> Iterator[str]:
-    # Yield a line for the cases without a result in B, the cases that fail, and the undecided cases.
+    # Yield the lines about cases without a result in B, cases that fail, and undecided cases.
     for broken in found.broken:
         why = f": {plain(broken.reason)}" if broken.reason else ""
         yield f"no figure in B ({broken.status.replace('_', ' ')}{why}): {plain(broken.label)}"

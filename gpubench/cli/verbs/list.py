@@ -11,7 +11,7 @@ from gpubench.sections import lists
 
 def verb(request: table.ListRequest, *, as_json: bool) -> None:
     if request.gpus and request.mlperf:
-        raise MisuseError("--gpus and --mlperf are two lists: give one of them")
+        raise MisuseError("--gpus and --mlperf are different lists: give one of them")
     if request.gpus:
         gpus = tuple(specs.load_specs().values())
         output.answer(
@@ -49,7 +49,7 @@ _FIELDS = (
 
 
 def _workload_row(name: str, known: WorkloadProfile | None) -> dict[str, Any]:
-    # One workload as JSON; null for a third-party plug-in that has not been profiled.
+    # Return one workload as JSON; null for a third-party plug-in that has not been profiled.
     row = {"name": name, **{field: getattr(known, field, None) for field in _FIELDS}}
     if known is not None and not lists.has_counted_work(known):
         row |= {"forward_flops_per_sample": None, "train_flops_per_sample": None}

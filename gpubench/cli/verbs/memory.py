@@ -36,7 +36,7 @@ def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> Non
     bare = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
     if msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
         raise MisuseError(
-            "without a workload --gpu says what the card has room for, and takes no other option: name one"
+            "without a workload, --gpu shows what fits on the card and takes no other option: name one"
         )
     found = [capacity.capacity_of(usual_spec(name)) for name in request.gpus]
     if in_brief:

@@ -17,15 +17,15 @@ def verb(request: table.NewWorkloadRequest, *, as_json: bool) -> None:
     loaded = {*sys.stdlib_module_names, *sys.builtin_module_names, *sys.modules}
     if not path.exists() and (stem in loaded or importlib.util.find_spec(stem) is not None):
         raise MisuseError(
-            f"{stem} is the name of a module that Python or an installed package brings, and {path} could be "
-            f"taken for it; choose another, as in my_{stem}"
+            f"{stem} is the name of a module of Python or of an installed package, and {path} could be "
+            f"mistaken for it; choose another, as in my_{stem}"
         )
     text = folders.package_text("data/own_model_template.txt")
     text = text.replace("NAME: describe", f"{stem}: describe", 1).replace("./FILE", f"./{stem}.py")
     try:
         files.create_file(path, text.encode())
     except FileExistsError as error:
-        raise MisuseError(f"{path} is there already; choose another name or move it away") from error
+        raise MisuseError(f"{path} already exists; choose another name or move it away") from error
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror}; change to a folder you may write in"

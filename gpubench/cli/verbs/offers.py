@@ -15,7 +15,7 @@ from gpubench.sections.lists import listed
 from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8
-# Maximum rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them.
+# Maximum number of rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them.
 _SHOWN_OFFERS = 2_000
 # Version of ``gpubench offers list --json``.
 _LIST_VERSION = 2
@@ -42,7 +42,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    # The fields of an offer without the asks of other hosts, and the values derived from it today.
+    # The fields of an offer except those on other hosts' asks, and the values derived from it as of today.
     fields = msgspec.structs.asdict(row.offer).items()
     said = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
@@ -58,7 +58,7 @@ def _summary(
     if clock:
         yield clock
     if len(rows) > _SHOWN_OFFERS:
-        yield f"the {_SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json"
+        yield f"the {_SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or use --json"
     stale, old = (sum(row.freshness == age for row in rows) for age in ("stale", "not current"))
     ages = (
         f"; {stale} prices are over {dates.STALE_AFTER_DAYS} days old, {old} over "
@@ -71,7 +71,7 @@ def _summary(
         first = plain(f"{table.retired[0].provider} {table.retired[0].instance}", 80)
         yield (
             f"{len(table.retired)} earlier prices are left out, because their provider no longer lists them "
-            f"({first} ...; --json names all)"
+            f"({first} ...; --json lists all)"
         )
     yield from _set_aside(table.set_aside, explain=explain)
     if not rows:
@@ -79,7 +79,7 @@ def _summary(
 
 
 def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Iterator[str]:
-    # Print how many rows were skipped and why: one line per reason if reasons repeat, else one per row.
+    # Yield how many rows were set aside and why: a line per reason, or per row with ``explain``.
     if set_aside or explain:
         yield f"set aside: {len(set_aside)}"
     rows: dict[tuple[str, str], list[str]] = {}

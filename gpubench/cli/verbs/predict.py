@@ -8,7 +8,7 @@ from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
 
-# The inner imports load numpy; `tools` must set its number of threads first.
+# numpy is imported inside the functions, because `tools` must first set its number of threads.
 
 
 def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) -> None:

@@ -18,12 +18,12 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
     output.answer(as_json, lambda: msgspec.structs.asdict(report) | beside, lambda: machine(report).parts)
 
 
-# The example job for a machine without a GPU: it has published timings on the most GPUs.
+# The example for a machine without a GPU: the job with published timings on the most GPUs.
 _POPULAR = "resnet50"
 
 
 def overview() -> None:
-    """Print what is in this machine and the next step; without a GPU, what to rent for an example job."""
+    """Print the devices of this machine and the next step; without a GPU, what to rent for an example job."""
     report = probe.probe()
     if any(not device.is_cpu for device in report.devices) or any(p.exit_code for p in report.problems):
         terminal.show(*machine(report).brief)
@@ -37,6 +37,6 @@ def overview() -> None:
         *screen(ranking),
         parts.Paragraph(
             text="Ask for yours: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py, "
-            "gpubench list; gpubench --help names every verb"
+            "gpubench list; gpubench --help lists every verb"
         ),
     )

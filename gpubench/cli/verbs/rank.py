@@ -15,7 +15,7 @@ from gpubench.sections import answer, data
 HUMAN_LIMIT = 20
 
 
-# Time limit for fetching a published snapshot and its hash; after it, the local prices are used.
+# Time limit for fetching a published snapshot and its hash; if exceeded, the local prices are used.
 _SNAPSHOT_LIMIT_S = 1.0
 
 
@@ -56,7 +56,7 @@ def _read_published(url: str, results: Path | None) -> None:
         with transport.HttpTransport(within_s=_SNAPSHOT_LIMIT_S) as way:
             refresh.take_over(url, way, results=results)
     except (SourceError, StorageError) as error:
-        output.say(f"snapshot-url: {error}; the prices that are here stand, with their days")
+        output.say(f"snapshot-url: {error}; the prices that are here are used, with their dates")
 
 
 def ranking_parts(
@@ -71,7 +71,7 @@ def ranking_parts(
     Args:
         ranking: The ranking that holds the rows.
         limit: Maximum number of rows.
-        shown: Whether a row is one offer or the best offer of a GPU, and which extra tables to show.
+        shown: Whether each row is an offer or the best offer of a GPU, and which extra tables to show.
         more_by: The option that shows the notes omitted here.
     """
     hint = None if shown.table or shown.explain else more_by

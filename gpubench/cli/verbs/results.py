@@ -33,7 +33,7 @@ def list_(request: ResultsRequest, *, as_json: bool) -> None:
     document = {"results": str(root), "runs": rows, "problems": found.problems}
     answer(as_json, lambda: document, lambda: stored(found.runs))
     if not (found.runs or as_json):
-        say(f"no runs in {root}: `gpubench run` makes one")
+        say(f"no runs in {root}: make one with `gpubench run`")
     if found.problems:
         say(f"{len(found.problems)} of {len(rows) + len(found.problems)} files could not be read")
 
@@ -53,6 +53,4 @@ def add_(request: AddRequest, *, as_json: bool) -> None:
     if added.conflicts:
         raise StorageError(f"{count(len(added.conflicts), 'run')} could not be stored; the reasons are above")
     if not (added.written or added.present):
-        raise MisuseError(
-            "nothing was added: give run files as `gpubench run` writes them, or a folder of them"
-        )
+        raise MisuseError("nothing was added: give run files written by `gpubench run`, or a folder of them")

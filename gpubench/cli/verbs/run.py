@@ -56,7 +56,7 @@ def _measure(prepared: sessions.Prepared) -> sessions.Session:
         if not kept:
             raise
         what = "1 finished case is" if len(kept) == 1 else f"{len(kept)} finished cases are"
-        rest = "kept, and gpubench run --resume latest goes on with the rest"
+        rest = "kept; gpubench run --resume latest continues with the rest"
         raise NoDeviceError(f"{error}; {what} {rest}") from error
     except sessions.UnstoredRunError as error:
         output.say(msgspec.json.encode(figures.run_document(error.state)).decode())
@@ -78,7 +78,7 @@ def tell(
     if session.interrupted:
         place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
         start = "gpubench" if prepared.place is None else "torchrun ... -m gpubench"
-        resume = f"finished cases are kept, and this goes on: {start} run --resume {run.run_id}{place}"
+        resume = f"finished cases are kept; continue with: {start} run --resume {run.run_id}{place}"
         output.say(f"interrupted; {'what was trained is kept' if request.to_quality else resume}")
         return ExitCode.INTERRUPTED
     if report is not None:
@@ -93,7 +93,7 @@ def tell(
 
 
 def run_parts(run: Run) -> list[Part]:
-    """Return the summary of a run: the device, the cases, comparisons, and doubts."""
+    """Return the summary of a run: the device, the cases, the comparisons, and the doubts."""
     said = data.of_run(run)
     micro = device.micro_in_short(said) if run.measurements else device.micro(said)
     shown = [*method.cases(said), *measured.screen(said), *micro]
@@ -101,7 +101,7 @@ def run_parts(run: Run) -> list[Part]:
 
 
 def _close(run: Run, plan: Plan, results: Path | None) -> None:
-    # Print the speedup from mixed precision, and what to rent for these workloads.
+    # Print the speedup from mixed precision, and a ranking for these workloads.
     gained = measured.closing_sentence(run)
     parts: list[Part] = [Paragraph(text=gained, tone="headline")] if gained else []
     try:
@@ -117,7 +117,7 @@ def _close(run: Run, plan: Plan, results: Path | None) -> None:
 
 
 def _question(plan: Plan, results: Path | None) -> RankRequest:
-    """Return the workloads and the task to rank by; a pipeline is never trained.
+    """Return the workloads and the task to rank by; an input pipeline is never trained.
 
     Raises:
         MisuseError: If a case is about tuning this machine (threads, framework, int8), not about renting one.

@@ -1,8 +1,8 @@
 """The type of a price source, its errors, and the list of sources.
 
-A source is a file here with an object ``SOURCE``, and ``SOURCE.fetch(transport)`` queries the provider. It
-knows only the provider's formats and yields unchecked quotes. Shared code identifies the GPUs, checks
-plausibility and merges the prices, so a new source needs nothing else.
+A source is a file here with an object ``SOURCE``; ``SOURCE.fetch(transport)`` queries the provider. It knows
+only the provider's formats and yields unchecked quotes. Shared code identifies the GPUs, checks plausibility
+and merges the prices, so a new source needs nothing else.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def kind_of(provider: str) -> str:
 
 
 class SourceError(GpuBenchError):
-    """A price source could not be read; the message is the reason kept in the source's state."""
+    """A price source could not be read; the message is stored as the reason in the state of the source."""
 
 
 class SourceSkippedError(SourceError):
-    """A price source was not queried, because it needs something (a key, a library) that is missing."""
+    """A price source was not queried, because a requirement (a key, a library) is missing."""
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about one host, named like the fields of an offer; None is not stated."""
+    """Facts about one host, named like the fields of an offer; None if not stated."""
 
     host_id: str | None = None
     machine_id: str | None = None
@@ -64,8 +64,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One unchecked price from a source or a table.
 
     Attributes:
-        instance: The machine, with the same name for every pricing, since a spot price is compared with the
-            on-demand price of the same instance and region. A different order name goes into ``note``.
+        instance: The machine. Its name must be the same for every pricing, since a spot price is compared
+            with the on-demand price of the same instance and region; a different order name goes into
+            ``note``.
         gpu: The GPU in the source's words; "" if only the instance identifies it.
         gpu_memory_gib: Memory of one GPU, if the source states it [GiB].
         ram_gib: Memory of the host [GiB]; a GB of the source is 1e9 bytes.
@@ -107,9 +108,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
-    """A source's statement, among its quotes, that its answer is complete: other offers are gone.
+    """A source's statement, among its quotes, that its answer is complete: unlisted offers are gone.
 
-    It is yielded only after the last page or row. Without it (a truncated answer), earlier prices stay.
+    It is yielded only after the last page or row. Without it (a truncated answer), earlier prices are kept.
 
     Attributes:
         pricings: The listed pricings.
@@ -124,7 +125,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """A source's report, among its quotes, of an unreadable row, with the reason."""
+    """A source's report, among its quotes, that a row is unreadable, with the reason."""
 
     row: str
     reason: str
@@ -166,10 +167,10 @@ class Source(NamedTuple):
 
 
 def all_sources(on_problem: Callable[[str], None] | None = None) -> tuple[Source, ...]:
-    """Return the sources of this package and of others, collected catalogs first.
+    """Return the sources of this package and of plug-ins, collected catalogs first.
 
     Args:
-        on_problem: Called for each plug-in that fails to load and is omitted; None to raise instead.
+        on_problem: Called for each plug-in that fails to load, and is then omitted; None to raise instead.
 
     Raises:
         MisuseError: If an installed plug-in has the name of another source, or fails to load.
@@ -200,7 +201,7 @@ def _loaded(point: EntryPoint) -> Source:
 
 
 def own_sources() -> tuple[Source, ...]:
-    """Return the ``SOURCE``, or the ``SOURCES``, of every file in ``gpubench/offers/sources``."""
+    """Return the ``SOURCE`` or the ``SOURCES`` of every file in ``gpubench/offers/sources``."""
     modules = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
     each = (getattr(module, "SOURCES", None) or (module.SOURCE,) for module in modules)
     return tuple(source for some in each for source in some)
@@ -272,7 +273,7 @@ def _place(url: str) -> tuple[str, str, int | None] | None:
 
 
 def decode(raw: bytes, shape: type[T], who: str) -> T:
-    """Decode an answer into its documented shape, or raise SourceError.
+    """Decode an answer into its documented shape.
 
     Raises:
         SourceError: If it is not JSON, or JSON with another shape.
@@ -290,8 +291,8 @@ def decode_rows(
 ) -> tuple[list[T], list[Unread]]:
     """Decode the rows of an answer one by one, so that a bad row affects no other.
 
-    ``shape`` declares prices as numbers (``float``, ``Decimal``), so that other text fails here. The source
-    silently skips a readable row that cannot rank, such as one without a GPU.
+    ``shape`` declares prices as numbers (``float``, ``Decimal``), so that text that is no number fails here.
+    The source silently skips a readable row that can never rank, such as one without a GPU.
 
     Returns:
         The rows with this shape, and reports of the others.

@@ -1,7 +1,7 @@
-"""AWS: Linux prices of GPU instances on demand and reserved, from the price list.
+"""AWS: Linux prices of GPU instances, on demand and reserved, from the price list.
 
-It needs AWS credentials that boto3 can find, with ``pricing:GetProducts``. Reserved means standard without
-upfront payment. Spot prices are in the catalog that gpuhunt collects.
+It needs AWS credentials that boto3 can find, with the permission ``pricing:GetProducts``. Reserved means
+standard without upfront payment. Spot prices are in the catalog that gpuhunt collects.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Azure Retail Prices: every N-series machine on demand, spot and reserved; no key needed.
+"""Azure Retail Prices: every N-series machine, on demand, spot and reserved; no key needed.
 
 Interface: https://learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices
-The answer has neither GPU nor vCPUs; they come from the table of instances.
+The answer names neither the GPU nor the vCPUs; they are looked up in the table of instances.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from gpubench.offers.sources import (
 URL = "https://prices.azure.com/api/retail/prices"
 FILTER = "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') and priceType eq '{}'"
 PRICE_TYPES = ("Consumption", "Reservation")
-# Sovereign clouds, which have listed prices but rent only to government agencies.
+# Sovereign clouds, which list prices but rent only to government agencies.
 _CLOSED_REGIONS = ("usgov", "usdod")
 MAX_PAGES = 300
 _TERMS = {"1 Year": 1, "3 Years": 3}

@@ -1,8 +1,8 @@
 """The catalogs collected by the gpuhunt project, one source per published cloud.
 
-gpuhunt parses, and this package fetches, so the usual limits apply. gpuhunt's environment variables work:
-GPUHUNT_CATALOG_DIR is a folder of ``<provider>.csv`` to read instead of the network, and GPUHUNT_CATALOG_URL
-another URL to fetch from.
+This package fetches the catalogs, so its usual limits apply, and gpuhunt parses them. Two of gpuhunt's
+environment variables work: GPUHUNT_CATALOG_DIR, a folder of ``<provider>.csv`` to read instead of the
+network, and GPUHUNT_CATALOG_URL, another URL to fetch from.
 """
 
 import csv
@@ -44,7 +44,7 @@ PROVIDERS = {
     "runpod": "runpod",
     "verda": "verda",
 }
-"""gpuhunt's name of each cloud -> ours."""
+"""Maps gpuhunt's name of each cloud to that of gpubench."""
 
 
 def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
@@ -82,7 +82,7 @@ def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
         )
     yield from (Unread(row=f"gpuhunt catalog {catalog}", reason=warning) for warning in skipped)
     if not skipped:
-        # gpuhunt collects only supported families; other offers may still be on sale.
+        # gpuhunt collects only the families it supports; other offers may still be on sale.
         yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
 
 

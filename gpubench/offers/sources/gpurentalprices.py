@@ -30,7 +30,7 @@ CLOUDS = frozenset(
         *("voltagepark", "vultr"),
     }
 )
-"""The clouds to read, unless they have their own source; they rent out machines, not API calls."""
+"""The clouds to read, unless they have a source of their own; they rent machines, not API calls."""
 _ITS_NAMES = {"ovh": "ovhcloud"}
 # The pricing of each kind; reserved prices come without a term and are skipped.
 _KINDS = {"on-demand": Pricing.ON_DEMAND, "community": Pricing.ON_DEMAND, "spot": Pricing.SPOT}
@@ -54,7 +54,7 @@ class _Answer(msgspec.Struct):
 
 
 def fetch(transport: Transport) -> Iterator[Said]:
-    """Yield one quote per cloud, GPU and pricing; the ledger never claims to be complete."""
+    """Yield one quote per cloud, GPU and pricing; the ledger never states that it is complete."""
     rows, unread = decode_rows(
         decode(transport(URL), _Answer, "gpurentalprices").offers, _Row, "gpurentalprices"
     )

@@ -1,7 +1,7 @@
-"""RunPod: the prices of one GPU of each type, in its secure and its community cloud; no key needed.
+"""RunPod: the price of one GPU of each type in its secure and its community cloud; no key needed.
 
-Interface: https://docs.runpod.io (GraphQL, gpuTypes). Its spot price has equalled the on-demand price, so
-only on-demand is taken. ``stockStatus`` is High, Medium or Low, and null if none is free.
+Interface: https://docs.runpod.io (GraphQL, gpuTypes). Its spot price has equaled the on-demand price, so only
+the latter is read. ``stockStatus`` is High, Medium or Low, or null if none is free.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ _Figure: TypeAlias = Annotated[float, msgspec.Meta(ge=0)] | None
 
 
 class _Lowest(msgspec.Struct):
-    """The minimum of a machine with one free GPU."""
+    """The smallest machine with one free GPU."""
 
     stockStatus: str | None = None  # noqa: N815 - the provider's spelling
     minVcpu: _Figure = None  # noqa: N815

@@ -1,9 +1,9 @@
 """Vast.ai: the cheapest verified host of each GPU model, count and country; no key needed.
 
 Interface: https://docs.vast.ai/api (search offers). A broad query is truncated at 64 rows, so each model is
-    queried separately; an answer of 64 rows may be truncated. A host is one machine at one moment: quotes
-    carry the number of hosts and their median. Hosts that are often offline, or whose GPUs are on a riser,
-    are skipped.
+queried separately; an answer of 64 rows may be truncated. A host is one machine at one moment, so a quote
+includes the number of hosts and their median. Hosts that are often offline, or whose GPUs are on a riser, are
+skipped.
 """
 
 from collections import defaultdict
@@ -77,7 +77,7 @@ MODELS = (
 _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
 
 
-# Minimum availability of a host: below this, a one-day job is likely to be interrupted.
+# Minimum availability of a host: below it, a job of one day is likely to be interrupted.
 _LEAST_RELIABILITY = 0.98
 # Vast's label for a host vetted as a data center.
 _DATA_CENTER = (1, "datacenter")
@@ -111,7 +111,7 @@ class _Host(msgspec.Struct):
 
     @property
     def ram_gib(self) -> float | None:
-        """These GPUs' share of the machine's memory, in proportion to the cores."""
+        """The share of the machine's memory for these GPUs, in proportion to the cores."""
         if not (self.cpu_ram and self.cpu_cores and self.cpu_cores_effective):
             return None
         return self.cpu_ram * 1e6 / GIB * min(1.0, self.cpu_cores_effective / self.cpu_cores)
@@ -140,9 +140,9 @@ def fetch(transport: Transport) -> Iterator[Said]:
 
 
 def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
-    """Yield one quote per GPU memory, count and country of a model: the cheapest verified host there.
+    """Yield one quote per memory size, count and country of a GPU model: that of the cheapest verified host.
 
-    The first quote of a group also represents the other hosts, with their number and the median ask.
+    The quote also has the number of hosts in its group and their median ask.
     """
     query = {
         "gpu_name": {"eq": model},

@@ -1,4 +1,4 @@
-// The page's question and its answer: what is asked stands in the address, what is answered is drawn again.
+// The page's question and its answer: the question is kept in the address, and each change redraws the answer.
 const at = (id) => document.getElementById(id);
 const unpacked = async (id) => {
   const bytes = Uint8Array.from(atob(at(id).textContent), (c) => c.charCodeAt(0));
@@ -15,7 +15,7 @@ const answered = (async () => {
     return element;
   };
 
-  // --- figures in words, as gpubench.units and gpubench.interval have them ---------------------------------
+  // --- figures in words, as in gpubench.units and gpubench.interval ----------------------------------------
   const digitsOf = (value) => Math.floor(Math.log10(Math.abs(value)));
   const fixed = (value, places) => value.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
   const number = (value, digits = 3) => {
@@ -36,7 +36,7 @@ const answered = (async () => {
   const duration = (hours) => hoursInWords([NaN, hours, NaN]);
   const usd = (value) => (Math.abs(value) >= 1 || !value ? `$${fixed(value, 2)}` : `$${number(value)}`);
   const usdInWords = ([low, value, high]) => (Number.isFinite(low) && high > low ? `${usd(value)} (${usd(low)} to ${usd(high)})` : usd(value));
-  const ranged = (words) => words.replace(" to ", "–"); // three rows stand for a screen: they are kept short
+  const ranged = (words) => words.replace(" to ", "–"); // kept short, so that the three answers fit on one screen
   const chance = (p) => (p > 0.99 && p < 1 ? "> 99 %" : p > 0 && p < 0.01 ? "< 1 %" : `${fixed(p * 100, 0)} %`);
   const many = (samples) => (samples >= 1e9 ? `${number(samples / 1e9)} billion` : samples >= 1e6 ? `${number(samples / 1e6)} million` : fixed(samples, 0));
   const say = (id, fields = {}) => data.sentences[id].replace(/\{(\w+)\}/g, (_, name) => fields[name]);
@@ -65,7 +65,7 @@ const answered = (async () => {
     const value = Number(digits?.replaceAll(",", "")) * { k: 1e3, m: 1e6, g: 1e9, b: 1e9 }[step?.toLowerCase() || "k"] / (step ? 1 : 1e3);
     return value >= 0 ? value : null;
   };
-  const some = (text) => amount(text) || null; // no job, budget or deadline is of 0
+  const some = (text) => amount(text) || null; // 0 is no valid job, budget or deadline
   const READ = { samples: some, worth: amount, budget: some, deadline: some, spot: (text) => text === "1" };
   const parsed = (name, text) => (name in READ ? READ[name](text) : text || null);
   const completed = (asked) => ({
@@ -162,7 +162,7 @@ const answered = (async () => {
       (value) => ({ x: EDGE.left - 6, y: y(value) + 4, class: "tick end" }));
     text({ x: (EDGE.left + width) / 2, y: HEIGHT - 8, class: "tick middle" }, data.labels.hours);
     text({ x: 14, y: HEIGHT / 2, class: "tick middle", transform: `rotate(-90 14 ${HEIGHT / 2})` }, data.labels.usd);
-    const boxes = dots.map((row) => [x(row.hours[1]) - 5, y(row.usd[1]) - 5, x(row.hours[1]) + 5, y(row.usd[1]) + 5]); // where no label goes
+    const boxes = dots.map((row) => [x(row.hours[1]) - 5, y(row.usd[1]) - 5, x(row.hours[1]) + 5, y(row.usd[1]) + 5]); // where no label may go
     let before = null, path = "";
     edge.map((row) => [x(row.hours[1]), y(row.usd[1])]).forEach(([px, py]) => {
       path += before ? `H${px}V${py}` : `M${px},${py}`;
@@ -206,7 +206,7 @@ const answered = (async () => {
     });
     svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     svg.replaceChildren(...parts);
-    svg.append(...svg.querySelectorAll("text.answer")); // no dot hides what an answer is called
+    svg.append(...svg.querySelectorAll("text.answer")); // so that no dot hides the name of an answer
     legend(Object.keys(data.bases).filter((kind) => dots.some((row) => basisOf(row) === kind)));
   };
   const drawPair = (rows) => {
@@ -218,7 +218,7 @@ const answered = (async () => {
     at("pair").textContent = say("pair", { a: named(quick), b: named(slow), times: interval(faster), ratio: interval(dearer) });
   };
 
-  // --- asked and answered -------------------------------------------------------------------------------------
+  // --- from question to answer --------------------------------------------------------------------------------
   const answer = () => {
     const asked = read(), each = caseOf(asked), found = rank.answer(data.cases.indexOf(each), asked);
     last = found;
@@ -256,7 +256,7 @@ const answered = (async () => {
   window.addEventListener("hashchange", () => { if (/=/.test(location.hash) || location.hash === "") answer(); });
   at("copy").addEventListener("click", () => {
     getSelection().selectAllChildren(at("command"));
-    document.execCommand("copy"); // it works on a page from disk as well
+    document.execCommand("copy"); // also works on a page opened from disk
     at("copied").textContent = data.labels.copied;
   });
   form.hidden = false;

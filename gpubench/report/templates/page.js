@@ -1,22 +1,22 @@
-// Draws the embedded figures in the colors of the moment (light, dark, print), and saves the raw data.
+// Draws the embedded figures in the current colors (light, dark, print), and saves the raw data.
 (async () => {
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const palette = JSON.parse(at("palette").textContent);
   const figures = at("figures") ? JSON.parse(await unpacked("figures")) : {};
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const NARROW_PX = 560;
-  const PRINT_WIDTH_PX = 690; // what A4 and Letter leave between the margins at 96 px to the inch
+  const PRINT_WIDTH_PX = 690; // the width of A4 and Letter between the margins at 96 px per inch
 
-  // Figures are drawn in the light colors; on a dark page each is swapped for its twin.
+  // Figures have the light colors; on a dark page each color is replaced by its dark equivalent.
   const recolor = (figure) => JSON.parse(JSON.stringify(figure, (_, value) => palette[value] ?? value));
 
-  // On a phone the labels of a row chart would take its width: there they stand above their marks.
+  // On a phone the labels of a row chart would take up its width, so they are placed above their marks.
   const narrow = (place, layout) => {
     const wide = Number(place.dataset.height), labels = layout.yaxis?.ticktext;
     if (!layout.meta?.labels_above_where_narrow || place.clientWidth >= NARROW_PX) return wide;
     const height = wide + 16 * labels.length;
     layout.yaxis.showticklabels = false;
-    layout.yaxis.range = [labels.length - 0.5, -1]; // the first label clears the axis
+    layout.yaxis.range = [labels.length - 0.5, -1]; // room for the first label above the axis
     if (layout.legend.y > 1) layout.legend.y = 1 + ((layout.legend.y - 1) * wide) / height;
     layout.annotations = labels.map((text, row) => ({
       text: text.replace("<br>", " · "), x: 0, xref: "paper", xanchor: "left", y: row, yshift: 13,
@@ -40,7 +40,7 @@
   const drawOpen = () => all(".chart").filter((c) => !closed(c) && !drawn.has(c.id)).forEach((c) => draw(c.id));
   const redraw = () => { drawn.clear(); drawOpen(); };
 
-  // Charts of open sections are drawn at once, those of closed ones when they are opened.
+  // Charts in open sections are drawn at once, those in closed sections when they are opened.
   all("details.section").forEach((section) => section.addEventListener("toggle", drawOpen));
   const reveal = () => {
     const target = location.hash.length > 1 && !location.hash.includes("=") ? at(decodeURIComponent(location.hash.slice(1))) : null;
@@ -48,7 +48,7 @@
     target?.scrollIntoView();
   };
   window.addEventListener("hashchange", reveal);
-  // A print shows the first screen, what a reader of paper needs, and whatever has been opened.
+  // A printout has the first screen, the sections that are marked for print, and every opened section.
   let opened = [];
   window.addEventListener("beforeprint", () => {
     opened = all("details").filter((section) => !section.open && "printed" in section.dataset);

@@ -1,11 +1,11 @@
-// Answers as `gpubench rank` does: the same numbers are drawn over the same factors. Nothing here touches the page.
+// Answers as `gpubench rank` does, with the same random numbers and factors. Nothing here touches the page.
 "use strict";
 const ranker = (data) => {
   const D = data.draws, costs = data.costs, Z90 = 1.6448536269514722, SECONDS_PER_HOUR = 3600, SECOND = 1 / 3600;
-  const ROUNDING = 1e-9, TOSS_UP_ODDS = 2, ENDS = [0.05, 0.95], SQUARED_90 = 4.605, OUTLINE_POINTS = 48; // 4.605 is of two normal deviates together
+  const ROUNDING = 1e-9, TOSS_UP_ODDS = 2, ENDS = [0.05, 0.95], SQUARED_90 = 4.605, OUTLINE_POINTS = 48; // 4.605 is the 90 % quantile of chi-squared with 2 degrees of freedom
   const zeros = () => new Float64Array(D);
 
-  // --- random numbers by name, as gpubench.draws has them ---------------------------------------------------
+  // --- random numbers by name, as in gpubench.draws ---------------------------------------------------------
   const mixed = (x) => {
     x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
     x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
@@ -33,7 +33,7 @@ const ranker = (data) => {
   };
   const normal = (...names) => once(`normal ${names.join("\0")}`, () => normals(D, data.seed, ...names));
 
-  // --- what a case runs at -------------------------------------------------------------------------------------
+  // --- the speed of a case -------------------------------------------------------------------------------------
   const partDraws = (gpu, [rate, sigma, most, start]) => {
     const own = normal("gpu", gpu), share = start === null ? 0 : data.common_share;
     const common = share ? normal(...data.starts[start].split("\0")) : null;
@@ -51,7 +51,7 @@ const ranker = (data) => {
       : Math.exp(parts.reduce((sum, part) => sum + Math.log(part[d]), 0) / parts.length));
   });
 
-  // One row for each offer that runs the case, with what its figures rest on; whatever is asked of it.
+  // One row for each offer that runs the case, with the inputs of its figures; independent of the question.
   const rowsOf = (at) => once(`rows ${at}`, () => {
     const { gpus, machines, photographs, task } = data.cases[at];
     const machine = new Map(machines.map((each) => [`${each[1]}x ${each[0]}`, each]));
@@ -90,7 +90,7 @@ const ranker = (data) => {
   };
   const cost = (row, jobHours, price = row.offer.usd) => costOfBilled(row, billed(row, jobHours), price);
 
-  // The ends of a figure of which each source of error alone gives these.
+  // The ends of a figure, combined from the ends for each source of error alone.
   const endsOf = (likely, ...ends) => {
     if (!likely) return [likely, likely, likely];
     const reach = (side) => Math.hypot(...ends.map((each) => Math.log(each[side] / likely)));
@@ -136,7 +136,7 @@ const ranker = (data) => {
   const priceMoves = ({ sigma, group }) => !sigma ? null : once(`price ${group} ${sigma}`, () =>
     normal("price", ...group.split("\0")).map((walk) => Math.exp(walk * sigma)));
 
-  // Everything that is drawn of rows: hours and dollars of each, alike machines sharing their hours.
+  // The draws of rows: hours and dollars of each; equal machines share their hours.
   const drawn = (at, rows, samples) => {
     const shared = new Map();
     return rows.map((row) => {
@@ -149,7 +149,7 @@ const ranker = (data) => {
       return { hours: of.hours, usd: of.billed.map((each, d) => costOfBilled(row, each, moves ? price * moves[d] : price)) };
     });
   };
-  // How often each row is the least of a draw; rows that are alike share the win.
+  // How often each row is the lowest of a draw; equal rows share the win.
   const wins = (figures) => {
     const least = zeros().fill(Infinity), winners = zeros();
     for (const of of figures) {
@@ -174,9 +174,9 @@ const ranker = (data) => {
     fastest: [(row) => row.hours[1], (row) => row.usd[1]],
   };
   const ordered = (rows, name) =>
-    [...rows].sort(by((row) => row.gpu.is_guess, ...SORTS[name], (row) => row.offer.usd, (row) => row.place)); // offers come by name
+    [...rows].sort(by((row) => row.gpu.is_guess, ...SORTS[name], (row) => row.offer.usd, (row) => row.place)); // offers are already sorted by name
 
-  // A row with the chance of its GPUs, whoever sells them (a sum, rounded), and in a toss-up with the likeliest others.
+  // A row with the chance of its GPUs from any seller (a rounded sum), and in a toss-up with the likeliest others.
   const sureness = (rows, row, chance) => {
     const chances = new Map(), guesses = new Set(rows.filter((each) => each.gpu.is_guess).map((each) => each.key));
     rows.forEach((each) => chances.set(each.key, (chances.get(each.key) ?? 0) + chance(each)));
@@ -186,7 +186,7 @@ const ranker = (data) => {
     return { row, p: new Set(rows.map(({ gpu }) => gpu)).size === 1 ? null : p, rival: against > 0 && p < TOSS_UP_ODDS * against ? { row: rival, p: against } : null };
   };
 
-  // The least budget within the deadline, and the least deadline within the budget; Infinity where none would do.
+  // The lowest budget within the deadline, and the lowest deadline within the budget; Infinity if none suffices.
   const enough = (rows, asked) => {
     const least = (name, other, most) => Math.min(...rows.filter((row) => worst(row[other]) <= (most ?? Infinity)).map((row) => worst(row[name])));
     return { usd: least("usd", "hours", asked.deadline), hours: least("hours", "usd", asked.budget) };
@@ -204,7 +204,7 @@ const ranker = (data) => {
       sensible: wins(totals),
       fastest: wins(draws.map(({ hours: jobHours }) => jobHours)),
     };
-    const best = new Map(); // of each machine, whoever sells it
+    const best = new Map(); // the best offer of each machine, from any seller
     rows.forEach((row, i) => {
       Object.assign(row, { draws: draws[i], answersTo: [] });
       row.chances = Object.fromEntries(Object.entries(chances).map(([name, each]) => [name, each[i]]));
@@ -219,17 +219,17 @@ const ranker = (data) => {
     return { rows, answers, best: [...best.values()], named: [...new Set(Object.values(answers).map(({ row }) => row))] };
   };
 
-  // The rows that no other row beats in both hours and dollars, the fastest first; no guess is among them.
+  // The rows that no other row beats in both hours and dollars, fastest first, without guesses.
   const frontier = (rows) => rows.filter((row) => !row.gpu.is_guess).sort(by(...SORTS.fastest))
     .reduce((kept, row) => (kept.length && row.usd[1] >= kept.at(-1).usd[1] ? kept : [...kept, row]), []);
-  // How many times one row is as fast as another, and how many times its dollars, each with nine in ten draws.
+  // The ratios of speed and of dollars between one row and another, each with the range of nine in ten draws.
   const against = (one, other) => ["hours", "usd"].map((figure) => {
     const ratios = one.draws[figure].map((each, d) => (figure === "hours" ? other.draws[figure][d] / each : each / other.draws[figure][d])).sort();
     const [low, high] = ENDS.map((end) => ratios[Math.round(end * (D - 1))]);
     const likely = figure === "hours" ? other.hours[1] / one.hours[1] : one.usd[1] / other.usd[1];
     return [low, likely, high];
   });
-  // Hours and dollars around a row: the ellipse, in their logarithms, that holds nine tenths of its draws.
+  // Hours and dollars around a row: the ellipse, in their logarithms, that contains nine tenths of its draws.
   const outline = ({ draws, hours: [, likelyHours], usd: [, likelyUsd] }) => {
     const logs = [draws.hours, draws.usd].map((each) => each.map(Math.log));
     const mean = logs.map((each) => each.reduce((sum, x) => sum + x, 0) / D);
