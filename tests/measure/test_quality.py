@@ -163,7 +163,7 @@ def test_options_that_training_to_a_quality_lacks_are_refused(given: dict[str, o
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"steps": 2000}, "2000 steps"), ({"train_s": -1.0}, "train_s"), ({"quality": None}, "is unknown")],
+    [({"steps": 2000}, "2000 steps"), ({"train_s": -1.0}, "train_s"), ({"quality": None}, "without a value")],
 )
 def test_an_impossible_training_is_not_a_valid_record(wrong: dict[str, object], said: str) -> None:
     sound = _row(100, 120)

@@ -63,10 +63,10 @@ def _a_cuda_13_build(monkeypatch) -> None:
             "links",
             "fabric",
         ),
-        ("Error 804: forward compatibility was attempted on non supported HW", "do not fit", "reboot"),
+        ("Error 804: forward compatibility was attempted on non supported HW", "do not match", "reboot"),
         (
             "Error 803: system has unsupported display driver / cuda driver combination",
-            "do not fit",
+            "do not match",
             "reboot",
         ),
         ("CUDA unknown error - this may be due to an incorrectly set up environment", "start", "nvidia_uvm"),

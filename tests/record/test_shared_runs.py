@@ -149,7 +149,7 @@ def _spoiled(run: Run, what: str) -> Run:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("uuid", "it holds uuid of the device"),
+        ("uuid", "it contains uuid of the device"),
         ("path", "notes names /home/ann/data.bin"),
         ("no GPU", "its device is no GPU of the table"),
         ("no figure", "it contains no figure"),

@@ -90,7 +90,7 @@ def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1))
     ways = ((Precision.AMP_BF16, step_s, peaks[0]), (Precision.FP32, 0.1, peaks[1]))
     for precision, each_s, peak_bytes in ways:
         rounds = tuple(Round(steps=10, wall_s=10 * each_s * (1 + sign * spread)) for sign in (1, -1) * 10)
-        of_launch = Launch(index=0, rounds=rounds, peak_memory_bytes=peak_bytes)
+        of_launch = Launch(index=0, rounds=rounds, peak_memory_bytes=peak_bytes, **samples.PROOFS)
         rows.append(
             Measurement(case=samples.case(precision=precision), status=Status.OK, launches=(of_launch,))
         )

@@ -258,12 +258,12 @@ MUTANTS = (
             '    seen.peak_memory_bytes = hardware.ask("max_memory_allocated")\n'
             "    if execution is not Execution.EAGER:\n"
             "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)\n"
-            "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
+            "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
         ),
         new=(
             "    if execution is not Execution.EAGER:\n"
             "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)\n"
-            "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
+            "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
             '    seen.peak_memory_bytes = hardware.ask("max_memory_allocated")\n'
         ),
         misleads="copies of weights and moments that only the check makes count as memory of a step",
@@ -288,7 +288,7 @@ MUTANTS = (
     Mutant(
         name="what was tried before the steps stays in the cache",
         file=CASE,
-        old="    hardware.drop_cache()  # with what cuDNN's trials took: it took what was free, and no step needs it\n",
+        old="    hardware.drop_cache()  # also what cuDNN's trials took: all that was free, and no step needs it\n",
         new="",
         misleads="memory that only cuDNN's trials took is told as need of the step",
         killer="test_capture.py::test_memory_of_earlier_trials_is_not_the_memory_of_the_steps",
@@ -296,7 +296,7 @@ MUTANTS = (
     Mutant(
         name="what the check of a graph took stays in the cache",
         file=CASE,
-        old="        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n",
+        old="        hardware.drop_cache()  # the check's memory is not part of the step's\n",
         new="",
         misleads="the device shows twice the memory that the graph needs",
         killer="test_capture.py::test_the_memory_of_the_check_of_a_graph_is_released_before_timing",
