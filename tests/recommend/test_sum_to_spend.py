@@ -162,7 +162,8 @@ def test_a_laptop_without_a_figure_is_refused_equally_wherever_it_is_named(name)
         lambda: gpubench.memory("resnet50", gpu=[name]),
     ):
         with pytest.raises(
-            MisuseError, match=r"each laptop's maker sets the power, and thus speed, of its GPU.*RTX 5060 Laptop"
+            MisuseError,
+            match=r"each laptop's maker sets the power, and thus speed, of its GPU.*RTX 5060 Laptop",
         ):
             asked()
 

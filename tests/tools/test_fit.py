@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -106,6 +107,14 @@ def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
         value = getattr(coefficients, name)
         if name.startswith(("conv_", "matmul_", "bandwidth_")):
             assert 0.1 < value < 1.1, name
+
+
+@pytest.mark.slow
+def test_a_calibration_has_the_reported_facts(calibrated, rebuilt):
+    assert calibrated["fitted"] == rebuilt.fitted
+    assert calibrated["rows"] == rebuilt.train.rows
+    assert calibrated["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
+    assert Path(calibrated["path"]).read_bytes() == table_json(rebuilt, order="sorted")
 
 
 @pytest.mark.slow
