@@ -1,7 +1,8 @@
 """The capacity of a card: the largest context of decoders with 1 to 70 billion parameters, by kind of use.
 
 It is computed from a shipped trace of each decoder (data/capacity.json, written by ``python -m tools.make
-capacity``): a step on one sequence, as lines over its length. As everywhere, the upper end must fit.
+capacity``): a step on one sequence, as linear functions of its length. As everywhere, the upper end of the
+interval must fit.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from gpubench.workload import check_weights
 FITTED_VENDOR = "NVIDIA"
 """Vendor of the published measurements that the model is fitted to."""
 OTHER_VENDORS = ("AMD",)
-"""Predicted by the fit for that vendor, with their own interval error."""
+"""Vendors that are predicted by that vendor's fit, with error intervals of their own."""
 FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
 
 
@@ -71,7 +71,7 @@ def question_of(
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,), profile.offered)
     trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
-    if profile.is_eager_only or trained_eagerly:  # no loop of these puts its steps into graphs
+    if profile.is_eager_only or trained_eagerly:  # their loops never capture steps in graphs
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
 
@@ -121,7 +121,7 @@ def check(question: Question) -> None:
 def why_impossible(question: Question) -> str | None:
     """Say why no GPU does this work at the precision that was asked for; None if some do."""
     asked = (
-        [best_amp(lambda _: True), best_amp(lambda _: False)]  # on a new GPU, on an old one
+        [best_amp(lambda _: True), best_amp(lambda _: False)]  # on a recent GPU, on an old one
         if question.precision == AMP
         else [Precision(question.precision)]
     )
@@ -196,7 +196,7 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
-    """Whether a GPU computes in a precision: by compute capability, or of another vendor by its rate."""
+    """Whether a GPU computes in a precision: by compute capability, or for another vendor by its rate."""
     if precision.within(capability_of(spec)):
         return True
     by_rate = spec.vendor != FITTED_VENDOR and precision.facts.told_by_rate
@@ -204,7 +204,7 @@ def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
 
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
-    """Why this GPU is outside of everything the model was checked on; None if it is inside."""
+    """Why this GPU is outside the range in which the model was checked; None if it is inside."""
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
@@ -227,7 +227,7 @@ def never_predicted(way: Precision | Execution) -> str:
 
 
 def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:
-    """Return a precision by name; ``amp`` stays what each GPU makes of it, no name means the profile's."""
+    """Return a precision by name; ``amp`` is resolved later for each GPU, no name means the profile's."""
     asked = profile.usual_precision if text is None and profile is not None else text
     return "amp" if asked is None or asked == AMP else Precision(asked)
 
