@@ -692,7 +692,7 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         StorageError: If it cannot be written.
     """
     if results is not None and not results.is_dir():
-        raise errors.MisuseError(f"{results} is not a results folder: give the one that holds runs/")
+        raise errors.MisuseError(f"{results} is not a results folder: give the one that contains runs/")
     own = () if results is None else own_runs(results)
     calibration = calibrate(own, fitted=today.day_of(day, "--date").isoformat())
     files.write_file(path, files.table_json(calibration, order="sorted"), hint="choose another file with -o")

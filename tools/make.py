@@ -235,7 +235,7 @@ def _fit_classes(rows: pd.DataFrame) -> dict[CardClass, ClassAllowance]:
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser(description="Make again what ships of memory and traces.")
+    parser = ArgumentParser(description="Rebuild the shipped tables of memory and traces.")
     parser.add_argument("table", choices=("allowance", "capacity", "profiles"))
     parser.add_argument("names", nargs="*", help="workloads whose profiles are traced; all by default")
     asked = parser.parse_args()

@@ -109,7 +109,7 @@ def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
         return answer
     wider, words = within(answer.interval, reading), reading.words(answer.case.sample_unit)
     if wider != answer.interval:
-        words = f"{words}; the interval was widened to hold it"
+        words = f"{words}; the interval was widened to include it"
     return msgspec.structs.replace(answer, low=wider.low, high=wider.high, published=words)
 
 

@@ -52,7 +52,7 @@ SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from
 # Log half-width of the rate of large products if no GPU of the family was measured. A100, L40S and RTX PRO
 # 6000, each left out, are within 1.12 of it (tests/predict/test_products.py).
 UNREAD_WIDTH = 0.25
-HELD = "held to the best rate that its family was read at, so the interval is widened"
+HELD = "limited to the best rate measured in its family, so the interval is widened"
 DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution and kind of AMP
 
 

@@ -125,8 +125,8 @@ def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped
     least_w = LEAST_SHARE * board_w
     if not least_w <= limit_w < board_w:
         raise MisuseError(
-            f"--power-limit {limit_w:g}: {spec.short_name} is limited to {board_w:g} W as it is sold, and "
-            f"limits of {math.ceil(least_w):g} W and more were read: give one between the two"
+            f"--power-limit {limit_w:g}: {spec.short_name} has a limit of {board_w:g} W by default, and "
+            f"limits of {math.ceil(least_w):g} W and more were measured: give one between the two"
         )
     usual_w = law.share[0] * board_w if read_w is None else read_w
     slower, less_power = log_factors(law, limit_w / usual_w)

@@ -156,7 +156,7 @@ def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
     return f"{spec.short_name} has no {precision.facts.hardware}"
 
 
-SPEED_UNTOLD = "its speed is not told; in fp16 the work takes the same memory"
+SPEED_UNTOLD = "its speed is not predicted; in fp16 the work takes the same memory"
 """The continuation of that reason if the memory is known."""
 
 
@@ -174,7 +174,7 @@ def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     if not has_hardware(spec, precision) and precision.facts.format is not BF16:
         lack = f"{spec.short_name} has no {precision.facts.hardware}"
         if spec.vendor != FITTED_VENDOR and not precision.facts.told_by_rate:
-            lack = f"{precision} is of {FITTED_VENDOR} GPUs here, and {spec.short_name} is not one"
+            lack = f"{precision} is only for {FITTED_VENDOR} GPUs here, and {spec.short_name} is not one"
         return Refusal(gpu_key=spec.key, reason=lack)
     return case_at(question, precision)
 
@@ -223,7 +223,7 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
 
 def never_predicted(way: Precision | Execution) -> str:
     """Return why a precision or an execution has only measured figures; None if it can be predicted."""
-    return f"{way} is measured, never predicted: nothing published is fitted to say how fast it is"
+    return f"{way} is measured, never predicted: the fit has no published rows for it"
 
 
 def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:

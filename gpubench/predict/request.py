@@ -115,7 +115,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     sealed: Annotated[
-        Path | None, Option("Sealed forecasts to hold the readings against.", metavar="FILE")
+        Path | None, Option("Sealed forecasts to compare the readings with.", metavar="FILE")
     ] = None
 
 

@@ -122,7 +122,7 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
         skipped.append({"case": case, "reason": why})
     if not rows:
         first = f": {skipped[0]['case']}: {skipped[0]['reason']}" if skipped else ""
-        raise MisuseError(f"{readings}: no line can be held against the seal{first}")
+        raise MisuseError(f"{readings}: no line can be scored against the seal{first}")
     # in time: forecast over measured, minus one
     error = np.array([abs(row["read"] / row[RATE] - 1) for row in rows])
     known = [row["is_inside"] for row in rows if row["is_inside"] is not None]

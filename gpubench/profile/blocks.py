@@ -203,7 +203,7 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
     read_by_attention = nn.modules.linear.NonDynamicallyQuantizableLinear  # reads its weight directly
     layers = {each for each in frozen_layers(task.model) if not isinstance(each, read_by_attention)}
     if not layers:
-        raise MisuseError("it has no linear layers in repeated blocks beside which adapters could be trained")
+        raise MisuseError("it has no linear layers in repeated blocks that could take adapters")
 
     def adapted(layer: Any) -> Adapted:
         return Adapted(layer, PackedLinear(layer) if in_4_bits else layer)

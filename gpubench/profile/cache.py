@@ -343,7 +343,7 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
     if asked.swept:
-        _logger.warning("%s: ended what it had left running: %s", name, ", ".join(asked.swept))
+        _logger.warning("%s: ended the processes that it left running: %s", name, ", ".join(asked.swept))
     answer = asked.answer
     if answer is None or (answer.profile is None and answer.error is None):
         kept = write_log(name, None, asked.output)

@@ -96,7 +96,7 @@ def _profile(
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     # foreign code sets some of its fields
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
-    by_values = "a step that looks at values, so it is ranked as eager" if profile.is_eager_only else None
+    by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
     remarks = {
         "": note,
         "its images are kept contiguous at every precision, because a step of channels_last fails: ": (
@@ -123,8 +123,8 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
     if profile.parameters > MOST_PARAMETERS or flops > MOST_FORWARD_FLOPS or kept > MOST_KEPT_BYTES:
         millions = format_number(profile.parameters / 1e6)
         return (
-            f"its loss was not looked at: {millions} million parameters and {format_si(flops, 'FLOP')} are "
-            "too much to run here at once; gpubench run looks at it"
+            f"its loss was not checked: {millions} million parameters and {format_si(flops, 'FLOP')} are "
+            "too much to run here; gpubench run checks it"
         )
     from gpubench.profile.operators import refusal, require_finite
     from gpubench.tensors import OffGpu
@@ -137,7 +137,7 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
             require_finite(task.loss(forward(task.model, inputs), targets))
     except Exception as error:  # a user's model may raise anything; the cause is kept
         if lacks_memory(error) or isinstance(error, NotImplementedError):
-            return f"its loss was not looked at, because it cannot run on this CPU: {one_line(error)}"
+            return f"its loss was not checked, because it cannot run on this CPU: {one_line(error)}"
         raise MisuseError(refusal(workload.name, error)) from error
     return None
 

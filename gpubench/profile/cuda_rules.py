@@ -91,7 +91,7 @@ def _banned(*_: Any, **__: Any) -> Tensor:
     # Refuse the call that CUDA's autocast refuses: aten/src/ATen/autocast_mode.cpp,
     # binary_cross_entropy_banned
     raise RuntimeError(
-        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: take "
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
         "binary_cross_entropy_with_logits or BCEWithLogitsLoss, without the sigmoid before them"
     )
 

@@ -411,7 +411,7 @@ def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str |
         return None
     if not step.points:
         return (
-            f"no batch above {step.largest_traced:,} could be traced: memory is taken to grow in proportion"
+            f"no batch above {step.largest_traced:,} could be traced: memory is assumed to grow in proportion"
         )
     if not step.is_traced_at(batch):
         return f"beyond the largest batch that could be traced, {step.points[-1].batch_size:,}"

@@ -94,7 +94,7 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     try:
         return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
     except _OutOfTimeError:
-        slow = f"{why}; there it took too long, so that every value it looks at was taken as 1"
+        slow = f"{why}; there it took too long, so every value that it reads was taken as 1"
     except MisuseError as error:
         if lacks_memory(error):
             raise MisuseError(f"{refusal(workload.name, meta_error)} {TOO_LARGE}") from meta_error
@@ -333,8 +333,8 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise MisuseError(
-            f"a step of {type(optimizer).__name__} calls model and loss by a closure as often as it finds "
-            "fit, and no two do the same work; take an optimizer whose step() needs no closure"
+            f"a step of {type(optimizer).__name__} calls model and loss by a closure any number of "
+            "times, so its steps differ in work; use an optimizer whose step() needs no closure"
         )
     optimizer.step()
     sizes = {p: p.numel() for p in trained}
@@ -371,7 +371,7 @@ def missing_kernel(error: BaseException | None) -> str | None:
     if error is None or not _wants_cuda(error):
         return None
     place = own_line(error)
-    return "a kernel of its own takes CUDA tensors alone" + (f" ({place})" if place else "")
+    return "a kernel of its own takes only CUDA tensors" + (f" ({place})" if place else "")
 
 
 def _wants_cuda(error: BaseException) -> bool:
@@ -440,7 +440,7 @@ def _backward(ctx: Any, *_: Any) -> Any:
 def _largest(values: Sequence[Any]) -> Any:
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if not tensors:
-        raise RuntimeError("a kernel that takes no tensor has nothing that could stand in for what it gives")
+        raise RuntimeError("a kernel without tensor inputs has no substitute")
     return max(tensors, key=lambda t: (t.is_floating_point(), t.numel()))
 
 
