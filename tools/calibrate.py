@@ -10,8 +10,8 @@ The offsets absorb levels, so the fit learns how GPUs compare. Cell offsets are 
 they form a diagonal block. This also makes it cheap to find the fit without some rows: one solve, no refit.
 
 The next part computes the errors on harnesses and GPUs that the fit has not seen, and the half-widths that
-follow. A pair is "own X, predict Y" inside one cell. Its error comes from a fit without what is held out with
-Y. The score of a pair is |log error| over a scale: the usual error of two GPUs with this difference in
+follow. A pair is "own X, predict Y" inside one cell. Its error comes from a fit without the data held out
+with Y. The score of a pair is |log error| over a scale: the usual error of two GPUs with this difference in
 balance of arithmetic and bandwidth, and with tensor cores on one or both. Each harness has one vote for each
 target GPU. The votes of a harness or an architecture never set its own interval.
 
@@ -343,12 +343,11 @@ def _step(left: Floats, right: Floats, fit: Fit) -> Floats:
 COVERAGE = 0.90
 # Share of an error's variance that is common to all candidates of one anchor.
 COMMON_SHARE = 0.8
-# What is held out of the fit for a target: for each listed column, every row with the target's value.
+# The rows held out of the fit for a target: for each listed column, every row with the target's value.
 #
 # ``harness`` is a user's situation: neither the user's harness nor the GPU is in the fit. ``publisher``
-# leaves out the harness alone. ``stranger`` also leaves out the GPU's whole architecture. The others leave
-# out one thing and keep the rest of the target's harness; a ``vendor`` is left out of a table that has
-# several.
+# leaves out only the harness. ``stranger`` also leaves out the GPU's whole architecture. The others leave out
+# one thing and keep the rest of the target's harness; a ``vendor`` is left out of a table that has several.
 HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
     "harness": ("harness", "gpu_key"),
     "publisher": ("harness",),
@@ -731,7 +730,7 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
 
 
 def _by_ratio(fit: Fit, level: Fit, seen: Flags) -> Learned:
-    """Learn from ratios, without the owned card's own share; the scale is that of the first kind.
+    """Learn from ratios, without the owned card's own share; all kinds use the scale of the first hold-out.
 
     Pairs of other vendors start at a GPU of the fitted vendor.
     """

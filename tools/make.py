@@ -102,7 +102,7 @@ def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
     return sorted((kept | traced).values(), key=lambda profile: profile.name)
 
 
-# --- what a trace of memory cannot see ----------------------------------------------------------------------
+# --- memory that a trace cannot see -------------------------------------------------------------------------
 
 READINGS_FILE = "memory_readings.csv"
 # Share of a card's memory above which a reading is left out, because an allocator keeps what it can get.

@@ -29,9 +29,9 @@ MOST_UNITS = 1024
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
 WORDS = (
     "Longest context for which the upper end of a trace (95 %) fits, in steps of 1,024 tokens; K is 1,024. "
-    "Training: one sequence, AdamW, all in bfloat16, every block recomputed, the loss in 8 chunks; adapters "
-    "of rank 16 on attention, QLoRA with an NF4 base. Decoding: one sequence, its prompt computed at once; an "
-    "engine that splits the prompt reaches longer contexts."
+    "Training: one sequence, AdamW, all in bfloat16, all blocks recomputed, the loss in 8 chunks; adapters "
+    "of rank 16 on attention, QLoRA with an NF4 base. Decoding: one sequence, its prompt computed at once; "
+    "an engine that splits the prompt reaches longer contexts."
 )
 
 

@@ -170,7 +170,7 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
     return PowerAndClock(power=log(spec.tdp_w / spec.sm_count), clock=log(stated_hz))
 
 
-# --- large matrix products, as read ------------------------------------------------------------------------
+# --- large matrix products, as measured ---------------------------------------------------------------------
 
 UNREAD_SHARE = 0.75
 """Share of the peak in large products if no GPU of the family was measured."""

@@ -167,7 +167,7 @@ def config_profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadPr
     return msgspec.structs.replace(
         profile_at(decoder, name, recipe),
         summary=f"{decoder.family}, by its Hugging Face config",
-        source="a Hugging Face config of the user's own",
+        source="a user's Hugging Face config",
         settings=tuple(each for each in SETTINGS if each != "stack"),
         also_at=("amp",),
         parallel_mode=ParallelMode.DDP,

@@ -145,7 +145,7 @@ def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
             return _trace_task(task, workload.tasks)
     except _OutOfTimeError:
         raise
-    except Exception as error:  # a model of the user's own may raise anything; the cause is kept
+    except Exception as error:  # a user's model may raise anything; the cause is kept
         raise MisuseError(refusal(workload.name, error)) from error
 
 
